@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from prometheus_client.core import Metric
-
 from penstock.formats.record.layout import decode_record
 from penstock.proto import names
 from penstock.proto.errors import FlowControl, Forbidden, InvalidArgument, LimitReached, TopicNotFound
@@ -68,8 +66,8 @@ class Administration(Feature):
         families.gauge("penstock_confirm_offset", "End of what consumers may read", store.confirm_offset)
         families.gauge("penstock_end_offset", "End of the log", store.end_offset)
 
-    def collect(self) -> list[Metric]:
-        """Everything that ``/metrics`` shows."""
+    async def collect(self) -> Families:
+        """Everything that ``/metrics`` shows, as it is now, more or less: others have their turn meanwhile."""
         identity = self.core.config.identity
         families = Families(
             {
@@ -78,8 +76,11 @@ class Administration(Feature):
                 "node_id": f"{identity.broker_name}-{identity.broker_id}",
             }
         )
-        self.core.features.describe(families)
-        return families.made
+        for feature in self.core.features.made:
+            feature.describe(families)
+            await asyncio.sleep(0)
+        await families.look()
+        return families
 
     def start(self) -> None:
         """Raises ConfigError: the metrics port is in use."""
@@ -208,6 +209,7 @@ class Administration(Feature):
 
     async def _list_topics(self, request: common_pb2.Empty) -> broker_pb2.TopicConfigs:
         await self.core.shown()
-        return broker_pb2.TopicConfigs(
-            topics=[topic.to_wire() async for topic in in_turns(self.core.tables.topics.values())]
-        )
+        reply = broker_pb2.TopicConfigs()
+        async for topic in in_turns(self.core.tables.topics.values()):
+            reply.topics.append(topic.to_wire())
+        return reply

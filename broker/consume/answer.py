@@ -61,6 +61,11 @@ class Answer:
         """True if there is something to tell."""
         return bool(self._found or self._told)
 
+    @property
+    def record_bytes(self) -> int:
+        """Of the records."""
+        return self._bytes
+
     def find(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """The queues that have something, in one pass; what is wrong with others is told.
 

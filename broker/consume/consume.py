@@ -73,12 +73,11 @@ class Consume(Feature):
         yield Service("penstock.v1.BrokerData", {"Fetch": fetch})
 
     def describe(self, families: Families) -> None:
-        topics = list(self.core.counters.topics.items())
         for name, doc, attribute in (
             ("rocketmq_messages_out", "Messages sent to consumers", "messages_out"),
             ("rocketmq_throughput_out", "Bytes sent to consumers", "bytes_out"),
         ):
-            families.counters(name, doc, ("topic",), [((topic,), getattr(c, attribute)) for topic, c in topics])
+            families.counters(name, doc, ("topic",), self.core.counters.by_topic(attribute))
         families.gauge("penstock_fetches_waiting", "Fetches that wait for messages", len(self.fetch.waiters))
         families.gauge("penstock_fetch_bytes_held", "Of replies not taken yet", self.fetch.load.reply_bytes)
         families.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self.core.tables.groups))
@@ -157,12 +156,14 @@ class Consume(Feature):
         if group is None:
             raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
         table = self.core.tables.offsets
-        return broker_pb2.GroupDescription(
+        described = broker_pb2.GroupDescription(
             config=group.to_wire(),
             generation=self.sessions.generation(name),
             members=self.sessions.describe(name),
-            committed=to_wire({topic: table.row(name, topic) for topic in table.topics_of(name)}),
         )
+        async for topic in in_turns(table.topics_of(name)):
+            described.committed.extend(to_wire({topic: table.row(name, topic)}))
+        return described
 
     def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
         group = self.core.tables.group(join.group)
@@ -198,8 +199,10 @@ class Consume(Feature):
 
     async def _list_groups(self, request: common_pb2.Empty) -> broker_pb2.GroupConfigs:
         await self.core.shown()
-        groups = [group.to_wire() async for group in in_turns(self.core.tables.groups.values())]
-        return broker_pb2.GroupConfigs(groups=groups)
+        reply = broker_pb2.GroupConfigs()
+        async for group in in_turns(self.core.tables.groups.values()):
+            reply.groups.append(group.to_wire())
+        return reply
 
     async def _consumer_session(
         self, requests: AsyncIterator[broker_pb2.ConsumerRequest], context: Any

@@ -39,6 +39,9 @@ _BRINGERS = 4
 """Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
 EXPRESSION_LENGTH_MAX = 8192
 _NO_END = (1 << 63) - 1
+LARGE_BYTES = 1 << 16
+TURN_BYTES = 4 << 20
+"""So much is copied into replies in one go, or one reply: some milliseconds of the event loop."""
 
 
 class Fetch:
@@ -54,6 +57,8 @@ class Fetch:
         self._store = core.store
         self._tables = core.tables
         self._turn = 0
+        self._making = asyncio.Lock()  # whoever makes a large reply; guards the next
+        self._made_bytes = 0  # since others had their turn
         self._start_end = core.store.end_offset
         self._bringers = ThreadPoolExecutor(_BRINGERS, thread_name_prefix="cold-reads")
 
@@ -71,11 +76,26 @@ class Fetch:
         wanted = await self._wanted(header)
         peer = context.peer()
         with self.load.counted(peer, len(wanted)):
-            message = await self._answered(header, wanted)
+            message = await self._made(await self._answered(header, wanted))
         self.load.hold(peer, len(message), context)
         return message
 
-    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> bytes:
+    async def _made(self, answer: Answer) -> bytes:
+        """The reply, once it has its turn: between large ones others have theirs.
+
+        What was read stays as it is meanwhile: confirmed bytes are not cut, and a file goes with its last reader.
+        """
+        if answer.record_bytes < LARGE_BYTES:
+            return answer.message()
+        async with self._making:
+            message = answer.message()
+            self._made_bytes += len(message)
+            if self._made_bytes >= TURN_BYTES:
+                self._made_bytes = 0
+                await asyncio.sleep(0)
+        return message
+
+    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer = Answer(self._core, header, wanted, self._knows_all_topics)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
@@ -90,7 +110,7 @@ class Fetch:
         if not answer.has_news and wait_s > 0:
             # In order, nothing of the others can be told before there is something of the first.
             await self._wait(answer, wanted[:1] if header.in_order else wanted, wait_s, seen)
-        return answer.message()
+        return answer
 
     def _knows_all_topics(self) -> bool:
         """True if a queue that is not known does not exist: not so at a slave, which may be behind, nor at a master

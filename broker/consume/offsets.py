@@ -246,12 +246,16 @@ class OffsetService:
         group, table = names.check_group(request.group), self._tables.offsets
         check_count("queues", sum(len(part.queue_ids) for part in request.queues), QUEUES_MAX)
         check_count("topics", len(request.queues), QUEUES_MAX)
-        wanted: list[tuple[str, Iterable[int]]] = [(part.topic, part.queue_ids) for part in request.queues]
-        wanted = wanted or [(topic, sorted(table.row(group, topic))) for topic in table.topics_of(group)]
+        wanted: Iterable[tuple[str, Iterable[int]]] = ((part.topic, part.queue_ids) for part in request.queues)
+        if not request.queues:
+            wanted = ((topic, sorted(table.row(group, topic))) for topic in table.topics_of(group))
         found: dict[str, dict[int, int]] = {}
         async for topic, queue_id in in_turns((topic, each) for topic, queue_ids in wanted for each in queue_ids):
             found.setdefault(topic, {})[queue_id] = self.committed(group, topic, queue_id)
-        return broker_pb2.QueryOffsetsReply(offsets=to_wire(found))
+        reply = broker_pb2.QueryOffsetsReply()
+        async for topic, offsets in in_turns(found.items()):
+            reply.offsets.extend(to_wire({topic: offsets}))
+        return reply
 
     async def ranges(self, request: common_pb2.TopicQueues) -> broker_pb2.QueueRanges:
         """What can be read of the queues asked for, or of all of the topic."""

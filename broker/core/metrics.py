@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
@@ -21,12 +21,18 @@ from prometheus_client.registry import Collector
 
 from penstock.proto.errors import ConfigError
 
+from .wire import in_turns
+
 log = logging.getLogger(__name__)
 
 SCRAPE_TIMEOUT_S: Final = 5.0
 SCRAPE_PAUSE_S: Final = 0.5
 """Scrapes within so long get the same figures: the endpoint is open to all, and making them takes the event loop."""
 APPEND_BOUNDS_S: Final = tuple(float(f"{digits}e{power}") for power in range(-4, 1) for digits in ("1", "2.5", "5"))
+
+
+Row = tuple[tuple[str, ...], float]
+"""Label values and a number."""
 
 
 class Histogram:
@@ -87,6 +93,11 @@ class Counters:
             found = self.topics[name] = TopicCounters()
         return found
 
+    def by_topic(self, attribute: str) -> Iterator[Row]:
+        """That number of each topic, when it is asked for."""
+        for topic, counters in list(self.topics.items()):
+            yield (topic,), getattr(counters, attribute)
+
     def forget(self, topics: Iterable[str]) -> None:
         """Drop the counters of deleted topics."""
         for topic in topics:
@@ -94,26 +105,37 @@ class Counters:
 
 
 class Families:
-    """Makes the metric families of one scrape, all with the broker's own labels."""
+    """The metric families of one scrape, all with the broker's own labels. Their rows may be looked at later."""
 
     def __init__(self, labels: dict[str, str]) -> None:
         self._names = tuple(labels)
         self._values = tuple(labels.values())
-        self.made: list[Metric] = []
+        self._families: list[Any] = []  # prometheus-client's kinds of Metric
+        self._rows: list[Iterable[Row]] = []  # of each; none of a histogram
+
+    async def look(self) -> None:
+        """Look at the rows now; others have their turn meanwhile."""
+        for number, rows in enumerate(self._rows):
+            self._rows[number] = [row async for row in in_turns(rows)]
+
+    @property
+    def made(self) -> list[Metric]:
+        """All families, whole; from any thread, once the rows were looked at."""
+        for number, family in enumerate(self._families):
+            for values, value in self._rows[number]:
+                family.add_metric(self._values + values, value)
+            self._rows[number] = ()
+        return self._families
 
     def gauge(self, name: str, doc: str, value: float) -> None:
         """One number."""
         self.gauges(name, doc, (), [((), value)])
 
-    def gauges(
-        self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
-    ) -> None:
+    def gauges(self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[Row]) -> None:
         """A number per combination of label values."""
         self._add(GaugeMetricFamily, name, doc, labels, rows)
 
-    def counters(
-        self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], float]]
-    ) -> None:
+    def counters(self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[Row]) -> None:
         """A growing number per combination of label values; ``_total`` is added to the name."""
         self._add(CounterMetricFamily, name, doc, labels, rows)
 
@@ -121,20 +143,19 @@ class Families:
         """The distribution of a value."""
         family = HistogramMetricFamily(name, doc, labels=self._names)
         family.add_metric(self._values, source.buckets(), source.total)
-        self.made.append(family)
+        self._families.append(family)
+        self._rows.append(())
 
-    def _add(self, kind: Any, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[Any]) -> None:
-        family = kind(name, doc, labels=self._names + labels)
-        for values, value in rows:
-            family.add_metric(self._values + values, value)
-        self.made.append(family)
+    def _add(self, kind: Any, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[Row]) -> None:
+        self._families.append(kind(name, doc, labels=self._names + labels))
+        self._rows.append(rows)
 
 
 class MetricsServer:
     """``/metrics`` on a port of its own, in a daemon thread of prometheus-client."""
 
-    def __init__(self, collect: Callable[[], list[Metric]], loop: asyncio.AbstractEventLoop) -> None:
-        """``collect`` runs on ``loop`` at each scrape."""
+    def __init__(self, collect: Callable[[], Awaitable[Families]], loop: asyncio.AbstractEventLoop) -> None:
+        """``collect`` runs on ``loop`` at each scrape; its families are made by the scrape's thread."""
         self._collector = _OnLoop(collect, loop)
         self._server: Any = None
         self._thread: threading.Thread | None = None
@@ -168,26 +189,33 @@ class MetricsServer:
 
 
 class _OnLoop(Collector):
-    def __init__(self, collect: Callable[[], list[Metric]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, collect: Callable[[], Awaitable[Families]], loop: asyncio.AbstractEventLoop) -> None:
         self._collect = collect
         self._loop = loop
-        self._made: tuple[float, list[Metric]] = (-SCRAPE_PAUSE_S, [])  # when, by the loop alone
+        self._collecting = asyncio.Lock()  # guards the next two, on the loop
+        self._found = Families({})
+        self._found_at = -SCRAPE_PAUSE_S
+        self._making = threading.Lock()  # of one scrape's families
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterable[Metric]:
-        async def on_loop() -> list[Metric]:
-            if self._loop.time() - self._made[0] >= SCRAPE_PAUSE_S:
-                self._made = (self._loop.time(), self._collect())
-            return self._made[1]
+        async def on_loop() -> Families:
+            async with self._collecting:
+                if self._loop.time() - self._found_at >= SCRAPE_PAUSE_S:
+                    self._found = await self._collect()
+                    self._found_at = self._loop.time()
+                return self._found
 
         if self._loop.is_closed():
             return []
         pending = asyncio.run_coroutine_threadsafe(on_loop(), self._loop)
         try:
-            return pending.result(SCRAPE_TIMEOUT_S)
+            found = pending.result(SCRAPE_TIMEOUT_S)
         except FutureTimeout:
             pending.cancel()
             log.warning("scrape not answered timeout_s=%.0f", SCRAPE_TIMEOUT_S)
             return []
+        with self._making:
+            return found.made

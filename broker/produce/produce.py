@@ -29,12 +29,11 @@ class Produce(Feature):
 
     def describe(self, families: Families) -> None:
         counters, producers = self.core.counters, self.core.tables.producers
-        topics = list(counters.topics.items())
         for name, doc, attribute in (
             ("rocketmq_messages_in", "Messages stored", "messages_in"),
             ("rocketmq_throughput_in", "Bytes stored", "bytes_in"),
         ):
-            families.counters(name, doc, ("topic",), [((topic,), getattr(c, attribute)) for topic, c in topics])
+            families.counters(name, doc, ("topic",), counters.by_topic(attribute))
         families.histogram("penstock_append_seconds", "From an append's arrival to its answer", counters.append_seconds)
         families.counters(
             "penstock_append_duplicates", "Batches answered from the table", (), [((), producers.duplicates)]

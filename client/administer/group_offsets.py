@@ -43,7 +43,8 @@ def topic_stats(calls: Calls, topic: str, timeout_s: float) -> TopicStats:
 
 def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
     """Messages stored and not committed, over all topics that the group reads or has read."""
-    descriptions, silent = calls.describe_group(group, timeout_s)
+    answers, silent = calls.ask_about_group(group, timeout_s)
+    descriptions = {name: answer for name, answer in answers.items() if answer is not None}
     unreachable = list(silent)
     committed, holders = _committed(descriptions), _holders(descriptions)
     topics = {queue.topic for queue in (*committed, *holders)}
@@ -54,8 +55,9 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
         stats = topic_stats(calls, topic, timeout_s)
         unreachable += stats.unreachable
         for queue in stats.queues:
-            if queue.broker_name in silent:
-                continue  # what the group has committed there is not known
+            if queue.broker_name not in answers:  # what the group has committed there is not known
+                unreachable.append(queue.broker_name)  # silent, or registered only now: nameservers may start, too
+                continue
             key = MessageQueue(topic, queue.broker_name, queue.queue_id)
             offset = committed.get(key, -1)
             queues.append(

@@ -164,7 +164,7 @@ class Calls:
     ) -> tuple[dict[str, Any], list[str]]:
         """One answer per broker group (its master's, else a slave's), and the groups that did not answer.
 
-        Groups that answer with the error ``skip`` are left out of both.
+        The answer is None where it is the error ``skip``.
 
         Raises:
             PenstockError: a group's answer that no repetition heals.
@@ -176,6 +176,7 @@ class Calls:
         silent = by_name.keys() - addresses
         for name, error in errors.items():
             if skip is not None and isinstance(error, skip):
+                answers[name] = None
                 continue
             if not error.retryable:
                 raise error
@@ -204,8 +205,17 @@ class Calls:
         Raises:
             GroupNotFound: nobody has it; with the nearest group there is.
         """
+        answers, silent = self.ask_about_group(group, timeout_s)
+        return {name: answer for name, answer in answers.items() if answer is not None}, silent
+
+    def ask_about_group(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription | None], list[str]]:
+        """The same with None for broker groups that do not have the consumer group. Others were not known to be asked.
+
+        Raises:
+            GroupNotFound: nobody has it; with the nearest group there is.
+        """
         answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
-        if not answers:
+        if not any(answers.values()):
             raise self.group_not_found(group, timeout_s, silent)
         return answers, silent
 

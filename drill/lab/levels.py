@@ -38,7 +38,7 @@ def _behind_in(shard: str, members: Sequence[tuple[NodeState, BrokerStatus | Non
     told = []
     for state, answer in members:
         if answer is None:
-            told.append(f"{state.node.name} does not answer")
+            told.append(f"{state.node.name} {'does not answer' if state.is_alive else 'has ended'}")
         elif answer.role == Role.MASTER and answer is not master:
             told.append(f"{state.node.name} still is master, of epoch {answer.epoch}")
         elif answer is not master and state.node.broker_id not in in_sync:

@@ -70,7 +70,8 @@ def nemesis(lab: Lab) -> None:
         lab.tell(f"step {number} of seed {lab.plan.seed}: {step}")
         KINDS[step.kind](lab, step)
         if step.is_calm and (late := lab.await_level()):
-            raise DrillFailed(f"after step {number}, {step.kind}: {late[0]}")
+            lab.tell(f"ended after step {number}: {late[0]}")  # it is judged all the same, and not as settled
+            return
         if time.monotonic() >= end:
             return
         lab.wait(step.pause_s, "between two steps")

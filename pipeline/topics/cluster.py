@@ -230,7 +230,7 @@ class Cluster:
         """
         calls, timeout_s = self.calls, max(timeout_s, GONE_ASKED_S)
         answers, silent = calls.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
-        if answers:
+        if any(answers.values()):
             return
         if silent:
             raise BrokerUnavailable(f"group {group}: unknown to those who answer, and {', '.join(silent)} do not")

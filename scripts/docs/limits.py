@@ -68,6 +68,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Days that an idle lane is remembered", producers.IDLE_MS_MAX // 86_400_000, "it counts as new"),
     ("Producer ids that are the broker's own", len(intake.RESERVED_PRODUCERS), errors.Forbidden),
     ("Keys (tasks) of an exactly-once batch", writers.KEYS_MAX, errors.InvalidArgument),
+    ("Broker groups of one key", writers.SHARDS_MAX, errors.InvalidArgument),
     ("Chunks of one key at one shard", writers.CHUNK_MAX, errors.InvalidArgument),
     ("Topics of a writer", writers.TOPICS_MAX, errors.InvalidArgument),
     ("Characters of a writer's, run's, key's or archive's name", wire.NAME_LENGTH_MAX, errors.InvalidArgument),
@@ -99,7 +100,9 @@ BEHIND = """
 - Two queries that use one writer name, by copying an option, take over from each other at each start; the one that is
   fenced ends with `StaleProducer`, which says so.
 - Names that users choose for producers (`producer id`) are not theirs alone: who knows the id of another producer can
-  fence it by a newer epoch.
+  fence it by a newer epoch. As many producers as `maxProducerLanes` are remembered as fenced.
+- A message that a consumer gives back comes again twice where the broker's answer was lost and, before the consumer
+  asked again, more than `maxProducerLanes` other lanes were used.
 - Connections: as many as the process may open files.
 - `/metrics` has a port of its own without users, TLS or limits: let only Prometheus reach it.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 
@@ -16,3 +16,23 @@ def in_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
         asyncio.run(test(**fixtures))
 
     return call
+
+
+class Turns:
+    """How often others had their turn while ``call`` was under way."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def of(self, call: Awaitable[Any]) -> Any:
+        async def beat() -> None:
+            while True:
+                self.count += 1
+                await asyncio.sleep(0)
+
+        beating = asyncio.create_task(beat())
+        try:
+            return await call
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)

@@ -61,6 +61,22 @@ def test_a_topic_may_lie_on_one_broker(cluster: RunningCluster, admin: Admin) ->
     assert [shard.broker_name for shard in info.shards] == ["broker-b"]
 
 
+def test_lag_names_a_broker_group_that_registers_after_the_others_were_asked(
+    cluster: RunningCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when nameservers and brokers start together: nothing was committed there as far as anybody was asked."""
+    store_two_in_each_queue(cluster)
+    cluster.brokers["broker-a"].commit("billing", "orders", {0: 1, 1: 2})
+    cluster.brokers["broker-b"].commit("billing", "orders", {0: 2, 1: 2})
+    directory = admin._calls.directory
+    whole = directory.cluster(1.0)
+    part = type(whole)(shards=[shard for shard in whole.shards if shard.broker_name == "broker-a"])
+    monkeypatch.setattr(directory, "cluster", lambda timeout_s: part)
+    lag = admin.group_lag("billing")
+    assert lag.unreachable == ["broker-b"]
+    assert [(queue.broker_name, queue.committed_offset) for queue in lag.queues] == [("broker-a", 1), ("broker-a", 2)]
+
+
 def test_a_deleted_topic_is_gone(admin: Admin) -> None:
     admin.delete_topic("orders")
     assert admin.list_topics() == []

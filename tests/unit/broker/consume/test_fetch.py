@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.consume.answer import SCANS_MAX
+from penstock.broker.consume.answer import SCANS_MAX, Answer
 from penstock.broker.consume.consume import Consume
+from penstock.broker.consume.fetch import TURN_BYTES
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.produce.produce import Produce
@@ -18,6 +19,7 @@ from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument,
 from penstock.proto.wire.broker_pb2 import AppendHeader, FetchHeader, FetchReply, Filter
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN, batch, wanting
+from tests.support.loops import Turns
 from tests.support.waiting import eventually
 
 
@@ -423,3 +425,28 @@ async def test_a_topic_that_cannot_be_read_here_is_refused_not_empty() -> None:
     parts.store.reader.check_readable = refuse  # type: ignore[method-assign]
     with pytest.raises(Forbidden, match="orders has batch consume queues"):
         await parts.fetched(wanting((0, 0)))
+
+
+def test_large_replies_are_made_one_after_the_other_with_others_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    @in_loop
+    async def check() -> None:
+        parts = Kit(sizes={"segment_bytes": 16 << 20})
+        parts.add_topic()
+        for _ in range(80):
+            await parts.append([b"x" * 60_000], queue_id=0)
+        parts.dispatch()
+        turns, made = Turns(), list[int]()
+        message = Answer.message
+
+        def noted(answer: Answer) -> bytes:
+            made.append(turns.count)
+            return message(answer)
+
+        monkeypatch.setattr(Answer, "message", noted)
+        header = wanting((0, 0), max_bytes=16 << 20)
+        replies = await turns.of(asyncio.gather(*(parts.fetched(header) for _ in range(6))))
+        assert len({data for _, data in replies}) == 1
+        assert len(replies[0][1]) > TURN_BYTES
+        assert len(set(made)) == len(made) == 6
+
+    check()

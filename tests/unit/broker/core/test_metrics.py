@@ -7,10 +7,12 @@ import urllib.request
 import pytest
 
 from penstock.broker.admin.administration import Administration
-from penstock.broker.core.metrics import APPEND_BOUNDS_S, SCRAPE_PAUSE_S, Histogram, MetricsServer
+from penstock.broker.core.metrics import APPEND_BOUNDS_S, SCRAPE_PAUSE_S, Families, Histogram, MetricsServer
+from penstock.broker.core.wire import TURN
 from penstock.proto.errors import ConfigError
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
+from tests.support.loops import Turns
 
 
 def scrape(port: int) -> str:
@@ -52,7 +54,13 @@ async def test_a_scrape_shows_traffic_storage_and_lag() -> None:
 @in_loop
 async def test_scrapes_in_quick_succession_cost_the_loop_one() -> None:
     made: list[int] = []
-    server = MetricsServer(lambda: made.append(1) or [], asyncio.get_running_loop())  # type: ignore[func-returns-value]
+
+    async def collect() -> Families:
+        made.append(1)
+        await asyncio.sleep(0.01)  # as one that takes a while
+        return Families({})
+
+    server = MetricsServer(collect, asyncio.get_running_loop())
     port = server.start("127.0.0.1", 0)
     started = asyncio.get_running_loop().time()
     try:
@@ -63,9 +71,23 @@ async def test_scrapes_in_quick_succession_cost_the_loop_one() -> None:
 
 
 @in_loop
+async def test_a_scrape_of_very_many_topics_leaves_others_their_turn() -> None:
+    parts = Kit()
+    for number in range(5 * TURN):
+        parts.core.counters.topic(f"t{number}").on_appended(1, 100)
+        parts.tables.offsets.put_loaded("billing", f"t{number}", {0: 1})
+    turns = Turns()
+    found = await turns.of(parts[Administration].collect())
+    assert turns.count > 20
+    samples = {family.name: len(family.samples) for family in found.made}
+    assert samples["rocketmq_messages_in"] == samples["rocketmq_consumer_lag_messages"] == 5 * TURN
+    assert {family.name: len(family.samples) for family in found.made} == samples, "once"
+
+
+@in_loop
 async def test_a_metrics_port_in_use_is_a_configuration_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = MetricsServer(list, asyncio.get_running_loop())
+        server = MetricsServer(Kit()[Administration].collect, asyncio.get_running_loop())
         with pytest.raises(ConfigError, match="metricsPromExporterPort"):
             server.start("127.0.0.1", taken.getsockname()[1])
         await asyncio.to_thread(server.stop)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
 
 import pytest
 
@@ -15,6 +13,7 @@ from penstock.broker.features.exactly_once.writers import CHUNK_MAX, SHARDS_MAX
 from penstock.proto.errors import FlowControl, Forbidden, InvalidArgument, LimitReached, StagedDataGone
 from penstock.proto.wire import pipeline_pb2
 from tests.support.broker.kit import Kit, in_loop
+from tests.support.loops import Turns
 from tests.unit.broker.features.test_staging import KEYS, opened
 
 ABSURD = 2**31 - 1
@@ -116,26 +115,6 @@ async def test_keys_that_others_give_up_cannot_fill_the_writers_record() -> None
 def many_keys(count: int, attempt: int = 0) -> dict[str, dict[str, int]]:
     """Keys as tasks have them."""
     return {f"task-{number}-{attempt}": {"broker-a": 1} for number in range(count)}
-
-
-class Turns:
-    """How often others had their turn while ``call`` was under way."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def of(self, call: Awaitable[Any]) -> Any:
-        async def beat() -> None:
-            while True:
-                self.count += 1
-                await asyncio.sleep(0)
-
-        beating = asyncio.create_task(beat())
-        try:
-            return await call
-        finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
 
 
 @in_loop

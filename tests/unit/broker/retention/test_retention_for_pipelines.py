@@ -53,8 +53,9 @@ async def test_what_is_staged_and_not_published_is_kept(tmp_path: Path) -> None:
         await it.retention.clean()
         assert it.log_begin() == position - position % SEGMENT
         it.journal.put("STAGED_GONE", {"writer": "w", "batch": 0, "keys": ["k"]})
-        await it.retention.clean()
-        assert it.log_begin() > position
+        while it.log_begin() <= position:  # a thread that warms pages may hold the file still
+            await it.retention.clean()
+            await asyncio.sleep(0.01)
 
 
 @in_own_loop
