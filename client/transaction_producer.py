@@ -51,7 +51,7 @@ class TransactionProducer(Producer):
         self.client_id = new_client_id()
         """What brokers and ``penstock group show`` call it."""
         self._lock = threading.Lock()  # of the next one
-        self._transactions: OrderedDict[str, Transaction] = OrderedDict()  # guarded by the producer's lock
+        self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
         self._checks = Checks(check, self._known, self._answer)
         self._checks.start()
