@@ -22,14 +22,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.proto.names import RETRY_PREFIX, REVIVE_PREFIX, SCHEDULE_TOPIC
+from penstock.proto.names import RETRY_PREFIX, REVIVE_PREFIX
 
 log = logging.getLogger(__name__)
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
 _GROUPS = {REVIVE_PREFIX: "CID_RMQ_SYS_REVIVE_GROUP"}
 _WAITING = {
-    SCHEDULE_TOPIC: "messages that wait for a delay level are not delivered",
     REVIVE_PREFIX: "what was received by POP and not acknowledged is not delivered again",
     RETRY_PREFIX: "messages that are due again go only to who subscribes to these topics",
 }

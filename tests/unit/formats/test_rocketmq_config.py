@@ -56,7 +56,7 @@ def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_pat
 @pytest.mark.parametrize("text", ["{", "[]", '{"other": 1}', '{"offsetTable": 3}'])
 def test_progress_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "consumerOffset.json").write_text(text)
-    assert told({("RMQ_SYS_TRANS_HALF_TOPIC", 0): (2, 5)}, tmp_path) == {"RMQ_SYS_TRANS_HALF_TOPIC": 3}
+    assert told({("rmq_sys_REVIVE_LOG_c", 0): (2, 5)}, tmp_path) == {"rmq_sys_REVIVE_LOG_c": 3}
 
 
 def test_the_summary_of_a_store_notes_it(tmp_path: Path) -> None:
