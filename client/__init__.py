@@ -61,6 +61,7 @@ from .consume.consumer_config import ConsumerConfig
 from .consume.message_batch import MessageBatch
 from .message import Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt, SendStatus
 from .produce.config import ProducerConfig
+from .statistics import ConsumerStatistics, Latency, ProducerStatistics
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -93,6 +94,7 @@ __all__ = [
     "ConfigError",
     "ConsumeResult",
     "ConsumerConfig",
+    "ConsumerStatistics",
     "CorruptBatch",
     "Credentials",
     "DamagedRecord",
@@ -106,6 +108,7 @@ __all__ = [
     "GroupNotFound",
     "InvalidArgument",
     "InvalidName",
+    "Latency",
     "Message",
     "MessageBatch",
     "MessageNotFound",
@@ -121,6 +124,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "ProducerInfo",
+    "ProducerStatistics",
     "PullConsumer",
     "PushConsumer",
     "QueueLag",

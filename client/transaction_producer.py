@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,8 @@ class TransactionProducer(Producer):
         super().__init__(nameservers, group=group, **settings)
         self.client_id = new_client_id()
         """What brokers and ``penstock group show`` call it."""
-        self._transactions: OrderedDict[str, Transaction] = OrderedDict()  # guarded by the producer's lock
+        self._lock = threading.Lock()  # of the next one
+        self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
         self._checks = Checks(check, self._known, self._answer)
         self._checks.start()
@@ -64,7 +66,7 @@ class TransactionProducer(Producer):
         ``timeout_s``: of each send and each end, and of the delivery of what is buffered (default: the delivery
         time-out). ``check_after_s``: brokers ask nobody before it is so old (default: their ``transactionTimeOut``).
         """
-        self._require_open()
+        self._deliveries.require_open()
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
         made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s)
         with self._lock:

@@ -16,6 +16,7 @@ from penstock.proto.errors import (
     BrokerUnavailable,
     ClientClosed,
     FlushTimeout,
+    OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
 )
@@ -25,6 +26,7 @@ from ..cluster import Connections, Directory, WriteQueues, store_host_of
 from ..cluster.append_streams import Receipts
 from ..cluster.retry import NEVER
 from ..message import Delivery, FailedDelivery, SendReceipt
+from ..statistics import Stopwatch
 from .accumulator import Accumulator
 from .buffer import Buffer
 from .config import ProducerConfig
@@ -61,8 +63,8 @@ class Shipping:
 class TopicDelivery:
     """The messages for one destination, from the accumulator to their receipts. Thread-safe.
 
-    The lock guards everything but ``open.extend``. A batch under way belongs to the thread that sends it; nobody
-    else touches it until its outcome is known.
+    The lock guards everything but ``open.extend``; counts are read without it. A batch under way belongs to the thread
+    that sends it; nobody else touches it until its outcome is known.
     """
 
     def __init__(self, destination: Destination, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
@@ -76,6 +78,9 @@ class TopicDelivery:
         self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
         self._new_queues: WriteQueues | None = None  # put by the watch thread, taken by the sender thread
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
+        self.acknowledged = self.refused = self.unknown = 0  # messages
+        self.batches = self.failed_tries = 0  # of batches
+        self.stopwatch = Stopwatch()  # of acknowledged batches
         self._is_given_up = False  # once true, nothing is taken any more; never taken back
 
     # What callers' threads do.
@@ -168,7 +173,7 @@ class TopicDelivery:
         """
         with self._lock:
             if self._is_given_up and self.open.withdraw(body, properties, key):
-                raise _closed()
+                raise closed()
 
     def transmit(self, batch: Batch, *, wait: bool = False) -> None:
         """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
@@ -186,7 +191,7 @@ class TopicDelivery:
                     self.destination,
                     store_host_of(address),
                     timeout_ms=max(int(timeout_s * 900), 1),
-                    no_wait=batch.parts[0].kind is Kind.ONEWAY,
+                    no_wait=batch.parts[0].no_wait or batch.parts[0].kind is Kind.ONEWAY,
                 )
             message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
             answer = shipping.connections.append(address, message, timeout_s)
@@ -218,7 +223,7 @@ class TopicDelivery:
         if self._is_given_up:
             for part in parts:
                 self._shipping.buffer.settle(part)
-            raise _closed()
+            raise closed()
 
     def _seal(self, now: float) -> None:
         if self._is_given_up or not len(self.open):
@@ -275,6 +280,9 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return  # given up while it was under way
             self._lanes.acknowledged(batch)
+            self.acknowledged += batch.count
+            self.batches += 1
+            self.stopwatch.add(now - batch.sent_at)
             futures = [future for part in batch.parts for future in part.futures]
             has_more = bool(self._lanes.has_waiting or batch.lane.pending)
         if has_more:
@@ -295,6 +303,7 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return
             lanes = self._lanes
+            self.failed_tries += 1
             self._fail([lanes.failed(batch, error)] if is_final else lanes.on_error(batch, error, time.monotonic()))
         self._shipping.wake()
         self._tell_all()
@@ -302,6 +311,10 @@ class TopicDelivery:
     def _fail(self, failures: list[Failure]) -> None:
         for parts, error in failures:
             for part in parts:
+                if isinstance(error, OutcomeUnknown):
+                    self.unknown += part.count
+                else:
+                    self.refused += part.count
                 if part.kind is Kind.PRODUCE and part.owner is None:
                     failed = FailedDelivery(self.topic, part.count, error, part.first_bodies(BODIES_SHOWN))
                     self._shipping.failures.add(failed)
@@ -343,7 +356,8 @@ def _tell_owners(batch: Batch, receipt: AppendReceipt) -> None:
         offset += part.count
 
 
-def _closed() -> ClientClosed:
+def closed() -> ClientClosed:
+    """What calls of a closed producer raise."""
     return ClientClosed("the producer is closed: make a new one")
 
 
