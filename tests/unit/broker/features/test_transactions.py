@@ -47,6 +47,7 @@ from penstock.proto.wire.transactions_pb2 import (
     ProducerEvent,
     ProducerRequest,
 )
+from penstock.runtime.clock import SystemClock
 from tests.support import golden
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN
@@ -84,6 +85,7 @@ class Node(Kit):
     def __init__(self, root: Path | None = None, *, manual: ManualClock | None = None, **settings: Any) -> None:
         self.manual = manual or ManualClock(START)
         super().__init__(root, clock=self.manual, **settings)
+        self.transactions.producers._clock = SystemClock()  # no session is silent because the test's clock moves
         self.asked: list[ProducerEvent.Check] = []
         self._sessions: list[asyncio.Task[None]] = []
 
