@@ -34,6 +34,7 @@ from penstock.proto.errors import (
     RouteNotFound,
     TopicExists,
     TopicNotFound,
+    TransactionEnded,
     Unauthorized,
 )
 from penstock.runtime.security.credentials import Credentials, Tls
@@ -45,6 +46,7 @@ from .administer.admin_results import (
     GroupLag,
     GroupMember,
     NameserverInfo,
+    ProducerInfo,
     QueueLag,
     QueuePosition,
     QueueStats,
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from .producer import Producer
     from .pull_consumer import PullConsumer
     from .push_consumer import ConsumeResult, PushConsumer
+    from .transact.transaction import Transaction, TransactionState
+    from .transaction_producer import TransactionProducer
 
 _LATER = {
     "Admin": ".admin",
@@ -73,6 +77,9 @@ _LATER = {
     "Producer": ".producer",
     "PullConsumer": ".pull_consumer",
     "PushConsumer": ".push_consumer",
+    "Transaction": ".transact.transaction",
+    "TransactionProducer": ".transaction_producer",
+    "TransactionState": ".transact.transaction",
 }
 """The modules that are loaded when first used."""
 
@@ -116,6 +123,7 @@ __all__ = [
     "PenstockError",
     "Producer",
     "ProducerConfig",
+    "ProducerInfo",
     "ProducerStatistics",
     "PullConsumer",
     "PushConsumer",
@@ -136,6 +144,10 @@ __all__ = [
     "TopicNotFound",
     "TopicShard",
     "TopicStats",
+    "Transaction",
+    "TransactionEnded",
+    "TransactionProducer",
+    "TransactionState",
     "Unauthorized",
 ]
 

@@ -205,8 +205,10 @@ def _read_everything(lab: Lab) -> list[str]:
 def _footprints(lab: Lab) -> Before:
     found: Before = {}
     for state in lab.cluster.states():
-        measured = footprint(state.pid) if state.pid is not None and not state.node.is_coordinator else None
-        if state.pid is not None and measured is not None:
+        if state.pid is None or state.node.is_coordinator:
+            continue
+        measured = footprint(state.pid, state.store_path)
+        if measured is not None:
             found[state.node.name] = (state.pid, measured)
     return found
 

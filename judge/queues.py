@@ -134,10 +134,13 @@ class Queue:
     def _read_far(self, first: Rows, again: Rows, far_ns: int) -> dict[str, Column]:
         """Those that came again though the group was far beyond them, and no consumer's death explains it.
 
-        How far is measured by the deliveries before: while nothing is delivered, nothing falls behind. A death explains
-        it until the queue has gone on: what was delivered for the first time behind it shows where others took over.
+        How far is measured by the deliveries before: while nothing is delivered, nothing falls behind, and while the
+        broker group acknowledges nothing, nobody can commit what a slave still gives. A death explains it until the
+        queue has gone on: what was delivered for the first time behind it shows where others took over.
         """
-        progress = first["end_ns"][np.maximum(np.searchsorted(first["end_ns"], again["end_ns"]) - 1, 0)]
+        progress = _last_of(first["end_ns"], again["end_ns"])
+        if len(self._sent["end_ns"]):
+            progress = _last_of(np.sort(self._sent["end_ns"]), progress)
         by_offset = np.argsort(first["offset"], kind="stable")
         seen = first["end_ns"][by_offset][np.searchsorted(first["offset"][by_offset], again["offset"])]
         is_far = progress - seen > far_ns
@@ -178,6 +181,12 @@ def _keys_swapped(rows: Rows) -> dict[str, Column]:
     rows = take(rows, np.lexsort((rows["offset"], rows["key"], rows["stream"])))
     together = (np.diff(rows["stream"].astype(np.int64)) == 0) & (np.diff(rows["key"]) == 0)
     return take(rows, np.flatnonzero(together & (np.diff(rows["sequence"]) < 0)) + 1)
+
+
+def _last_of(times: Column, before: Column) -> Column:
+    """For each of ``before`` the last of the sorted ``times`` that is earlier, or the first."""
+    found: Column = times[np.maximum(np.searchsorted(times, before) - 1, 0)]
+    return found
 
 
 def _is_new(offsets: Column) -> Column:

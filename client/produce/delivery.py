@@ -271,7 +271,8 @@ class TopicDelivery:
     def _on_receipt(self, batch: Batch, receipt: AppendReceipt, address: str) -> None:
         now = time.monotonic()
         self._shipping.health.on_latency(batch.lane.broker_name, (now - batch.sent_at) * 1000, now * 1000)
-        if receipt.status != SEND_OK and batch.parts[0].kind is Kind.PRODUCE:
+        first = batch.parts[0]
+        if receipt.status != SEND_OK and (first.kind is Kind.PRODUCE or first.owner is not None):
             kind = FlushTimeout if receipt.status == FLUSH_DISK_TIMEOUT else ReplicaTimeout
             self._on_error(batch, kind(f"broker {address}: stored, not confirmed within the broker's time-out"))
             return
@@ -286,6 +287,8 @@ class TopicDelivery:
             has_more = bool(self._lanes.has_waiting or batch.lane.pending)
         if has_more:
             self._shipping.wake()
+        if first.owner is not None:
+            _tell_owners(batch, receipt)
         if futures:
             receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
             for future, one in zip(futures, receipts, strict=True):
@@ -312,12 +315,14 @@ class TopicDelivery:
                     self.unknown += part.count
                 else:
                     self.refused += part.count
-                if part.kind is Kind.PRODUCE:
+                if part.kind is Kind.PRODUCE and part.owner is None:
                     failed = FailedDelivery(self.topic, part.count, error, part.first_bodies(BODIES_SHOWN))
                     self._shipping.failures.add(failed)
                 self._tell.append(partial(self._end, part, error))
 
     def _end(self, part: Part, error: PenstockError) -> None:
+        if part.owner is not None:
+            part.owner.on_given_up(part.count, error)
         for future in part.futures:
             _complete(future, error=error)
         self._report(part, "", error)
@@ -326,7 +331,7 @@ class TopicDelivery:
         """Tell ``on_delivery``, then count the part out."""
         on_delivery = self._shipping.on_delivery
         try:
-            if on_delivery is not None and part.kind is Kind.PRODUCE:
+            if on_delivery is not None and part.kind is Kind.PRODUCE and part.owner is None:
                 on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
         except (Exception, SystemExit):  # what a user's function raises must not cost other messages their outcome
             log.exception("on_delivery failed topic=%s count=%d", self.topic, part.count)
@@ -341,6 +346,14 @@ class TopicDelivery:
             telling, self._tell = self._tell, []
         for tell in telling:
             tell()
+
+
+def _tell_owners(batch: Batch, receipt: AppendReceipt) -> None:
+    offset = receipt.queue_offsets[0]  # owned messages are stored in one queue
+    for part in batch.parts:
+        if part.owner is not None:
+            part.owner.on_stored(batch.lane.broker_name, offset, part.count)
+        offset += part.count
 
 
 def closed() -> ClientClosed:

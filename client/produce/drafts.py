@@ -194,6 +194,7 @@ class PartMaker:
         compress_from = config.compress_bytes_min if config.compression else config.body_bytes_max + 1
         self.plain_below = min(compress_from, config.body_bytes_max + 1)
         """Bodies of fewer bytes need neither compression nor refusal."""
+        self.batch_bytes_max = config.batch_bytes_max
 
     def single(
         self, kind: Kind, body: object, encoded: bytes | None, sharding_key: str | None, deadline: float
@@ -234,6 +235,10 @@ class PartMaker:
         if any(key is not None for key in sharding_keys):
             part.set_hashes(sharding_keys)
         return part
+
+    def limited(self, part: Part) -> list[Part]:
+        """The part, or pieces of it that are each within the limits of a batch."""
+        return limited(part, self._config.batch_bytes_max, self._config.batch_count_max)
 
     def columnar(self, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
         """Parts of many messages, each within the limits of a batch; checks everything before the first one."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,16 @@ class Kind(enum.Enum):
     PRODUCE = "produce"  # nobody: retried for long, failures told by flush
     SEND = "send"  # a caller or a future
     ONEWAY = "oneway"  # nobody, and one try is enough
+
+
+class Owner(Protocol):
+    """Somebody who has to know what became of the messages of a part."""
+
+    def on_stored(self, broker_name: str, first: int, count: int) -> None:
+        """So many lie at that broker group, from that offset of the stored queue on."""
+
+    def on_given_up(self, count: int, error: PenstockError) -> None:
+        """So many are not stored, or it is not known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +76,7 @@ class Part:
     not_before: float = 0.0
     is_alone: bool = False  # never joined with others: one of its messages was refused
     error: PenstockError | None = None  # of the last try
+    owner: Owner | None = None  # of halves: their transaction
 
     @property
     def count(self) -> int:
@@ -125,6 +136,7 @@ class Part:
             and not self.is_bound
             and not other.is_bound
             and not self.attempts
+            and self.owner is other.owner
             and isinstance(self.bodies, list)
             and isinstance(self.properties, list)
             and self.cost + other.cost <= bytes_max

@@ -103,16 +103,28 @@ def find_on_disk(stores: Sequence[NodeState], needle: bytes) -> list[str]:
     return found
 
 
-def footprint(pid: int) -> dict[str, float] | None:
-    """Memory of its own in MiB, open files and threads of a process; None when it is gone."""
+def footprint(pid: int, store: Path | None = None) -> dict[str, float] | None:
+    """Memory of its own in MiB, open files and threads of a process; None when it is gone.
+
+    The files of its ``store`` do not count: they become more with what it holds.
+    """
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             memory = process.memory_info()
             own = (memory.rss - getattr(memory, "shared", 0)) / (1 << 20)
-            return {"own_mib": round(own, 1), "files": process.num_fds(), "threads": process.num_threads()}
-    except psutil.Error:
+            files = [each for each in Path(f"/proc/{pid}/fd").iterdir() if not _is_below(each, store)]
+            return {"own_mib": round(own, 1), "files": len(files), "threads": process.num_threads()}
+    except (psutil.Error, OSError):
         return None
+
+
+def _is_below(descriptor: Path, folder: Path | None) -> bool:
+    """True if this link of ``/proc`` leads to something below ``folder``."""
+    try:
+        return folder is not None and descriptor.readlink().is_relative_to(folder.resolve())
+    except FileNotFoundError:  # closed meanwhile
+        return False
 
 
 def error_lines(states: Sequence[NodeState], expected: Sequence[str], starts: Mapping[str, int]) -> list[str]:

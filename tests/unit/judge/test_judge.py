@@ -323,6 +323,19 @@ def test_what_a_dead_consumer_had_may_come_again_from_far_back_and_so_may_what_n
     assert "I7" not in violated(damaged)
 
 
+def test_what_could_not_be_committed_as_its_shard_was_away_may_come_again_from_further_back() -> None:
+    """A slave went on giving what it had; nobody could take the commits."""
+    damaged = clean()
+    delivered_again_from_far_back(damaged)
+    last = int(damaged.received["end_ns"][100]) + 500 * MS
+    mine = (damaged.sent["shard"] == damaged.received["shard"][100]) & (damaged.sent["end_ns"] > last)
+    damaged.sent["outcome"][mine] = Outcome.UNKNOWN
+    assert "I7" not in violated(damaged)
+    damaged.received["end_ns"][100] -= 2_000 * MS
+    damaged.received["start_ns"][100] -= 2_000 * MS
+    assert "I7" in violated(damaged), "it had been delivered long before the shard went away"
+
+
 def test_a_shard_that_could_not_acknowledge_may_be_silent() -> None:
     damaged = clean()
     silent_while_it_could_acknowledge(damaged)
