@@ -42,7 +42,7 @@ def test_a_latency_has_the_mean_the_longest_and_quantiles_within_a_fifth() -> No
 
 def test_a_producer_counts_outcomes_and_tries(cluster: RunningCluster) -> None:
     faults = cluster.brokers["broker-a"].faults
-    with Producer(cluster.namesrv) as producer:
+    with Producer(cluster.namesrv, send_timeout_s=30) as producer:
         assert producer.statistics().append == Latency()
         producer.send("orders", b"1")
         producer.produce_many("orders", numbered(10))
@@ -96,7 +96,7 @@ def test_a_push_consumer_counts_its_listeners_calls(cluster: RunningCluster, ord
 
 def test_the_asyncio_twins_tell_the_same(cluster: RunningCluster) -> None:
     async def main() -> None:
-        async with AsyncProducer(cluster.namesrv) as producer:
+        async with AsyncProducer(cluster.namesrv, send_timeout_s=30) as producer:
             await producer.send("orders", b"1")
             assert producer.statistics().acknowledged == 1
 

@@ -39,7 +39,7 @@ def queued(cluster: RunningCluster) -> dict[tuple[str, int], list[bytes]]:
 
 
 def test_every_kind_of_send_goes_to_the_chosen_queue(two: RunningCluster) -> None:
-    with Producer(two.namesrv) as producer:
+    with Producer(two.namesrv, send_timeout_s=30) as producer:
         assert producer.send(TOPIC, b"0", sharding_key="k", queue=B2).message_queue == B2
         assert producer.send_async(TOPIC, b"1", queue=B2).result(10).queue_offset == 1
         batch = [Message(TOPIC, b"2", sharding_key="k"), Message(TOPIC, b"3", properties={"a": "b"})]
@@ -59,10 +59,10 @@ def test_a_selector_sees_the_queues_and_the_message(two: RunningCluster) -> None
         return queues[-1]
 
     async def awaited() -> SendReceipt:
-        async with AsyncProducer(two.namesrv) as twin:
+        async with AsyncProducer(two.namesrv, send_timeout_s=30) as twin:
             return await twin.send(TOPIC, b"3", selector=last)
 
-    with Producer(two.namesrv) as producer:
+    with Producer(two.namesrv, send_timeout_s=30) as producer:
         receipt = producer.send(TOPIC, b"1", "paid", ["k"], {"a": "b"}, selector=last)
         producer.produce(TOPIC, b"2", selector=last)
         producer.flush()
@@ -81,7 +81,7 @@ def test_a_selector_sees_the_queues_and_the_message(two: RunningCluster) -> None
     [MessageQueue(TOPIC, "broker-a", 8), MessageQueue(TOPIC, "broker-z", 0), MessageQueue("other", "broker-a", 0), 3],
 )
 def test_what_is_no_queue_of_the_topic_is_refused_by_name(one: RunningCluster, wrong: Any) -> None:
-    with Producer(one.namesrv) as producer:
+    with Producer(one.namesrv, send_timeout_s=30) as producer:
         for options in ({"queue": wrong}, {"selector": lambda queues, message: wrong}):
             for send in (producer.send, producer.send_async, producer.produce):
                 with pytest.raises(InvalidArgument, match="no queue of topic orders") as refused:
@@ -147,7 +147,7 @@ def test_a_chosen_queue_keeps_the_order_of_its_lane_when_a_try_is_not_stored() -
 
 def test_sends_that_do_not_wait_say_so_and_share_no_batch_with_those_that_do(one: RunningCluster) -> None:
     faults = one.brokers["broker-a"].faults
-    with Producer(one.namesrv) as producer:
+    with Producer(one.namesrv, send_timeout_s=30) as producer:
         producer.prepare(TOPIC)
         faults.refuse("Append", lambda header, records: None)
         producer.send(TOPIC, b"waits")
