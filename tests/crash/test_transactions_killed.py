@@ -21,8 +21,8 @@ from penstock.proto import names
 from penstock.proto.errors import TransactionEnded
 from penstock.proto.wire.transactions_pb2 import COMMIT, OPEN, PARKED, ROLLBACK
 from tests.support.broker.kit import close_all
+from tests.support.broker.transacting import START, Node, ended, half_batch
 from tests.support.clock import ManualClock
-from tests.unit.broker.features.test_transactions import START, Node, ended, half_batch
 
 STEPS_MAX = 60
 KILLS_MIN = 20

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.transactions.ops import read_op
-from penstock.broker.features.transactions.transactions import Transactions
-from penstock.formats.columns import Column
-from penstock.formats.destination import Half
-from penstock.formats.record.batch import RecordBatch, encode_messages, producer_mark
-from penstock.formats.record.layout import Record, SysFlag
-from penstock.formats.record.properties import decode_properties, encode_properties
-from penstock.proto import frames, names
+from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.properties import decode_properties
+from penstock.proto import names
 from penstock.proto.errors import (
-    BrokerUnavailable,
     CorruptBatch,
     DiskFull,
     Forbidden,
@@ -33,130 +26,17 @@ from penstock.proto.errors import (
     TopicNotFound,
     TransactionEnded,
 )
-from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
 from penstock.proto.wire.transactions_pb2 import (
     COMMIT,
     COMMITTED,
     OPEN,
-    PARKED,
     ROLLBACK,
     ROLLED_BACK,
-    UNRESOLVED,
-    EndRequest,
-    HalfRange,
-    ProducerEvent,
-    ProducerRequest,
 )
-from penstock.runtime.clock import SystemClock
 from tests.support import golden
-from tests.support.broker.kit import Kit, in_loop
-from tests.support.broker.requests import BORN
-from tests.support.broker.stores import read
+from tests.support.broker.kit import in_loop
+from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, ended, opened
 from tests.support.clock import ManualClock
-
-START = 1_700_000_000_000
-SEQUENCES = itertools.count(1)
-
-
-def half_batch(
-    bodies: Sequence[bytes],
-    topic: str = "orders",
-    queue_id: int = 1,
-    group: str = "payments",
-    properties: dict[str, str] | None = None,
-) -> bytes:
-    """A framed append of halves, as a producer makes it."""
-    destination, sequence = Half(topic, group), next(SEQUENCES)
-    own = Column.of([encode_properties(properties or {})] * len(bodies))
-    strings, queue_ids = destination.place(own, np.full(len(bodies), queue_id, np.int32))
-    mark = producer_mark(99, 0, 0, sequence, len(bodies))
-    records = encode_messages(
-        names.HALF_TOPIC, bodies, list(strings), queue_ids, born_host=BORN, mark=mark, born_timestamp_ms=START
-    )
-    header = {"producer_id": 99, "sequence": sequence, "count": len(bodies)}
-    return frames.pack(AppendHeader(topic=topic, **header, **destination.flags), records)
-
-
-class Node(Kit):
-    """A broker with a topic ``orders`` of four queues, and a clock that stands still."""
-
-    manual: ManualClock
-
-    def __init__(self, root: Path | None = None, *, manual: ManualClock | None = None, **settings: Any) -> None:
-        self.manual = manual or ManualClock(START)
-        super().__init__(root, clock=self.manual, **settings)
-        self.transactions.producers._clock = SystemClock()  # no session is silent because the test's clock moves
-        self.asked: list[ProducerEvent.Check] = []
-        self._sessions: list[asyncio.Task[None]] = []
-
-    @classmethod
-    def after(cls, before: Node, **settings: Any) -> Node:
-        """The broker that goes on with the other's log, and has nothing else of it."""
-        return cls.restarted(before, manual=before.manual, **settings)  # type: ignore[return-value]
-
-    @property
-    def transactions(self) -> Transactions:
-        return self[Transactions]
-
-    async def halves(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> AppendReceipt:
-        receipt = await self.append_bytes(half_batch(bodies, **settings))
-        self.settle()
-        return receipt
-
-    async def end(self, resolution: int, *ranges: tuple[int, int], group: str = "payments") -> list[tuple[int, int]]:
-        halves = [HalfRange(offset=offset, count=count) for offset, count in ranges]
-        request = EndRequest(group=group, halves=halves, resolution=resolution)  # type: ignore[arg-type]
-        reply = await self.transactions.end(request)
-        self.settle()
-        return [(each.state, each.count) for each in reply.states]
-
-    async def states(self, *ranges: tuple[int, int]) -> list[tuple[int, int]]:
-        return await self.end(UNRESOLVED, *ranges)
-
-    async def pass_s(self, seconds: float) -> None:
-        self.manual.advance(seconds)
-        await self.transactions.turn()
-        self.settle()
-        await self.transactions.turn()
-        self.settle()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    def settle(self) -> None:
-        self.confirm()
-        self.dispatch()
-
-    def records(self, topic: str, queue_id: int = 0) -> list[Record]:
-        self.settle()
-        return read(self.store, topic, queue_id)
-
-    async def join(self, group: str = "payments", client_id: str = "c", *, answers: bool = True) -> asyncio.Task[None]:
-        """A producer that notes what it is asked."""
-
-        async def requests() -> Any:
-            yield ProducerRequest(join=ProducerRequest.Join(group=group, client_id=client_id, answers=answers))
-            await asyncio.Event().wait()
-
-        async def session() -> None:
-            async for event in self.transactions.producers.serve(requests(), None):
-                if event.WhichOneof("event") == "check":
-                    self.asked.append(event.check)
-
-        task = asyncio.create_task(session())
-        while not any(each.client_id == client_id for each in self.transactions.producers.members(group)):  # noqa: ASYNC110  a turn or two
-            await asyncio.sleep(0)
-        return task
-
-
-def opened(**settings: Any) -> Node:
-    node = Node(**settings)
-    node.add_topic()
-    return node
-
-
-async def ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 @in_loop
@@ -348,154 +228,6 @@ async def test_a_full_disk_between_op_and_message_is_made_good_by_the_same_maste
 
 
 @in_loop
-async def test_an_undecided_half_is_asked_about_after_its_time_and_again_after_the_interval() -> None:
-    node = opened()
-    task = await node.join()
-    await node.halves([b"a"], properties={"UNIQ_KEY": "k"})
-    await node.pass_s(5.9)
-    assert node.asked == []
-    await node.pass_s(0.2)
-    (check,) = node.asked
-    assert (list(check.offsets), list(check.times)) == ([0], [1])
-    await node.pass_s(29)
-    assert len(node.asked) == 1
-    await node.pass_s(1.1)
-    assert [(list(check.offsets), list(check.times)) for check in node.asked] == [([0], [1]), ([0], [2])]
-    newest = decode_properties(node.records(names.HALF_TOPIC)[-1].properties)
-    assert (newest["TRANSACTION_CHECK_TIMES"], newest["TRAN_PREPARED_QUEUE_OFFSET"]) == ("2", "0")
-    await node.end(COMMIT, (0, 1))
-    assert node.bodies() == [b"a"]
-    await node.pass_s(100)
-    assert len(node.asked) == 2
-    await ended(task)
-
-
-@in_loop
-async def test_a_half_that_was_stored_anew_just_now_is_known_by_its_first_offset() -> None:
-    node = opened()
-    task = await node.join()
-    await node.halves([b"a"])
-    for _ in range(2):
-        await node.pass_s(31)
-    node.manual.advance(31)
-    await node.transactions.turn()
-    assert await node.states((0, 1)) == [(OPEN, 1)]
-    await node.end(COMMIT, (0, 1))
-    assert node.bodies() == [b"a"]
-    await ended(task)
-
-
-@in_loop
-async def test_a_half_keeps_its_count_and_its_offset_through_failovers() -> None:
-    node = opened()
-    await node.halves([b"a", b"b"])
-    for turn in range(3):
-        task = await node.join()
-        await node.pass_s(31)
-        (check,) = node.asked
-        assert (list(check.offsets), list(check.times)) == ([0, 1], [turn + 1] * 2)
-        await ended(task)
-        node = Node.after(node)
-    await node.end(ROLLBACK, (1, 1))
-    await node.end(COMMIT, (0, 1))
-    node = Node.after(node)
-    assert await node.states((0, 2)) == [(COMMITTED, 1), (ROLLED_BACK, 1)]
-    assert node.bodies() == [b"a"]
-
-
-@in_loop
-async def test_the_immunity_of_a_half_replaces_the_brokers_time() -> None:
-    node = opened()
-    task = await node.join()
-    await node.halves([b"a"], properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
-    await node.pass_s(59)
-    assert node.asked == []
-    await node.pass_s(1.1)
-    assert len(node.asked) == 1
-    await ended(task)
-
-
-@in_loop
-async def test_nobody_is_asked_and_nothing_counted_while_no_producer_of_the_group_can_answer() -> None:
-    node = opened(transactionCheckMax=1)
-    others = [await node.join("others"), await node.join(client_id="mute", answers=False)]
-    await node.halves([b"a"])
-    await node.pass_s(1000)
-    assert (node.asked, len(node.records(names.HALF_TOPIC))) == ([], 1)
-    task = await node.join()
-    await node.pass_s(0)
-    assert len(node.asked) == 1
-    for each in (task, *others):
-        await ended(each)
-
-
-@in_loop
-async def test_a_half_that_was_asked_about_too_often_is_parked() -> None:
-    node = opened(transactionCheckMax=2)
-    task = await node.join()
-    await node.halves([b"a", b"b"])
-    for _ in range(4):
-        await node.pass_s(31)
-    assert [list(check.times) for check in node.asked] == [[1, 1], [2, 2]]
-    parked = node.records(names.PARKED_TOPIC)
-    assert [record.body for record in parked] == [b"a", b"b"]
-    assert decode_properties(parked[1].properties)["REAL_TOPIC"] == "orders"
-    assert await node.states((0, 2)) == [(PARKED, 2)]
-    with pytest.raises(TransactionEnded, match="asked about too often: it lies in topic TRANS_CHECK_MAX_TIME_TOPIC"):
-        await node.end(COMMIT, (0, 2))
-    assert await Node.after(node).states((0, 2)) == [(PARKED, 2)]
-    await ended(task)
-
-
-@in_loop
-async def test_members_of_a_group_are_asked_in_turn_and_one_that_joins_again_replaces_itself() -> None:
-    node = opened()
-    tasks = [await node.join(client_id=name) for name in ("one", "two")]
-    again = await node.join(client_id="two")
-    await asyncio.gather(tasks[1], return_exceptions=True)
-    assert isinstance(tasks[1].exception(), BrokerUnavailable)
-    assert [each.client_id for each in node.transactions.producers.members("payments")] == ["one", "two"]
-    await node.halves([b"a"])
-    await node.pass_s(7)
-    await node.pass_s(31)
-    assert len(node.asked) == 2
-    await ended(tasks[0])
-    await ended(again)
-    assert node.transactions.producers.members("payments") == []
-
-
-@in_loop
-async def test_retention_keeps_the_log_from_the_first_open_half_on() -> None:
-    node = opened()
-    await node.halves([b"a", b"b"])
-    (hold,) = node.transactions.holds()
-    assert hold.offset == node.records(names.HALF_TOPIC)[0].physical_offset
-    await node.end(COMMIT, (0, 1))
-    (hold,) = node.transactions.holds()
-    assert hold.offset == node.records(names.HALF_TOPIC)[1].physical_offset
-    await node.end(COMMIT, (1, 1))
-    assert list(node.transactions.holds()) == []
-
-
-@in_loop
-async def test_halves_in_the_way_of_a_deletion_are_stored_anew_and_stay_known() -> None:
-    node = opened()
-    await node.halves([b"a", b"b"])
-    await node.end(ROLLBACK, (1, 1))
-    await node.pass_s(1)
-    node.transactions.checks.make_way(node.store.end_offset)
-    await node.pass_s(1)
-    first, _, newest = node.records(names.HALF_TOPIC)
-    assert decode_properties(newest.properties)["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
-    assert "TRANSACTION_CHECK_TIMES" not in decode_properties(newest.properties)
-    (hold,) = node.transactions.holds()
-    assert hold.offset == newest.physical_offset > first.physical_offset
-    node = Node.after(node)
-    await node.end(COMMIT, (0, 1))
-    assert node.bodies() == [b"a"]
-
-
-@in_loop
 async def test_how_far_halves_are_done_with_is_recorded_for_rocketmq_and_for_slaves() -> None:
     node = opened()
     await node.halves([b"a", b"b", b"c"])
@@ -572,10 +304,6 @@ async def test_metrics_count_what_was_decided() -> None:
     assert metrics["penstock_transaction_checks_total", ""] == 1
     assert metrics["penstock_producers", ""] == 1
     await ended(task)
-
-
-GOLD_SIZES = {"segment_bytes": 1 << 16, "consume_queue_bytes": 800, "index_slots": 100, "index_entries": 400}
-GOLD_AT = 1_796_000_000_000  # some time after it was written
 
 
 @in_loop
