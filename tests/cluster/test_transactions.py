@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from penstock.deploy import LocalCluster
 from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, wait_master
 from tests.support.waiting import wait_until
 
+LOOKS = itertools.count()
 STEPS = ("halves sent", "halves stored", "end sent", "end answered")
 
 
@@ -32,7 +34,8 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def seen(nameservers: str) -> Counter[bytes]:
-    with Admin(nameservers) as admin, PullConsumer(nameservers, group="look", consume_from="first") as puller:
+    group = f"look-{next(LOOKS)}"  # one that has committed nothing
+    with Admin(nameservers) as admin, PullConsumer(nameservers, group=group, consume_from="first") as puller:
         end = sum(queue.max_offset for queue in admin.topic_stats(TOPIC).queues)
         puller.assign(puller.queues(TOPIC))
         found: Counter[bytes] = Counter()
