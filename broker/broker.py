@@ -35,6 +35,7 @@ from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
 from .features.levels.levels import DelayLevels
 from .features.retry.retry import Retry
+from .features.transactions.transactions import Transactions
 from .group.group import BrokerGroup
 from .group.making import RoleMaker
 from .opening import Opened, open_port, open_store
@@ -52,6 +53,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     Later,
     DelayLevels,
     Retry,
+    Transactions,
     ExactlyOnce,
     Archive,
     Retention,

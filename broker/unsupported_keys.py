@@ -77,7 +77,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     readAheadCacheExpireDuration readAheadCacheSizeThresholdRate readAheadMessageCountThreshold
     readAheadMessageSizeThreshold readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
     recallMessageEnable recheckReputOffsetFromCq recordGetMessageResult recoverConcurrently recoverThreadPoolNums
-    redeleteHangedFileInterval regionId registerBrokerTimeoutMills registerNameServerPeriod rejectTransactionMessage
+    redeleteHangedFileInterval regionId registerBrokerTimeoutMills registerNameServerPeriod
     replicasPerDiskPartition replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs
     reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rocketmqHome rocksdbCompressionType
     rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scanAvailableNameSrv
@@ -158,8 +158,5 @@ RELIED_ON: dict[str, Relied] = {
         "", "plug-ins of Java, as tiered storage, cannot be loaded: archive with penstock pipeline archive"
     ),
     "storePathEpochFile": Relied("", "the epochs lie in storePathRootDir: move the file there and leave the key out"),
-    "transactionTimeOut": Relied("6000", "transactional messages do not exist yet: nobody is asked about them"),
-    "transactionCheckMax": Relied("15", "transactional messages do not exist yet: nobody is asked about them"),
-    "transactionCheckInterval": Relied("30000", "transactional messages do not exist yet: nobody is asked about them"),
 }
 """Keys whose users rely on what they do: they end the start unless the value asks for what Penstock does anyway."""

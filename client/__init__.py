@@ -34,6 +34,7 @@ from penstock.proto.errors import (
     RouteNotFound,
     TopicExists,
     TopicNotFound,
+    TransactionEnded,
     Unauthorized,
 )
 from penstock.runtime.security.credentials import Credentials, Tls
@@ -45,6 +46,7 @@ from .administer.admin_results import (
     GroupLag,
     GroupMember,
     NameserverInfo,
+    ProducerInfo,
     QueueLag,
     QueuePosition,
     QueueStats,
@@ -59,12 +61,15 @@ from .consume.consumer_config import ConsumerConfig
 from .consume.message_batch import MessageBatch
 from .message import Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt, SendStatus
 from .produce.config import ProducerConfig
+from .statistics import ConsumerStatistics, Latency, ProducerStatistics
 
 if TYPE_CHECKING:
     from .admin import Admin
     from .producer import Producer
     from .pull_consumer import PullConsumer
     from .push_consumer import ConsumeResult, PushConsumer
+    from .transact.transaction import Transaction, TransactionState
+    from .transaction_producer import TransactionProducer
 
 _LATER = {
     "Admin": ".admin",
@@ -72,6 +77,9 @@ _LATER = {
     "Producer": ".producer",
     "PullConsumer": ".pull_consumer",
     "PushConsumer": ".push_consumer",
+    "Transaction": ".transact.transaction",
+    "TransactionProducer": ".transaction_producer",
+    "TransactionState": ".transact.transaction",
 }
 """The modules that are loaded when first used."""
 
@@ -86,6 +94,7 @@ __all__ = [
     "ConfigError",
     "ConsumeResult",
     "ConsumerConfig",
+    "ConsumerStatistics",
     "CorruptBatch",
     "Credentials",
     "DamagedRecord",
@@ -99,6 +108,7 @@ __all__ = [
     "GroupNotFound",
     "InvalidArgument",
     "InvalidName",
+    "Latency",
     "Message",
     "MessageBatch",
     "MessageNotFound",
@@ -113,6 +123,8 @@ __all__ = [
     "PenstockError",
     "Producer",
     "ProducerConfig",
+    "ProducerInfo",
+    "ProducerStatistics",
     "PullConsumer",
     "PushConsumer",
     "QueueLag",
@@ -132,6 +144,10 @@ __all__ = [
     "TopicNotFound",
     "TopicShard",
     "TopicStats",
+    "Transaction",
+    "TransactionEnded",
+    "TransactionProducer",
+    "TransactionState",
     "Unauthorized",
 ]
 

@@ -19,6 +19,8 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
+from penstock.proto.wire.transactions_pb2 import ProducerGroupName
+from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .administer import group_offsets, message_lookup
@@ -27,6 +29,7 @@ from .administer.admin_results import (
     GroupInfo,
     GroupLag,
     GroupMember,
+    ProducerInfo,
     QueuePosition,
     RetryPolicy,
     TopicInfo,
@@ -270,6 +273,16 @@ class Admin:
     def group_lag(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupLag:
         """How far ``group`` is behind, queue by queue. Raises GroupNotFound."""
         return group_offsets.group_lag(self._calls, names.check_group(group), timeout_s)
+
+    def producers(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> list[ProducerInfo]:
+        """The producers of transactions in ``group`` that are there, by client id; none where nobody is."""
+        request, found = ProducerGroupName(group=names.check_group(group)), dict[str, ProducerInfo]()
+        for name in self._directory.masters(timeout_s)[0]:
+            answer = self._calls.at_master(name, "ListProducers", request, timeout_s, service=TransactionsStub)
+            for each in answer.members:
+                known = found.setdefault(each.client_id, ProducerInfo(each.client_id, each.answers))
+                known.broker_names.append(name)
+        return [found[client_id] for client_id in sorted(found)]
 
     # Offsets.
 

@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
 from penstock.formats.record.properties import (
+    CHECK_IMMUNITY_SECONDS,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     KEY_SEPARATOR,
     KEYS,
     LATER_WISHES,
     ORIGIN_MESSAGE_ID,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
     TIMER_OUT_MS,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_PREPARED,
     UNIQ_KEY,
     WAIT,
 )
@@ -40,6 +45,8 @@ SYSTEM_PROPERTIES = frozenset(
         *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID),
         *LATER_WISHES,
         *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
+        *(TRANSACTION_PREPARED, PRODUCER_GROUP, TRANSACTION_CHECK_TIMES),
+        *(PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY_SECONDS),
     }
 )
 """Property names that have an attribute of their own, or are the system's alone."""
@@ -87,13 +94,14 @@ class SendReceipt(NamedTuple):
     topic: str
     broker_name: str
     queue_id: int
-    queue_offset: int  # -1 of a message that waits: it has none yet
+    queue_offset: int  # -1 of a message for later, or in a transaction: it has none yet
     offset_message_id: str  # address of the broker and position in its log: finds the message without an index
     status: SendStatus
     store_timestamp_ms: int
     duplicate: bool = False  # the broker had stored it at an earlier try
     epoch: int = 0  # of the master that acknowledged
     recall_handle: str = ""  # of a message with deliver_at or delay_s, for Producer.recall; else empty
+    transaction_id: str = ""  # of a message that was sent in a transaction
 
     @property
     def message_queue(self) -> MessageQueue:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,12 +16,11 @@ from penstock.proto import names
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
 from penstock.proto.wire.later_pb2 import RecallRequest
 from penstock.proto.wire.later_pb2_grpc import LaterStub
-from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster import Calls, Service, WriteQueues, check_timeout, local_host
-from .message import DeliverAt, Delivery, FailedDelivery, Message, SendReceipt
-from .produce.accumulator import Accumulator
+from .cluster import Calls, Service, check_timeout, local_host
+from .cluster.choices import Choices, Selector
+from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, SendReceipt
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig
 from .produce.delivery import Shipping, TopicDelivery
@@ -32,8 +29,9 @@ from .produce.health import BrokerHealth
 from .produce.keys import property_bytes
 from .produce.parts import RECORD_COST, Kind, Part, limited
 from .produce.receipts import result_of, results_of
-from .produce.sender import Sender
+from .produce.sender import Deliveries, Sender
 from .signatures import taking
+from .statistics import ProducerStatistics
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +93,12 @@ class Producer:
             on_delivery=on_delivery,
         )
         self._maker = PartMaker(self.config)
+        self._choices = Choices(self._calls.directory)
         self._plain_below = self._maker.plain_below
-        self._lock = threading.Lock()
-        self._deliveries: dict[Destination, TopicDelivery] = {}  # grows under the lock; looked up without it
-        self._open: dict[str, Accumulator] = {}  # of the ordinary ones, by topic; empty once closed
+        self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
+        self._delivery = self._deliveries.get
+        self._open = self._deliveries.open
         self._tags: dict[str, bytes] = {}
-        self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
-        self._is_closed = False
-        self._calls.directory.add_listener(self._on_route)
 
     # Waiting for one message.
 
@@ -118,6 +114,9 @@ class Producer:
         deliver_at: DeliverAt | None = None,
         delay_s: float | None = None,
         delay_level: int | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait for its receipt; ``timeout_s`` covers all tries.
@@ -125,12 +124,17 @@ class Producer:
         ``deliver_at``: consumers get it then, and not before; a ``datetime`` with a time zone, or ms since 1970 UTC.
         ``delay_s``: so many seconds after this call, by this machine's clock. ``delay_level``: 1..18, so long after it
         was stored as the broker's ``messageDelayLevel`` says. At most one of the three.
+        ``queue``: it goes there and nowhere else, whatever its sharding key; while that broker group has no master it
+        waits. ``selector(queues, message)`` chooses one of the topic's queues, sorted, for a
+        :class:`~penstock.client.Message`; what it raises, this raises. ``wait=False``: acknowledged when the master has
+        it, without waiting for its disk and its slaves, so that a failover may lose it.
 
         Raises:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.
         """
         deadline = self._deadline(timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at, delay_s, delay_level)
+        draft.queue, draft.selector, draft.wait = queue, selector, wait
         delivery, part = self._taken(Kind.SEND, draft, deadline)
         future = part.futures[0]
         batch = delivery.start_now(part)
@@ -149,11 +153,18 @@ class Producer:
         delivery.join(part)
         return future
 
-    def send_batch(self, messages: Sequence[Message], *, timeout_s: float | None = None) -> list[SendReceipt]:
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        wait: bool = True,
+        timeout_s: float | None = None,
+    ) -> list[SendReceipt]:
         """Send messages together and wait; the receipts are in their order.
 
         Those of one topic without sharding keys, up to the batch limits, go to one queue, all or none of them; those
-        with a time for themselves.
+        with a time for themselves. ``queue``, ``wait``: of all, as of :meth:`send`.
 
         Raises:
             DeliveryFailed: only some were stored. When all failed alike, that error itself.
@@ -164,13 +175,17 @@ class Producer:
         drafts = [Draft.of(message) for message in messages]
         together: dict[Destination, list[int]] = {}
         for index, draft in enumerate(drafts):
+            draft.queue, draft.wait = queue, wait
             together.setdefault(draft.destination, []).append(index)
         futures: dict[int, Future[SendReceipt]] = {}
         prepared = []
         for destination, indexes in together.items():
             part = self._maker.together([drafts[index] for index in indexes], deadline)
+            delivery = self._delivery(destination, deadline)
+            if queue is not None:
+                part.bind(self._choices.place(destination.topic, queue))
             futures.update(zip(indexes, part.futures, strict=True))
-            prepared.append((self._delivery(destination, deadline), part))
+            prepared.append((delivery, part))
         for delivery, part in prepared:
             self._hold(delivery, part, deadline)
             try:
@@ -191,7 +206,7 @@ class Producer:
             InvalidArgument: no handle, or of another topic.
             Refused: not done, as TopicNotFound. Retryable: not done. OutcomeUnknown: perhaps it is done: call again.
         """
-        self._require_open()
+        self._deliveries.require_open()
         handle = RecallHandle.decode(recall_handle)
         if handle.topic != topic:
             raise InvalidArgument(f"recall from topic {topic!r:.80}: the handle is of topic {handle.topic!r:.80}")
@@ -210,10 +225,13 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Buffer one message: it is sent within ``linger_ms``, and retried.
 
+        ``queue``, ``selector``: as of :meth:`send`; such a message takes longer to buffer than others.
         :meth:`flush` and ``on_delivery`` tell its outcome. No message id is made for it: consumers see the offset
         message id instead.
 
@@ -226,6 +244,12 @@ class Producer:
         accumulator = self._open.get(topic)
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
+        if queue is not None or selector is not None:
+            message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
+            encoded = property_bytes(tag, keys, properties, sharding_key)
+            place = self._choices.place(topic, queue, selector, message)
+            self._produce_unusual(topic, body, encoded, None, timeout_s, place)
+            return
         if type(body) is not bytes or not 0 < len(body) < self._plain_below:
             encoded = property_bytes(tag, keys, properties, sharding_key)
             self._produce_unusual(topic, body, encoded, sharding_key, timeout_s)
@@ -243,8 +267,8 @@ class Producer:
             self._make_room(topic, cost, timeout_s)
         accumulator.extend((body, encoded, sharding_key))
         accumulator.cost = cost
-        if self._is_closed:  # read behind the append: whoever closes after this read takes the message out
-            self._deliveries[Ordinary(topic)].check_taken(body, encoded, sharding_key)
+        if self._deliveries.is_closed:  # read behind the append: whoever closes after it takes the message out
+            self._deliveries.known[Ordinary(topic)].check_taken(body, encoded, sharding_key)
         if self._sender.is_sleeping:
             self._sender.wake()
 
@@ -262,12 +286,14 @@ class Producer:
         keys: str | Sequence[Any] | None = None,
         sharding_keys: Any = None,
         *,
+        queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Buffer many messages in one call, column by column: no Python per message.
 
         ``bodies``: a list of bytes, a NumPy array (``S``, or rows of ``uint8``), or an Arrow binary array. ``tags``,
-        ``keys`` and ``sharding_keys``: one for each message, or (not sharding keys) one text for all.
+        ``keys`` and ``sharding_keys``: one for each message, or (not sharding keys) one text for all. ``queue``:
+        of all, as of :meth:`send`.
 
         Raises:
             BufferFull: the buffer stayed full for ``timeout_s``; ``details["accepted"]`` messages were accepted.
@@ -276,8 +302,10 @@ class Producer:
         """
         delivery = self._delivery(Ordinary(topic), self._deadline(timeout_s))
         wait_s = self._patience_s(timeout_s)
+        place = None if queue is None else self._choices.place(topic, queue)
         accepted = 0
         for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
+            part.bind(place)
             try:
                 self._buffer.wait_for_room(part.cost, wait_s, self._sender.wake)
                 part.deadline = time.monotonic() + self.config.delivery_timeout_s
@@ -308,7 +336,11 @@ class Producer:
     @property
     def pending(self) -> int:
         """Messages that are accepted and not yet acknowledged or given up."""
-        return self._buffer.pending + sum(len(accumulator) for accumulator in tuple(self._open.values()))
+        return self._deliveries.pending
+
+    def statistics(self) -> ProducerStatistics:
+        """Counts since it was made, and latencies. Cheap, and never waits."""
+        return self._deliveries.statistics()
 
     def would_block(self, topic: str, body_bytes: int) -> bool:
         """True if a message to ``topic`` would wait now, for its route or for room in the buffer."""
@@ -331,16 +363,13 @@ class Producer:
             DeliveryFailed: as :meth:`flush`, after everything is closed, with what was given up.
         """
         check_timeout(timeout_s)
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._open = {}
+        if not self._deliveries.begin_close():
+            return
         try:
             self._wait_settled(timeout_s)
         finally:
             self._sender.stop()
-            for delivery in self._all():
+            for delivery in self._deliveries.all():
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
             self._calls.close()
         self._shipping.failures.raise_all()
@@ -361,7 +390,7 @@ class Producer:
     # Inside.
 
     def _wait_settled(self, timeout_s: float) -> bool:
-        for delivery in self._all():
+        for delivery in self._deliveries.all():
             delivery.seal()
         self._sender.wake()
         return self._buffer.wait_settled(timeout_s)
@@ -375,54 +404,13 @@ class Producer:
         check_timeout(timeout_s)
         return self.config.delivery_timeout_s if timeout_s is None else timeout_s
 
-    def _all(self) -> tuple[TopicDelivery, ...]:
-        return tuple(self._deliveries.values())
-
     def _taken(self, kind: Kind, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
         """The delivery that is to send the message, and a part of it alone, which is counted into the buffer."""
         delivery = self._delivery(draft.destination, deadline)
         part = self._maker.one(kind, draft, deadline)
+        part.bind(draft.place(self._choices))
         self._hold(delivery, part, deadline)
         return delivery, part
-
-    def _delivery(self, destination: Destination, deadline: float) -> TopicDelivery:
-        delivery = self._deliveries.get(destination)
-        if delivery is not None and not self._is_closed:
-            return delivery
-        self._require_open()
-        topic = destination.topic
-        left_s = max(deadline - time.monotonic(), 0.0)
-        config = self.config
-        route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
-        with self._lock:
-            self._require_open()
-            delivery = self._deliveries.get(destination)
-            if delivery is None:
-                turn = random.randrange(1 << 16)  # noqa: S311  spreads producers over queues
-                delivery = TopicDelivery(destination, self._shipping, WriteQueues.of(route), turn)
-                self._deliveries[destination] = delivery
-                if destination == Ordinary(topic):
-                    self._open[topic] = delivery.open
-                self._sender.add(delivery)
-        newest = self._calls.directory.known(topic)
-        if newest is not None:
-            delivery.on_route(WriteQueues.of(newest))
-        return delivery
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ClientClosed("the producer is closed: make a new one")
-
-    def _on_route(self, route: TopicRoute) -> None:
-        for shard in route.shards:
-            master, former = self._calls.directory.master(shard.broker_name), self._masters.get(shard.broker_name)
-            if master is not None and master != former:
-                self._masters[shard.broker_name] = master
-                if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
-                    self._calls.connections.leave(former)
-        for delivery in self._all():
-            if delivery.topic == route.topic:
-                delivery.on_route(WriteQueues.of(route))
 
     def _hold(self, delivery: TopicDelivery, part: Part, deadline: float) -> None:
         self._buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), self._sender.wake)
@@ -438,17 +426,24 @@ class Producer:
 
     def _make_room(self, topic: str, cost: int, timeout_s: float | None) -> None:
         wait_s = self._patience_s(timeout_s)
-        self._deliveries[Ordinary(topic)].seal()
+        self._deliveries.known[Ordinary(topic)].seal()
         self._sender.wake()
         self._buffer.wait_for_room(cost, wait_s, self._sender.wake)
 
     def _produce_unusual(
-        self, topic: str, body: object, encoded: bytes | None, sharding_key: str | None, timeout_s: float | None
+        self,
+        topic: str,
+        body: object,
+        encoded: bytes | None,
+        sharding_key: str | None,
+        timeout_s: float | None,
+        place: tuple[str, int] | None = None,
     ) -> None:
         """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
         now = time.monotonic()
         until = now + self._patience_s(timeout_s)
         part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
+        part.bind(place)
         delivery = self._delivery(Ordinary(topic), until)
         self._hold(delivery, part, until)
         delivery.enqueue([part])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import Self
 
 from penstock.proto import names
-from penstock.proto.errors import InvalidArgument, MessageNotFound
+from penstock.proto.errors import ClientClosed, InvalidArgument, MessageNotFound
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
@@ -19,68 +19,18 @@ from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id
 from .consume.core import Consumer, ConsumerCore
 from .consume.group.membership import Membership
+from .consume.group.notices import Callback, Callbacks
 from .consume.group.rebalance import Strategy, strategy_named
-from .consume.local_queue import Fetched, LocalQueue, Standing, Taken
+from .consume.local_queue import LocalQueue, Standing, Taken
 from .consume.message_batch import MessageBatch
 from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, query_range, search_offset
+from .consume.pulled_queue import PulledQueue
 from .consume.send_backs import SendBacks, parts
 from .message import MessageQueue, MessageView, RetriedMessage
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0
 SEND_BACK_TIMEOUT_S = 30.0
-
-
-class PulledQueue(LocalQueue):
-    """A queue whose messages are handed to the caller of ``poll``."""
-
-    def __init__(self, queue: MessageQueue, auto_commit: bool) -> None:
-        super().__init__(queue)
-        self._auto_commit = auto_commit
-        self._processed = -1  # below it the caller is done, by what it has polled or committed
-        self.is_outstanding = False  # the caller has messages that the last poll returned
-
-    def start(self, offset: int) -> None:
-        super().start(offset)
-        self._processed = offset
-        self.is_outstanding = False
-
-    def take(self, max_messages: int) -> Taken:
-        """Hand out the next messages of the first chunk."""
-        chunk: Fetched = self.chunks[0]
-        if self._auto_commit and not self.is_outstanding:
-            self._processed = self.front()
-        self.is_outstanding = True
-        taken = chunk.take(max_messages)
-        if not len(chunk):
-            self.chunks.popleft()
-        return taken
-
-    def set_processed(self, offset: int) -> None:
-        """The caller has said how far it is."""
-        self._processed = offset
-
-    def settle(self, processed: bool) -> None:
-        """The caller has come back; with ``processed`` it is done with everything it got."""
-        if processed:
-            self._processed = self.front()
-        self.is_outstanding = False
-
-    def unfinished(self) -> int:
-        return self._processed if self.is_outstanding or not self._auto_commit else self.front()
-
-    def to_commit(self) -> int | None:
-        return super().to_commit() if self._auto_commit else None
-
-    def is_busy(self) -> bool:
-        return self.is_outstanding
-
-    def is_full(self, config: ConsumerConfig) -> bool:
-        # What was handed out is the caller's memory, and a caller that never commits may still read.
-        return self.held_bytes >= config.queue_bytes or self.held_messages >= config.queue_messages
-
-    def has_room_again(self, config: ConsumerConfig) -> bool:
-        return self.held_bytes <= config.queue_bytes // 2 and self.held_messages <= config.queue_messages // 2
 
 
 class PullConsumer(Consumer):
@@ -105,17 +55,22 @@ class PullConsumer(Consumer):
         consume_from: str | int = CONSUME_FROM_LAST,
         strategy: str | Strategy = "AVG",
         auto_commit: bool = True,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
         config: ConsumerConfig | None = None,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """``consume_from`` (``"last"``, ``"first"``, or ms since 1970) holds for queues without a committed offset.
 
+        ``on_assigned``, ``on_revoked``: as of :class:`~penstock.client.PushConsumer`, for subscribed topics. The work
+        on a queue has ended when the caller has come back.
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         Raises:
             ConfigError, InvalidName: an argument is wrong.
         """
+        self._callbacks = Callbacks(on_assigned, on_revoked)
         self._auto_commit = auto_commit
         self._strategy = strategy_named(strategy)
         self._core = ConsumerCore(
@@ -169,7 +124,7 @@ class PullConsumer(Consumer):
         subscription = parse_subscription(topic, expression)
         self._core.subscribe(subscription)
         if self._core.owner is None:
-            self._core.begin(Membership(self._core, self._strategy))
+            self._core.begin(Membership(self._core, self._strategy, self._callbacks))
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = ALL) -> None:
         """Consume exactly these queues, whoever else does; offsets are the group's. Replaces an earlier assignment.
@@ -219,6 +174,19 @@ class PullConsumer(Consumer):
             return MessageBatch.empty()
         queue, part = taken[0]
         return MessageBatch(queue, part.batch, part.indexes)
+
+    def __iter__(self) -> Iterator[MessageView]:
+        """Every message until the consumer is closed, waiting for the next one. Errors as ``poll``.
+
+        Each is polled by itself: with ``auto_commit`` it counts as processed when the next one is asked for, and a
+        loop that is left loses none.
+        """
+        while not self._core.is_closed:
+            try:
+                messages = self.poll(max_messages=1)
+            except ClientClosed:
+                return  # by another thread
+            yield from messages
 
     def send_back(
         self, message: MessageView | Sequence[MessageView], delay_level: int = 0, timeout_s: float = SEND_BACK_TIMEOUT_S
@@ -416,6 +384,7 @@ class PullConsumer(Consumer):
         assert isinstance(local, PulledQueue)
         part = local.take(max_messages)
         self._returned.add(local)
+        self._core.buffers.handed_out += len(part.indexes)
         self._core.buffers.finish(local, part.record_bytes, len(part.indexes))
         return part
 

@@ -22,12 +22,14 @@ from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
 from .consume.core import Consumer, ConsumerCore
 from .consume.group.membership import Membership
+from .consume.group.notices import Callback, Callbacks
 from .consume.group.rebalance import Strategy, strategy_named
 from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
 from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
 from .consume.send_backs import SendBacks
 from .consume.workers import ConsumeResult, Listener, Workers
+from .statistics import Latency, latency_of
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -72,11 +74,20 @@ class PushConsumer(Consumer):
         strategy: str | Strategy = "AVG",
         max_reconsume_times: int | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
         config: ConsumerConfig | None = None,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """``consume_from`` (``"last"``, ``"first"``, or ms since 1970) holds for queues without a committed offset.
+
+        ``on_assigned``, ``on_revoked`` are called with the queues that come to this member, before the first message of
+        one is handed out, and with those that go, when their last work has ended and before another member gets them;
+        also at the close. Calls come one after the other, in a thread of the client. What one raises is logged and
+        changes nothing. While ``on_assigned`` runs, its queues wait; ``on_revoked`` is waited for as long as work is
+        (``ConsumerConfig.revoke_timeout_ms``; at the close, half of its time). When a session broke and others went on
+        with a queue meanwhile, both are called when it is back.
 
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
@@ -98,6 +109,9 @@ class PushConsumer(Consumer):
             "consume_timeout_s must be above 0, a week at most",
             consume_timeout_s,
         )
+        self._callbacks = Callbacks(on_assigned, on_revoked)
+        is_shared = model == CLUSTERING or not self._callbacks
+        require(is_shared, "on_assigned and on_revoked are for clustering; broadcasting has all queues, not", model)
         self._model = model
         self._strategy = strategy_named(strategy)
         self._core = ConsumerCore(
@@ -172,7 +186,7 @@ class PushConsumer(Consumer):
             raise InvalidArgument("no topic is subscribed: call subscribe before start")
         core = self._core
         if self._model == CLUSTERING:
-            core.begin(Membership(core, self._strategy))
+            core.begin(Membership(core, self._strategy, self._callbacks))
         else:
             core.begin(Assignment(core, FileOffsets(core.config.offsets_root, core.client_id, core.group), None))
         self._is_started = True
@@ -201,6 +215,9 @@ class PushConsumer(Consumer):
         if self._core.failure is not None and not self._ended.is_set():
             raise self._core.failure
         return self._ended.is_set()
+
+    def _listener_statistics(self) -> tuple[int, Latency]:
+        return self._workers.failed, latency_of([self._workers.stopwatch])
 
     def close(self, timeout_s: float | None = None) -> None:
         """Let running listeners finish, commit, release the queues, disconnect. May be called again.

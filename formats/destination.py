@@ -4,9 +4,9 @@
 properties say when they are due and where they belong, and at its time the broker makes each a message of its topic.
 ``Delayed`` ones are stored in the schedule topic, in the queue of their delay level, whose time the broker knows.
 Whoever sends them numbers the batches like any others, so that a batch which is sent again is stored once, and a
-stored message is delivered once.
-Source of the latter: RocketMQ ``HookUtils#transformTimerMessage``, ``#transformDelayLevelMessage``; there the broker
-writes these properties.
+stored message is delivered once. A ``Half`` is stored in the topic of halves until its producer decides.
+Source of these: RocketMQ ``HookUtils#transformTimerMessage``, ``#transformDelayLevelMessage``,
+``TransactionalMessageBridge#parseHalfMessageInner``; there the broker writes these properties.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from .columns import Column, with_property
-from .record.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELIVER_MS, TIMER_OUT_MS
+from .record.properties import (
+    DELAY,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TRANSACTION_PREPARED,
+)
 
 QueueIds = npt.NDArray[np.int32]
 
@@ -101,6 +109,34 @@ class Delayed(Destination):
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         properties = with_property(properties, DELAY, Column.repeated(b"%d" % self.level, len(queue_ids)))
         return _with_place(properties, self.topic, queue_ids), np.full_like(queue_ids, self.level - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Half(Destination):
+    """Stored in the topic of halves until a producer of ``group`` commits it."""
+
+    group: str
+
+    flags: ClassVar[Mapping[str, Any]] = {"later": 3}
+    gives_offsets: ClassVar[bool] = False
+
+    @property
+    def stored_topic(self) -> str:
+        return HALF_TOPIC
+
+    def producer(self, producer_id: int) -> int:
+        return _apart(producer_id, self.topic)
+
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
+        # One pass over the strings: the value that is appended ends with the other three pairs.
+        pairs = f"true\x02{PRODUCER_GROUP}\x01{self.group}\x02{REAL_TOPIC}\x01{self.topic}\x02{REAL_QUEUE_ID}\x01"
+        if (queue_ids == queue_ids[0]).all():
+            values = Column.repeated(f"{pairs}{queue_ids[0]}".encode(), len(queue_ids))
+        else:
+            known, numbers = np.unique(queue_ids, return_inverse=True)
+            texts = Column.of([f"{pairs}{queue_id}".encode() for queue_id in known.tolist()])
+            values = texts.take(numbers.astype(np.int64))
+        return with_property(properties, TRANSACTION_PREPARED, values), np.zeros_like(queue_ids)
 
 
 def _apart(producer_id: int, what: str) -> int:

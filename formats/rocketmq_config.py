@@ -1,12 +1,11 @@
 """What RocketMQ's brokers write under ``config/``, and what that says of messages which only they would deliver.
 
-RocketMQ keeps messages on their way to a consumer in topics of its own. Those with a delay level or a time go on here.
-So do those that a group gets again, in ``%RETRY%`` and the group, which its members read. Of others
-``consumerOffset.json`` says what is done:
+RocketMQ keeps messages on their way to a consumer in topics of its own. Those with a delay level or a time, and halves
+of transactions, go on here. So do those that a group gets again, in ``%RETRY%`` and the group, which its members read.
+Of others ``consumerOffset.json`` says what is done:
 
 | Topic | Holds | By which group |
 |---|---|---|
-| ``RMQ_SYS_TRANS_HALF_TOPIC`` | halves of transactions | ``CID_RMQ_SYS_TRANS`` |
 | ``rmq_sys_REVIVE_LOG_…`` | check points and answers of POP | ``CID_RMQ_SYS_REVIVE_GROUP`` |
 | ``%RETRY%…_TOPIC`` | messages that a group gets again by POP | the group |
 
@@ -22,14 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.proto.names import HALF_TOPIC, RETRY_PREFIX, REVIVE_PREFIX
+from penstock.proto.names import RETRY_PREFIX, REVIVE_PREFIX
 
 log = logging.getLogger(__name__)
 
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+)(?=\s*:)')  # strings are skipped whole
-_GROUPS = {HALF_TOPIC: "CID_RMQ_SYS_TRANS", REVIVE_PREFIX: "CID_RMQ_SYS_REVIVE_GROUP"}
+_GROUPS = {REVIVE_PREFIX: "CID_RMQ_SYS_REVIVE_GROUP"}
 _WAITING = {
-    HALF_TOPIC: "halves of transactions that are undecided, so many at most, are not delivered",
     REVIVE_PREFIX: "what was received by POP and not acknowledged is not delivered again",
     RETRY_PREFIX: "messages that are due again go only to who subscribes to these topics",
 }

@@ -11,7 +11,7 @@
     ├─ Refused          never stored; trying again unchanged is useless
     │  ├─ InvalidName · InvalidArgument · MessageTooLarge · CorruptBatch · StaleProducer · ChangedBatch
     │  ├─ TopicNotFound · GroupNotFound · TopicExists · MessageNotFound · KeyNotFound
-    │  ├─ OffsetOutOfRange · StagedDataGone · LimitReached
+    │  ├─ OffsetOutOfRange · StagedDataGone · LimitReached · TransactionEnded
     │  └─ Unauthorized · Forbidden · WrongCluster
     ├─ DeliveryFailed   what a flush could not deliver
     ├─ DataLoss         messages that a stored position stands for are gone
@@ -307,6 +307,13 @@ class StagedDataGone(Refused, code=48, status=Status.FAILED_PRECONDITION):
     """
 
 
+class TransactionEnded(Refused, code=51, status=Status.FAILED_PRECONDITION):
+    """A transaction was decided otherwise before, as a commit after a rollback, or nobody knows any more how.
+
+    Do: see ``details["state"]``; a message that is still wanted is sent again in another transaction.
+    """
+
+
 class DataLoss(PenstockError, code=90):
     """Messages that were to be read are not there any more.
 
@@ -401,8 +408,7 @@ def to_bytes(error: PenstockError) -> bytes:
 def from_bytes(data: bytes) -> PenstockError:
     """The error that :func:`to_bytes` wrote; a plain :class:`PenstockError` if its code is unknown."""
     document = json.loads(data)
-    kind = _BY_CODE.get(document["code"], PenstockError)
-    made = kind.__new__(kind)
+    made = (kind := _BY_CODE.get(document["code"], PenstockError)).__new__(kind)
     PenstockError.__init__(made, document["message"], **document["details"])
     return made
 

@@ -29,6 +29,18 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 """RocketMQ's: halves of transactions, until they are decided."""
 
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+"""RocketMQ's: which halves are decided."""
+
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""RocketMQ's: halves that were asked about too often."""
+
+TRANSACTIONS_GROUP = "CID_RMQ_SYS_TRANS"
+"""RocketMQ's: the group whose committed offsets say how far halves and ops are done with."""
+
+DECISION_PROPERTY = "__TXEND"
+"""Property of an op: how its halves are decided."""
+
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 """Begins the name of RocketMQ's topic for POP: check points, and what was acknowledged."""
 
@@ -88,8 +100,8 @@ _SYSTEM_TOPICS = frozenset(
         "OFFSET_MOVED_EVENT",
         SCHEDULE_TOPIC,
         HALF_TOPIC,
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        OP_TOPIC,
+        PARKED_TOPIC,
         "CHECKPOINT_TOPIC",
     }
 )

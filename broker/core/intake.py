@@ -26,6 +26,8 @@ ORDINARY: Final = 0
 """The number of :class:`Intake` itself. Others are a feature's: the values of ``AppendHeader.later``."""
 LATER: Final = 1
 """Records of the timer topic, to be messages of their topic at their times."""
+HALVES: Final = 3
+"""Records of the topic of halves, to be messages of their topic when their producer commits them."""
 DELAYED: Final = 2
 """Records of the schedule topic, to be messages of their topic when their delay level is over."""
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCATED_AT_ONCE: Final = 8192
+RECENT_BYTES: Final = 32 << 20
+"""What lies so near the log's end is in memory: a thread that brings it would cost more than reading it."""
 
 
 class Records(NamedTuple):
@@ -46,6 +48,7 @@ class Reposter:
     """Finds records by their place in a queue, and appends what is made of them; event loop only."""
 
     def __init__(self, core: Core) -> None:
+        self._store = core.store
         self._picker = core.store.picker
         self._producers = core.tables.producers
         self.foreign = 0  # marks of others that stood in the way
@@ -64,9 +67,8 @@ class Reposter:
         """The records, without those that are damaged. None if the mastership ended while the disk was waited for."""
         from ..store.absent import bring  # loads the kernels
 
-        absent = self._picker.absent(picked)
-        if absent:
-            await asyncio.to_thread(bring, absent)
+        if len(picked.positions) and int(picked.positions.min()) < self._store.end_offset - RECENT_BYTES:
+            await asyncio.to_thread(bring, self._picker.absent(picked))
         if journal.is_over:
             return None
         sound = self._picker.sound(picked)

@@ -89,10 +89,27 @@ def list_(admin: Admin, answer: Answer) -> None:
 @click.argument("name")
 @asking
 def show(admin: Admin, answer: Answer, name: str) -> None:
-    """Members of a group, and how far it is in each queue."""
-    info, lag = admin.group(name), admin.group_lag(name)
+    """Members of a group, how far it is in each queue, and its producers of transactions."""
+    from penstock.client import GroupNotFound
+
+    producers = admin.producers(name)
+    made = [[each.client_id, each.answers, each.broker_names] for each in producers]
+    told = {"producers": [asdict(each) for each in producers]}
+
+    def makers() -> None:
+        if made:
+            print_table(["producer", "answers", "broker_names"], made, title=f"producers of group {name}")
+
+    try:
+        info, lag = admin.group(name), admin.group_lag(name)
+    except GroupNotFound:
+        if not producers:
+            raise
+        answer({"group": name, **told}, makers)  # of producers alone
+        return
 
     def people() -> None:
+        makers()
         rows = [[m.client_id, [f"{t}: {e}" for t, e in m.subscriptions.items()], len(m.queues)] for m in info.members]
         print_table(["member", "subscriptions", "queues"], rows, title=f"group {info.group}")
         columns = ["topic", "broker_name", "queue_id", "committed_offset", "max_offset", "lag", "client_id"]
@@ -102,7 +119,7 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
         for missing in lag.unreachable:
             note(f"broker group {missing} did not answer: its queues are missing above")
 
-    answer({**asdict(info), **asdict(lag)}, people)
+    answer({**asdict(info), **asdict(lag), **told}, people)
 
 
 @click.group()

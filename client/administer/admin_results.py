@@ -115,6 +115,17 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """A producer of transactions, as brokers see it."""
+
+    client_id: str
+    answers: bool
+    """True if it may be asked about messages that nobody has decided."""
+    broker_names: list[str] = field(default_factory=list)
+    """The broker groups that it has a session with."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueLag:
     """How far a group is in one queue. ``committed_offset`` -1: nothing was committed yet."""
 

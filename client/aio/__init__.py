@@ -5,5 +5,13 @@ from __future__ import annotations
 from .admin import AsyncAdmin
 from .consumers import AsyncPullConsumer, AsyncPushConsumer
 from .producer import AsyncProducer
+from .transactions import AsyncTransaction, AsyncTransactionProducer
 
-__all__ = ["AsyncAdmin", "AsyncProducer", "AsyncPullConsumer", "AsyncPushConsumer"]
+__all__ = [
+    "AsyncAdmin",
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "AsyncPushConsumer",
+    "AsyncTransaction",
+    "AsyncTransactionProducer",
+]

@@ -31,6 +31,7 @@ class AsyncAdmin(Twin):
     list_groups = in_thread(Admin.list_groups)
     group = in_thread(Admin.group)
     group_lag = in_thread(Admin.group_lag)
+    producers = in_thread(Admin.producers)
 
     reset_offset = in_thread(Admin.reset_offset)
     clone_offsets = in_thread(Admin.clone_offsets)

@@ -24,13 +24,14 @@ from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
 from ..signatures import taking
-from .turns import Twin, at_once, in_thread
+from .turns import Twin, at_once, in_loop, in_thread
 
 T = TypeVar("T")
 
 
 class _Consumer(Twin):
     _sync: PullConsumer | PushConsumer
+    _loop: asyncio.AbstractEventLoop | None = None  # once it has begun
 
     @property
     def group(self) -> str:
@@ -47,14 +48,14 @@ class AsyncPullConsumer(_Consumer):
     """:class:`~penstock.client.PullConsumer` for one event loop.
 
     A cancelled poll has returned nothing: its messages come with the next one. Methods, arguments and errors are the
-    same.
+    same. ``on_assigned`` and ``on_revoked`` may be coroutine functions, which run in the loop.
     """
 
     _sync: PullConsumer
 
     @taking(PullConsumer.__init__)
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        self._sync = PullConsumer(*arguments, **settings)
+        self._sync = PullConsumer(*arguments, **in_loop(settings, lambda: self._loop))
         self._ready = asyncio.Event()
 
     async def subscribe(self, topic: str, expression: Expression = ALL) -> None:
@@ -71,6 +72,7 @@ class AsyncPullConsumer(_Consumer):
 
     queues = in_thread(PullConsumer.queues)
     assignment = at_once(PullConsumer.assignment)
+    statistics = at_once(PullConsumer.statistics)
 
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int = 500) -> list[MessageView]:
         """The next messages, at most so many, as soon as there is one; none when ``timeout_s`` runs out or on close."""
@@ -83,9 +85,9 @@ class AsyncPullConsumer(_Consumer):
         return found if found is not None else MessageBatch.empty()
 
     async def __aiter__(self) -> AsyncIterator[MessageView]:
-        """Every message until the consumer is closed. Those of one poll count as processed when the next one begins."""
+        """Every message until the consumer is closed; each counts as processed when the next one is asked for."""
         while not self._sync.is_closed:
-            for message in await self.poll():
+            for message in await self.poll(max_messages=1):
                 yield message
 
     send_back = in_thread(PullConsumer.send_back)
@@ -101,7 +103,7 @@ class AsyncPullConsumer(_Consumer):
     close = in_thread(PullConsumer.close)
 
     def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
 
         def on_ready() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed before the consumer was
@@ -128,7 +130,8 @@ class AsyncPushConsumer(_Consumer):
     """:class:`~penstock.client.PushConsumer` for one event loop.
 
     The listener may be a coroutine function; then it runs in the loop, ``consume_threads`` (16 by default) of them at a
-    time. A plain function is called in the consumer's own threads.
+    time. A plain function is called in the consumer's own threads. The same holds for ``on_assigned`` and
+    ``on_revoked``.
     """
 
     _sync: PushConsumer
@@ -137,9 +140,9 @@ class AsyncPushConsumer(_Consumer):
     def __init__(self, *arguments: Any, listener: Listener, consume_threads: int = 16, **settings: Any) -> None:
         require(callable(listener), "listener must be callable", listener)
         self._listener = listener
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
         called = self._call if inspect.iscoroutinefunction(listener) else listener
+        settings = in_loop(settings, lambda: self._loop)
         self._sync = PushConsumer(*arguments, listener=called, consume_threads=consume_threads, **settings)
 
     async def __aenter__(self) -> Self:
@@ -159,6 +162,7 @@ class AsyncPushConsumer(_Consumer):
 
     unsubscribe = in_thread(PushConsumer.unsubscribe)
     assignment = at_once(PushConsumer.assignment)
+    statistics = at_once(PushConsumer.statistics)
 
     async def start(self) -> None:
         """Join the group and begin. Called by ``async with``."""

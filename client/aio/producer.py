@@ -14,7 +14,7 @@ from ..message import SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..signatures import taking
 from .outcomes import Outcomes
-from .turns import Turns, Twin, in_thread
+from .turns import Turns, Twin, at_once, in_thread
 
 T = TypeVar("T")
 
@@ -86,6 +86,7 @@ class AsyncProducer(Twin):
             produce()
 
     produce_many = in_thread(Producer.produce_many)
+    statistics = at_once(Producer.statistics)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything so far is acknowledged or given up. Raises DeliveryFailed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -41,6 +42,25 @@ def at_once(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
         return method(twin._sync, *args, **kwargs)
 
     return call
+
+
+def in_loop(settings: dict[str, Any], loop: Callable[[], asyncio.AbstractEventLoop | None]) -> dict[str, Any]:
+    """``settings`` that other threads can call: a coroutine function among them runs in the loop, and is waited for."""
+
+    def called(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            here = loop()
+            assert here is not None, "nothing is told before the twin has begun"
+            running = function(*arguments)
+            try:
+                return asyncio.run_coroutine_threadsafe(running, here).result()
+            except RuntimeError:
+                running.close()  # the loop ended before it began
+                raise
+
+        return call
+
+    return {name: called(each) if inspect.iscoroutinefunction(each) else each for name, each in settings.items()}
 
 
 class Twin:

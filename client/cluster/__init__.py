@@ -18,6 +18,7 @@ from .queues import (
     readable_queues,
     topic_offsets,
     topic_queues,
+    writable_queues,
 )
 from .retry import again, back_off_s, check_timeout, pause_before_retry_s, reworded
 from .routes import master_of
@@ -51,4 +52,5 @@ __all__ = [
     "store_host_of",
     "topic_offsets",
     "topic_queues",
+    "writable_queues",
 ]

@@ -37,6 +37,18 @@ def readable_queues(route: TopicRoute | None) -> list[MessageQueue]:
     ]
 
 
+def writable_queues(route: TopicRoute | None) -> list[MessageQueue]:
+    """The queues of a topic that may be written, sorted: of all its broker groups, with a living master or without."""
+    if route is None:
+        return []
+    return sorted(
+        MessageQueue(route.topic, data.broker_name, index)
+        for data in (*route.queues, *route.absent)
+        if data.perm & PERM_WRITE
+        for index in range(data.write_queues)
+    )
+
+
 def topic_queues(queues: Iterable[Place]) -> list[TopicQueues]:
     """Queues of one broker group as requests name them, in their order."""
     found: dict[str, list[int]] = {}

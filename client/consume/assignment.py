@@ -63,6 +63,9 @@ class Assignment(QueueOwner):
                 chosen[local] = offset
         self._save(chosen, timeout_s)
 
+    def leave(self, deadline_s: float) -> None:
+        """Nobody is told: the user has chosen the queues, or has all of them."""
+
     def _end(self, deadline_s: float) -> None:
         self._save_quietly(uncommitted(self._buffers), max(deadline_s - time.monotonic(), 0.2))
         self._store.close()

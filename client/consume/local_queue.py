@@ -182,6 +182,7 @@ class Buffers:
         self.ready: deque[LocalQueue] = deque()  # queues with messages, in the order of their turn
         self.damaged: set[LocalQueue] = set()  # those with a damage; some that have none any more
         self.held_bytes = 0  # fetched and not finished, of all queues
+        self.received = self.received_bytes = self.handed_out = 0  # since the consumer was made
         self.on_ready: Callable[[], None] | None = None  # called under the lock when messages arrive; must not block
         self._wake_fetcher: Callable[[], None] = lambda: None
         self._served = 0  # numbers the replies
@@ -213,6 +214,8 @@ class Buffers:
         wanted = len(chunk) if chunk is not None else 0
         self.finish(local, 0 if wanted else record_bytes, messages - wanted)
         if chunk is not None:
+            self.received += wanted
+            self.received_bytes += record_bytes
             local.chunks.append(chunk)
             self.make_ready(local)
 

@@ -98,6 +98,10 @@ class QueueOwner(ABC):
         """Commit these offsets now. Called by the consumer."""
 
     @abstractmethod
+    def leave(self, deadline_s: float) -> None:
+        """Let the user know of queues that go because the consumer is about to close; it is open meanwhile."""
+
+    @abstractmethod
     def _decide(self, now_s: float) -> float:
         """Act on what has changed; when to look again at the latest."""
 

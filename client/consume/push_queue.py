@@ -54,12 +54,13 @@ def redelivered(item: Item, attempts: int) -> Item:
 class Slot:
     """One worker in one run, and what it is at. The worker alone writes ``current`` and ``finished``."""
 
-    __slots__ = ("current", "finished", "is_late", "seen", "since_s", "thread")
+    __slots__ = ("calls", "current", "finished", "is_late", "seconds", "seen", "since_s", "thread")
 
     def __init__(self, current: Item | None) -> None:
         self.current = current
         self.finished: Item | None = None  # the last item with which the listener came back
         self.thread: threading.Thread | None = None
+        self.calls, self.seconds = 0, 0.0  # of the listener, and how long they took together; at the worker's end
         # The watch's, written with the lock.
         self.is_late = False  # another has taken the worker's place: what the listener says now counts no more
         self.seen: Item | None = None  # what the listener was at when the watch looked last

@@ -22,6 +22,7 @@ from penstock.proto import names
 from penstock.proto.errors import InvalidArgument
 
 from ..message import MessageView, RetriedMessage
+from ..statistics import Stopwatch
 from .local_queue import Buffers, Standing
 from .push_queue import Failed, Item, PushedQueue, Run, Slot, first_offset_of, redelivered
 from .redelivery import Again, Done, Pending, Redelivery
@@ -82,6 +83,8 @@ class Workers:
         self._timeout_s = timeout_s
         self._on_idle = on_idle
         self._failures = _Failures()
+        self.failed = 0  # calls of the listener
+        self.stopwatch = Stopwatch()  # of all of them
         self._run_messages = batch_max  # grows with what is done in RUN_TARGET_S
         self._later: list[tuple[float, int, Failed | Run]] = []  # a heap of what is tried again, and when
         self._numbers = itertools.count()  # so that the heap never compares jobs
@@ -151,6 +154,8 @@ class Workers:
                 slot.thread = threading.current_thread()
                 is_done = self._perform_in_order(run, slot) if self._is_orderly else self._perform(run, slot)
                 with self._lock:
+                    if slot.calls:
+                        self.stopwatch.add(slot.seconds / slot.calls, slot.calls)
                     if slot.is_late:
                         log.warning("listener came back late, its result was ignored queue=%s", run.local.queue)
                         return
@@ -176,6 +181,7 @@ class Workers:
             if self._is_orderly and local.runs:
                 continue  # the end of that run puts it in line again
             run = local.take(max(self._run_messages, self._batch_max))
+            self._buffers.handed_out += run.messages
             run.started_s = now_s
             self._active.append(run)
             if not self._is_orderly:
@@ -232,10 +238,11 @@ class Workers:
             if slot.is_late:  # perhaps: the watch may be in two minds
                 with self._lock:
                     if slot.is_late:
+                        slot.calls, slot.seconds = done, time.monotonic() - started_s
                         return False
             if has_failed:
                 self._note_failure(run, item, error)
-        self._adapt(time.monotonic() - started_s, done)
+        self._adapt(slot, time.monotonic() - started_s, done)
         return True
 
     def _perform_in_order(self, run: Run, slot: Slot) -> bool:
@@ -256,10 +263,11 @@ class Workers:
                 assert not isinstance(decision, Pending), "what is behind it would wait for nobody"
                 if isinstance(decision, Again):
                     run.pending, run.pause_s = redelivered(item, run.attempts), decision.after_s
+                    slot.calls, slot.seconds = done, time.monotonic() - started_s
                     return False
             run.pending, run.attempts = None, 0
             item = next(run.iterator, None)
-        self._adapt(time.monotonic() - started_s, done)
+        self._adapt(slot, time.monotonic() - started_s, done)
         return True
 
     def _fill(self, run: Run) -> None:
@@ -275,7 +283,8 @@ class Workers:
             if run.epoch != run.local.epoch or run.local.standing is Standing.REVOKED or self._is_closed:
                 run.cut()
 
-    def _adapt(self, seconds: float, items: int) -> None:
+    def _adapt(self, slot: Slot, seconds: float, items: int) -> None:
+        slot.calls, slot.seconds = items, seconds
         if items:
             fitting = int(RUN_TARGET_S / max(seconds / items, 1e-7)) * self._batch_max
             self._run_messages = max(self._batch_max, min(fitting, self._run_messages * 2, RUN_MESSAGES_MAX))
@@ -355,7 +364,10 @@ class Workers:
         self._lock.notify()
 
     def _try_again(self, failed: Failed) -> None:
+        started_s = time.monotonic()
         has_failed, error = self._ask(failed.item)
+        with self._lock:
+            self.stopwatch.add(time.monotonic() - started_s)
         decision: Again | Done | Pending = Done()
         if has_failed:
             self._log_failure(failed.local, failed.item, failed.attempts + 1, error)
@@ -387,6 +399,8 @@ class Workers:
             self._on_idle()
 
     def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: BaseException | None) -> None:
+        with self._lock:
+            self.failed += 1
         if self._is_closed and error is None:
             return  # it was interrupted: close has said whose work did not end
         left_out = self._failures.count(time.monotonic())

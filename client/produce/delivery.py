@@ -16,6 +16,7 @@ from penstock.proto.errors import (
     BrokerUnavailable,
     ClientClosed,
     FlushTimeout,
+    OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
 )
@@ -25,6 +26,7 @@ from ..cluster import Connections, Directory, WriteQueues, store_host_of
 from ..cluster.append_streams import Receipts
 from ..cluster.retry import NEVER
 from ..message import Delivery, FailedDelivery, SendReceipt
+from ..statistics import Stopwatch
 from .accumulator import Accumulator
 from .buffer import Buffer
 from .config import ProducerConfig
@@ -61,8 +63,8 @@ class Shipping:
 class TopicDelivery:
     """The messages for one destination, from the accumulator to their receipts. Thread-safe.
 
-    The lock guards everything but ``open.extend``. A batch under way belongs to the thread that sends it; nobody
-    else touches it until its outcome is known.
+    The lock guards everything but ``open.extend``; counts are read without it. A batch under way belongs to the thread
+    that sends it; nobody else touches it until its outcome is known.
     """
 
     def __init__(self, destination: Destination, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
@@ -76,6 +78,9 @@ class TopicDelivery:
         self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
         self._new_queues: WriteQueues | None = None  # put by the watch thread, taken by the sender thread
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
+        self.acknowledged = self.refused = self.unknown = 0  # messages
+        self.batches = self.failed_tries = 0  # of batches
+        self.stopwatch = Stopwatch()  # of acknowledged batches
         self._is_given_up = False  # once true, nothing is taken any more; never taken back
 
     # What callers' threads do.
@@ -168,7 +173,7 @@ class TopicDelivery:
         """
         with self._lock:
             if self._is_given_up and self.open.withdraw(body, properties, key):
-                raise _closed()
+                raise closed()
 
     def transmit(self, batch: Batch, *, wait: bool = False) -> None:
         """Send ``batch``; with ``wait`` in this thread until its outcome, else the outcome comes by callback."""
@@ -186,7 +191,7 @@ class TopicDelivery:
                     self.destination,
                     store_host_of(address),
                     timeout_ms=max(int(timeout_s * 900), 1),
-                    no_wait=batch.parts[0].kind is Kind.ONEWAY,
+                    no_wait=batch.parts[0].no_wait or batch.parts[0].kind is Kind.ONEWAY,
                 )
             message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
             answer = shipping.connections.append(address, message, timeout_s)
@@ -218,7 +223,7 @@ class TopicDelivery:
         if self._is_given_up:
             for part in parts:
                 self._shipping.buffer.settle(part)
-            raise _closed()
+            raise closed()
 
     def _seal(self, now: float) -> None:
         if self._is_given_up or not len(self.open):
@@ -266,7 +271,8 @@ class TopicDelivery:
     def _on_receipt(self, batch: Batch, receipt: AppendReceipt, address: str) -> None:
         now = time.monotonic()
         self._shipping.health.on_latency(batch.lane.broker_name, (now - batch.sent_at) * 1000, now * 1000)
-        if receipt.status != SEND_OK and batch.parts[0].kind is Kind.PRODUCE:
+        first = batch.parts[0]
+        if receipt.status != SEND_OK and (first.kind is Kind.PRODUCE or first.owner is not None):
             kind = FlushTimeout if receipt.status == FLUSH_DISK_TIMEOUT else ReplicaTimeout
             self._on_error(batch, kind(f"broker {address}: stored, not confirmed within the broker's time-out"))
             return
@@ -274,10 +280,15 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return  # given up while it was under way
             self._lanes.acknowledged(batch)
+            self.acknowledged += batch.count
+            self.batches += 1
+            self.stopwatch.add(now - batch.sent_at)
             futures = [future for part in batch.parts for future in part.futures]
             has_more = bool(self._lanes.has_waiting or batch.lane.pending)
         if has_more:
             self._shipping.wake()
+        if first.owner is not None:
+            _tell_owners(batch, receipt)
         if futures:
             receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
             for future, one in zip(futures, receipts, strict=True):
@@ -292,6 +303,7 @@ class TopicDelivery:
             if batch.lane.batch is not batch:
                 return
             lanes = self._lanes
+            self.failed_tries += 1
             self._fail([lanes.failed(batch, error)] if is_final else lanes.on_error(batch, error, time.monotonic()))
         self._shipping.wake()
         self._tell_all()
@@ -299,12 +311,18 @@ class TopicDelivery:
     def _fail(self, failures: list[Failure]) -> None:
         for parts, error in failures:
             for part in parts:
-                if part.kind is Kind.PRODUCE:
+                if isinstance(error, OutcomeUnknown):
+                    self.unknown += part.count
+                else:
+                    self.refused += part.count
+                if part.kind is Kind.PRODUCE and part.owner is None:
                     failed = FailedDelivery(self.topic, part.count, error, part.first_bodies(BODIES_SHOWN))
                     self._shipping.failures.add(failed)
                 self._tell.append(partial(self._end, part, error))
 
     def _end(self, part: Part, error: PenstockError) -> None:
+        if part.owner is not None:
+            part.owner.on_given_up(part.count, error)
         for future in part.futures:
             _complete(future, error=error)
         self._report(part, "", error)
@@ -313,7 +331,7 @@ class TopicDelivery:
         """Tell ``on_delivery``, then count the part out."""
         on_delivery = self._shipping.on_delivery
         try:
-            if on_delivery is not None and part.kind is Kind.PRODUCE:
+            if on_delivery is not None and part.kind is Kind.PRODUCE and part.owner is None:
                 on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
         except (Exception, SystemExit):  # what a user's function raises must not cost other messages their outcome
             log.exception("on_delivery failed topic=%s count=%d", self.topic, part.count)
@@ -330,7 +348,16 @@ class TopicDelivery:
             tell()
 
 
-def _closed() -> ClientClosed:
+def _tell_owners(batch: Batch, receipt: AppendReceipt) -> None:
+    offset = receipt.queue_offsets[0]  # owned messages are stored in one queue
+    for part in batch.parts:
+        if part.owner is not None:
+            part.owner.on_stored(batch.lane.broker_name, offset, part.count)
+        offset += part.count
+
+
+def closed() -> ClientClosed:
+    """What calls of a closed producer raise."""
     return ClientClosed("the producer is closed: make a new one")
 
 

@@ -24,11 +24,13 @@ from penstock.formats.record.properties import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SECONDS,
     TIMER_DELIVER_MS,
+    WAIT,
 )
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
-from ..message import DeliverAt, Message
+from ..cluster.choices import Choices, Selector
+from ..message import DeliverAt, Message, MessageQueue
 from .config import ProducerConfig
 from .keys import checked_body, checked_sharding_key, key_column, property_bytes, property_column
 from .parts import Kind, Part, limited, new_part
@@ -52,6 +54,9 @@ class Draft:
     deliver_at: DeliverAt | None = None
     delay_s: float | None = None
     delay_level: int | None = None
+    queue: MessageQueue | None = None
+    selector: Selector | None = None
+    wait: bool = True
     due_ms: int | None = field(init=False, default=None)
     """When it is to be delivered; None: at once, or when its delay level is over."""
 
@@ -107,13 +112,31 @@ class Draft:
             return Delayed(self.topic, self.delay_level)
         return Ordinary(self.topic) if self.due_ms is None else Later(self.topic)
 
+    def place(self, choices: Choices) -> tuple[str, int] | None:
+        """The queue that its sender chose, or None. Raises what :meth:`.choices.Choices.place` raises."""
+        if self.queue is None and self.selector is None:
+            return None
+        body: Any = self.body
+        keys, properties = self.keys or (), self.properties or {}
+        message = Message(self.topic, body, self.tag, keys, properties, self.sharding_key, self.deliver_at)
+        return choices.place(self.topic, self.queue, self.selector, message)
+
+    @property
+    def no_wait(self) -> bool:
+        """True if the answer is to come when the master has it: ``wait`` or RocketMQ's property says so."""
+        if not self.wait:
+            return True
+        wish = self.properties.get(WAIT) if self.properties else None
+        return isinstance(wish, str) and wish.lower() not in ("", "true")
+
     def encoded(self, unique_key: str | None = None) -> bytes | None:
         """The property string, or None where the message has no properties.
 
         Raises:
             InvalidArgument: what :func:`.keys.property_bytes` refuses.
         """
-        return property_bytes(self.tag, self.keys, self.properties, self.sharding_key, unique_key, self.due_ms)
+        properties = self.properties if self.wait else {**(self.properties or {}), WAIT: "false"}
+        return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, self.due_ms)
 
 
 _WISHES: Final[dict[str, Callable[[int], tuple[str, float | int | None]]]] = {
@@ -171,6 +194,7 @@ class PartMaker:
         compress_from = config.compress_bytes_min if config.compression else config.body_bytes_max + 1
         self.plain_below = min(compress_from, config.body_bytes_max + 1)
         """Bodies of fewer bytes need neither compression nor refusal."""
+        self.batch_bytes_max = config.batch_bytes_max
 
     def single(
         self, kind: Kind, body: object, encoded: bytes | None, sharding_key: str | None, deadline: float
@@ -187,6 +211,7 @@ class PartMaker:
         """One message, with a future and a UNIQ_KEY if somebody waits for it."""
         unique_key = new_unique_key() if kind is Kind.SEND else None
         part = self.single(kind, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
+        part.no_wait = draft.no_wait
         if unique_key is not None:
             part.futures.append(Future())
             part.message_ids.append(unique_key)
@@ -202,6 +227,7 @@ class PartMaker:
         bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
         encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
         part = new_part(Kind.SEND, bodies, encoded, deadline)
+        part.no_wait = all(draft.no_wait for draft in drafts)
         part.futures = [Future() for _ in drafts]
         part.message_ids = ids
         part.dues_ms = [draft.due_ms for draft in drafts if draft.due_ms is not None]
@@ -209,6 +235,10 @@ class PartMaker:
         if any(key is not None for key in sharding_keys):
             part.set_hashes(sharding_keys)
         return part
+
+    def limited(self, part: Part) -> list[Part]:
+        """The part, or pieces of it that are each within the limits of a batch."""
+        return limited(part, self._config.batch_bytes_max, self._config.batch_count_max)
 
     def columnar(self, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
         """Parts of many messages, each within the limits of a batch; checks everything before the first one."""

@@ -109,7 +109,7 @@ def _user_value(name: object, value: object) -> str:
 
 def _refused(name: str) -> InvalidArgument:
     if name == TRANSACTION_PREPARED:
-        return InvalidArgument(f"property {name!r}: there are no transactional messages yet: leave it out")
+        return InvalidArgument(f"property {name!r} makes no transaction: send with a TransactionProducer")
     if name == TIMER_DELETED_KEY:
         return InvalidArgument(f"property {name!r}: a message is taken back by recall(): leave it out")
     if name in UNKEPT:

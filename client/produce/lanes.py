@@ -7,7 +7,7 @@ every retry, and the broker knows a repeated batch by its lane and sequence numb
 Messages without a sharding key are sticky: a whole batch goes to one queue, the next one to the next queue. Messages
 with one are spread over the lanes of their queues, where neighbours are joined to batches again; what waits without a
 key rides in such a batch too, or where it cannot has the lane's next one to itself, so that each kind leaves room for
-the other however busy the lanes are.
+the other however busy the lanes are. A chosen queue is like that of a key that never moves.
 
 What happens to a batch that brought no receipt:
 
@@ -31,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.proto.errors import (
-    BrokerUnavailable,
     CorruptBatch,
     FlushTimeout,
     LaneForgotten,
@@ -39,7 +38,6 @@ from penstock.proto.errors import (
     OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
-    TopicNotFound,
 )
 
 from ..cluster.queues import WriteQueues
@@ -48,6 +46,7 @@ from .config import ProducerConfig
 from .health import BrokerHealth
 from .key_moves import KeyMoves
 from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part
+from .receipts import unsent
 
 SMALL_PER_BROKER = 2
 """Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
@@ -119,7 +118,8 @@ class Lanes:
                 kept = [part for part in line if part.deadline > now]
                 line.clear()
                 line.extend(kept)
-                failures += [Failure([part], self._unsent(part.error or reason)) for part in late]
+                of_topic = (self.topic, self.queues, self._moves.missing)
+                failures += [Failure([part], unsent(part, part.error or reason, *of_topic)) for part in late]
         for lane in self.lanes.values():
             batch = lane.batch
             if batch is not None and batch.retry_at is not None and batch.deadline <= now:
@@ -152,7 +152,7 @@ class Lanes:
 
         Only while nothing waits, and there are queues.
         """
-        if part.hashes is None:
+        if not part.is_bound:
             self.waiting.append(part)
             return next(iter(self._start_waiting(now, self._config.in_flight_per_broker)), None)
         self._move_keys(now)
@@ -230,7 +230,7 @@ class Lanes:
     # Choosing.
 
     def _line_of(self, part: Part) -> Line:
-        return self.waiting if part.hashes is None else self.keyed
+        return self.keyed if part.is_bound else self.waiting
 
     def _start_waiting(self, now: float, per_broker: int) -> list[Batch]:
         """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
@@ -332,6 +332,9 @@ class Lanes:
 
     def _spread(self, part: Part, now: float) -> list[Lane]:
         """Give each message its queue by hash, and each lane its messages behind those that are pending; the lanes."""
+        if part.place is not None:
+            part.queue_ids = np.full(part.count, part.place[1], dtype=np.int32)
+            return [self._lane(*part.place, part)]
         free = self._moves.hold(part)
         return self._spread_free(free, now) if free is not None else []
 
@@ -375,7 +378,8 @@ class Lanes:
         return held is not None
 
     def _may_leave(self, lane: Lane, now: float) -> bool:
-        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0
+        is_chosen = lane.batch is not None and any(part.place is not None for part in lane.batch.parts)
+        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0 and not is_chosen
         return self._moves.gone_s(lane.broker_name, now) >= MASTER_GONE_S and may
 
     def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:
@@ -412,8 +416,8 @@ class Lanes:
 
     def _again(self, lane: Lane, parts: list[Part], keyed_at: float, free_at: float, is_moving: bool) -> None:
         """Queue parts that are known not to be stored, before everything that came after them."""
-        keyed = [part for part in parts if part.hashes is not None]
-        self._requeue((part for part in parts if part.hashes is None), free_at)
+        keyed = [part for part in parts if part.is_bound]
+        self._requeue((part for part in parts if not part.is_bound), free_at)
         if keyed and is_moving:
             self._requeue([*keyed, *lane.pending], keyed_at)
             lane.pending.clear()
@@ -432,17 +436,3 @@ class Lanes:
         self._leave(batch)
         error = batch.unknown or OutcomeUnknown(f"topic {self.topic}: no answer")
         return Failure(batch.parts, reworded(error, "not known to be stored when the time was up"))
-
-    def _unsent(self, reason: PenstockError | None) -> PenstockError:
-        if reason is not None:
-            return reworded(reason, "not stored when the time was up")
-        if not self.queues.exists:
-            return TopicNotFound(f"topic {self.topic} was deleted: not sent", topic=self.topic)
-        missing = self._moves.missing
-        if not self.queues.total:
-            state = "no living master has a writable queue of it"
-        elif missing:
-            state = f"every lane is busy, or its key belongs to a group without a living master ({', '.join(missing)})"
-        else:
-            state = "every lane is busy"
-        return BrokerUnavailable(f"topic {self.topic}: not sent before the time was up: {state}")

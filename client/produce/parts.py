@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +36,23 @@ class Kind(enum.Enum):
     ONEWAY = "oneway"  # nobody, and one try is enough
 
 
+class Owner(Protocol):
+    """Somebody who has to know what became of the messages of a part."""
+
+    def on_stored(self, broker_name: str, first: int, count: int) -> None:
+        """So many lie at that broker group, from that offset of the stored queue on."""
+
+    def on_given_up(self, count: int, error: PenstockError) -> None:
+        """So many are not stored, or it is not known."""
+
+
 @dataclass(slots=True, eq=False)
 class Part:
     """Messages of one topic and kind, in order. Split when its queues lie in several lanes.
 
     ``bodies`` and ``properties`` have one item per message (no properties: ``None``). ``hashes`` are the sharding
-    keys' hashes, ``keyed`` which messages have such a key (all: ``None``); a part without ``hashes`` may go to
-    any queue.
+    keys' hashes, ``keyed`` which messages have such a key (all: ``None``). ``place``: the queue of the sender's choice.
+    A part without ``hashes`` and ``place`` may go to any queue.
     """
 
     kind: Kind
@@ -53,22 +63,36 @@ class Part:
     ticket: int = 0
     hashes: npt.NDArray[np.int32] | None = None
     keyed: npt.NDArray[np.bool_] | None = None
+    place: tuple[str, int] | None = None  # broker name and queue id
     lengths: npt.NDArray[np.int64] | None = None  # of the bodies, where they are known already
     queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
     futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
     message_ids: list[str] = field(default_factory=list)  # SEND: one per message
     dues_ms: list[int] = field(default_factory=list)  # SEND, of messages for later: one per message
     sys_flag: int = 0
+    no_wait: bool = False  # answered when the master has it
     attempts: int = 0  # tries that ended without storing
     refusals: int = 0  # those that a broker refused
     not_before: float = 0.0
     is_alone: bool = False  # never joined with others: one of its messages was refused
     error: PenstockError | None = None  # of the last try
+    owner: Owner | None = None  # of halves: their transaction
 
     @property
     def count(self) -> int:
         """How many messages."""
         return len(self.bodies)
+
+    @property
+    def is_bound(self) -> bool:
+        """True if keys or the sender say which queues it goes to."""
+        return self.hashes is not None or self.place is not None
+
+    def bind(self, place: tuple[str, int] | None) -> None:
+        """Let it go to that queue, if one was chosen, whatever keys its messages have."""
+        if place is not None:
+            self.place = place
+            self.hashes = self.keyed = None
 
     def body_lengths(self) -> npt.NDArray[np.int64]:
         """The length of each body."""
@@ -90,13 +114,14 @@ class Part:
 
     def is_like(self, other: Part) -> bool:
         """True if both may be in one batch."""
-        return self.kind is other.kind and self.sys_flag == other.sys_flag and not self.is_alone and not other.is_alone
+        is_alike = self.kind is other.kind and self.sys_flag == other.sys_flag and self.no_wait == other.no_wait
+        return is_alike and not self.is_alone and not other.is_alone
 
     def may_grow(self, bytes_max: int, count_max: int) -> bool:
         """True if other waiting messages may still become a part of this one (see :meth:`may_take`)."""
         return (
             self.kind is Kind.SEND
-            and self.hashes is None
+            and not self.is_bound
             and not self.attempts
             and not self.is_alone
             and self.cost < bytes_max
@@ -108,9 +133,10 @@ class Part:
         return (
             self.is_like(other)
             and self.kind is not Kind.PRODUCE
-            and self.hashes is None
-            and other.hashes is None
+            and not self.is_bound
+            and not other.is_bound
             and not self.attempts
+            and self.owner is other.owner
             and isinstance(self.bodies, list)
             and isinstance(self.properties, list)
             and self.cost + other.cost <= bytes_max
@@ -302,7 +328,7 @@ class Batch:
     def is_small(self, bytes_max: int) -> bool:
         """True for a batch that other waiting messages could have shared, and whose answer is near."""
         first, is_first_try = self.parts[0], not self.attempts and self.retry_at is None
-        return is_first_try and first.kind is Kind.SEND and first.hashes is None and first.cost < bytes_max
+        return is_first_try and first.kind is Kind.SEND and not first.is_bound and first.cost < bytes_max
 
 
 class Failure(NamedTuple):

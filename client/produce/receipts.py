@@ -14,12 +14,14 @@ import numpy as np
 from penstock.formats.destination import Destination
 from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.layout import Host, offset_message_id
-from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown
+from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.broker_pb2 import SendStatus as WireStatus
 
+from ..cluster.queues import WriteQueues
+from ..cluster.retry import reworded
 from ..message import FailedDelivery, Message, SendReceipt, SendStatus
-from .parts import Batch
+from .parts import Batch, Part
 
 GRACE_S = 0.25
 """The sender thread ends what is late; a waiting caller gives it this long to say how, then says unknown itself."""
@@ -68,6 +70,28 @@ def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, 
             )
         )
     return receipts
+
+
+def unsent(
+    part: Part, reason: PenstockError | None, topic: str, queues: WriteQueues, missing: Sequence[str]
+) -> PenstockError:
+    """Why a part was not sent in time: the last error if there was one, else what the routes lack.
+
+    ``missing``: the groups of keys that have no living master.
+    """
+    if reason is not None:
+        return reworded(reason, "not stored when the time was up")
+    if not queues.exists:
+        return TopicNotFound(f"topic {topic} was deleted: not sent", topic=topic)
+    if not queues.total:
+        state = "no living master has a writable queue of it"
+    elif part.place is not None and part.place[0] not in queues:
+        state = f"broker group {part.place[0]}, whose queue {part.place[1]} was chosen, has no living master"
+    elif missing:
+        state = f"every lane is busy, or its key belongs to a group without a living master ({', '.join(missing)})"
+    else:
+        state = "every lane is busy"
+    return BrokerUnavailable(f"topic {topic}: not sent before the time was up: {state}")
 
 
 def result_of(future: Future[SendReceipt], topic: str, deadline: float) -> SendReceipt:

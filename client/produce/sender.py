@@ -1,13 +1,21 @@
-"""The thread that sends what nobody waits for: linger, queued batches, retries."""
+"""The destinations of one producer, and the thread that sends what nobody waits for."""
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
+from collections.abc import Callable
 
+from penstock.formats.destination import Destination, Ordinary
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
+
+from ..cluster import Calls, WriteQueues
 from ..cluster.retry import NEVER
-from .delivery import TopicDelivery
+from ..statistics import ProducerStatistics, latency_of
+from .accumulator import Accumulator
+from .delivery import Shipping, TopicDelivery, closed
 
 log = logging.getLogger(__name__)
 
@@ -79,3 +87,94 @@ class Sender:
             except Exception:  # the thread serves every topic: one that fails is logged, the others go on
                 log.exception("sending failed topic=%s", topic.topic)
         return due
+
+
+class Deliveries:
+    """The deliveries of one producer, each made for the first message to its destination. Thread-safe."""
+
+    def __init__(self, calls: Calls, shipping: Shipping, pump: Callable[[TopicDelivery], None]) -> None:
+        """``pump`` is given each new one, to be pumped from then on."""
+        self.known: dict[Destination, TopicDelivery] = {}  # grows under the lock; looked up without it
+        self.open: dict[str, Accumulator] = {}  # of the ordinary ones, by topic; empty once closed
+        self.is_closed = False
+        self._calls = calls
+        self._shipping = shipping
+        self._pump = pump
+        self._lock = threading.Lock()
+        self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
+        calls.directory.add_listener(self._on_route)
+
+    def all(self) -> tuple[TopicDelivery, ...]:
+        """Those that there are now."""
+        return tuple(self.known.values())
+
+    def get(self, destination: Destination, deadline: float) -> TopicDelivery:
+        """The delivery to ``destination``.
+
+        Raises:
+            ClientClosed: the producer is closed.
+            Refused, Retryable: the topic does not exist, or has no writable queue before ``deadline``.
+        """
+        delivery = self.known.get(destination)
+        if delivery is not None and not self.is_closed:
+            return delivery
+        self.require_open()
+        topic, config = destination.topic, self._shipping.config
+        left_s = max(deadline - time.monotonic(), 0.0)
+        route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
+        with self._lock:
+            self.require_open()
+            delivery = self.known.get(destination)
+            if delivery is None:
+                turn = random.randrange(1 << 16)  # noqa: S311  spreads producers over queues
+                delivery = TopicDelivery(destination, self._shipping, WriteQueues.of(route), turn)
+                self.known[destination] = delivery
+                if destination == Ordinary(topic):
+                    self.open[topic] = delivery.open
+                self._pump(delivery)
+        newest = self._calls.directory.known(topic)
+        if newest is not None:
+            delivery.on_route(WriteQueues.of(newest))
+        return delivery
+
+    def statistics(self) -> ProducerStatistics:
+        """The sums over all of them."""
+        every = self.all()
+        return ProducerStatistics(
+            acknowledged=sum(each.acknowledged for each in every),
+            refused=sum(each.refused for each in every),
+            unknown=sum(each.unknown for each in every),
+            pending=self.pending,
+            pending_bytes=self._shipping.buffer.used,
+            batches=sum(each.batches for each in every),
+            failed_tries=sum(each.failed_tries for each in every),
+            append=latency_of(each.stopwatch for each in every),
+        )
+
+    @property
+    def pending(self) -> int:
+        """Messages that are accepted and not yet acknowledged or given up."""
+        return self._shipping.buffer.pending + sum(map(len, tuple(self.open.values())))
+
+    def begin_close(self) -> bool:
+        """Make no more of them. Returns False if that was said before."""
+        with self._lock:
+            was_closed, self.is_closed = self.is_closed, True
+            self.open.clear()
+            return not was_closed
+
+    def require_open(self) -> None:
+        """Raise ClientClosed once the producer is closed."""
+        if self.is_closed:
+            raise closed()
+
+    def _on_route(self, route: TopicRoute) -> None:
+        for shard in route.shards:
+            master, former = self._calls.directory.master(shard.broker_name), self._masters.get(shard.broker_name)
+            if master is not None and master != former:
+                self._masters[shard.broker_name] = master
+                if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
+                    self._calls.connections.leave(former)
+        for delivery in self.all():
+            if delivery.topic == route.topic:
+                delivery.on_route(WriteQueues.of(route))

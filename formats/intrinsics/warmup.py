@@ -22,6 +22,7 @@ _MODULES = (
     "penstock.formats.record.lights",
     "penstock.formats.record.timers",
     "penstock.formats.record.retries",
+    "penstock.formats.record.halves",
 )
 
 Progress = Callable[[str, int, int], None]

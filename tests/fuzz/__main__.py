@@ -52,8 +52,10 @@ def _fuzz(name: str, seconds: int, scratch: Path) -> bool:
             reason = "\n".join(ran.stderr.splitlines()[-30:])
             print(f"{name} FAILED with {path.read_bytes().hex()}\n{reason}", flush=True)
             return True
-    _run(name, scratch, ["-merge=1", str(merged), str(found)])
+    ran = _run(name, scratch, ["-merge=1", str(merged), str(found)])
     kept = [path.read_bytes() for path in merged.iterdir()]
+    if not kept:
+        raise SystemExit(f"{name}: what was found could not be merged: {ran.stderr[-2000:]}")
     save(name, [data for data in kept if len(data) <= KEPT_BYTES_MAX])
     return False
 

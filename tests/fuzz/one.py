@@ -32,11 +32,12 @@ INSTRUMENTED = (
 
 def main() -> None:
     """Fuzz until the time is up, or something is found."""
-    for name in INSTRUMENTED:
-        for function in _functions_of(importlib.import_module(name)):
+    for module in INSTRUMENTED:
+        for function in _functions_of(importlib.import_module(module)):
             atheris.instrument_func(function)
     logging.disable(logging.CRITICAL)
-    target = TARGETS[sys.argv.pop(1)]
+    target = TARGETS[name := sys.argv.pop(1)]
+    sys.argv[0] = f"{sys.executable} -m tests.fuzz.one {name}"  # a merge of libFuzzer's calls itself by a shell
     atheris.Setup([*sys.argv, f"-max_len={target.bytes_max}"], target.check)
     atheris.Fuzz()
 

@@ -70,6 +70,10 @@ FOUND_BY = {
         OFFSETS + "test_commits_and_groups_are_answered_and_shown_when_replicas_have_confirmed_them",
         OFFSETS + "test_what_a_new_master_has_found_in_its_log_is_shown_when_it_is_confirmed",
     ),
+    "23": (MODEL, "tests/unit/store/recovery/test_forged_records.py"),
+    "24": (
+        "tests/crash/test_transactions_killed.py::test_a_kill_at_each_step_shows_no_half_forgets_none_and_commits_none_twice",
+    ),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600

@@ -15,6 +15,7 @@ from penstock.pipeline.jobs.archive import job as archive
 from penstock.proto.errors import ChangedBatch, ConfigError
 from tests.support.client.traffic import send_to_dead_letters
 from tests.support.cluster.cluster import Cluster, cluster
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,25 @@ def test_a_mirror_counts_more_batches_than_spark_remembers(spark: Any, brokers: 
     assert len(report.plots[0].x) == 6
     assert count(spark, brokers, "to") == 60
     assert mirror.run(spark, config).figures == {"messages": 0, "batches": 0}
+
+
+def test_a_message_that_has_waited_is_copied_and_does_not_wait_again(
+    spark: Any, brokers: Cluster, tmp_path: Path
+) -> None:
+    make(brokers, "waited")
+    make(brokers, "copied")
+    with Producer(brokers.nameservers) as producer, Admin(brokers.nameservers) as admin:
+        producer.send("waited", b"x", properties={"DELAY": "1", "own": "yes"})
+        wait_until(lambda: admin.topic_stats("waited").messages == 1, what="the message whose level is 1 s")
+    config = mirror.Config(
+        namesrv=brokers.nameservers,
+        topic="waited",
+        to_namesrv=brokers.nameservers,
+        to_topic="copied",
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    assert mirror.run(spark, config).figures["messages"] == 1
+    options = {"nameServer": brokers.nameservers, "subscribe": "copied"}
+    (row,) = spark.read.format("penstock").options(**options).load().collect()
+    assert row.properties["own"] == "yes"
+    assert "DELAY" not in row.properties

@@ -116,6 +116,7 @@ class Timers:
         self._settle_at = 0.0
         self._known_end = 0  # of the log when this broker became master: what it says is known once that is dispatched
         self._taken_ms = -1  # what is due until then is delivered, or about to be
+        self._looked_ms = -1  # the time at which the wheel was turned last: less, once the clock has gone back
         self._recalls = Recalls()
         self._born_host = Host.parse(core.config.advertised_address)
         self.delivered = 0
@@ -192,7 +193,7 @@ class Timers:
             if not await self._deliver(*self._unfinished, journal):
                 return
             self._unfinished, began = None, True
-        self._recalls.forget(self._taken_ms)
+        self._recalls.forget(self._looked_ms)
         is_quiet = not began and self._clock.monotonic_s() >= self._settle_at
         if not journal.is_over and (is_quiet or self._roll_end):
             self._roll_end = 0
@@ -257,7 +258,7 @@ class Timers:
         """What is due, or else what is to be rolled."""
         now_ms = self._steady.now_ms(self._clock.wall_ms(), self._clock.monotonic_s())
         due, offsets = wheel.take(now_ms)
-        self._taken_ms = max(self._taken_ms, now_ms)
+        self._looked_ms, self._taken_ms = now_ms, max(self._taken_ms, now_ms)
         until_ms, end, is_rolled = now_ms, self._scanned, False
         if not len(due):
             until_ms, end, is_rolled = FOREVER, self._roll_end, True

@@ -55,7 +55,6 @@ class LevelQueues:
         self._steady = due_clock(core.clock)
         self._journal: Journal | None = None  # of this mastership
         self._known_end = 0  # of the log when it began: what it says is known once that is dispatched
-        self._queues: tuple[int, ...] = ()  # every queue that there may be something in
         self._done: dict[int, int] | None = None  # queue -> next offset to deliver; None: to be looked up
         self._held: dict[int, int] = {}  # the same as far as it is recorded, confirmed and synced
         self._move_end: dict[int, int] = {}  # queue -> what waits below this offset is to be moved
@@ -110,17 +109,18 @@ class LevelQueues:
         if journal is None or not self._may_append(journal) or self._store.dispatched_offset < self._known_end:
             return
         if self._done is None:
-            self._queues = tuple(self._all())
-            self._done = {queue_id: self._table.offsets.get(queue_id + 1, 0) for queue_id in self._queues}
-        left = list(self._queues)
+            self._done = {queue_id: self._table.offsets.get(queue_id + 1, 0) for queue_id in self._all()}
+        done = self._done  # of this mastership, whatever comes meanwhile
+        left = list(done)
         while left and not journal.is_over:
-            left = [queue_id for queue_id in left if await self._deliver_some(journal, self._done, queue_id)]
-            self._record(journal, self._done)
+            left = [queue_id for queue_id in left if await self._deliver_some(journal, done, queue_id)]
+            self._record(journal, done)
         for queue_id, end in list(self._move_end.items()):
-            while not journal.is_over and await self._deliver_some(journal, self._done, queue_id, end):
+            while not journal.is_over and await self._deliver_some(journal, done, queue_id, end):
                 pass
-            self._move_end.pop(queue_id, None)
-        self._record(journal, self._done)
+            if not journal.is_over:
+                self._move_end.pop(queue_id, None)
+        self._record(journal, done)
 
     def record(self) -> None:
         """Record how far it is, for whoever goes on."""

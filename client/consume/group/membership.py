@@ -10,6 +10,7 @@ watch, so a change of members is acted on when it is heard of. The rules:
   order;
 * when a session breaks, its queues stand still with all they hold. If the next grant shows that nobody has got
   further meanwhile, they go on from where they were, not from the last commit;
+* the user hears of a queue before its first message, and again when its work has ended, before it is released;
 * after a session has moved (a master died or came back), the other members are still on their way. For a moment the
   member list is too short, and acting on it would move every queue twice; so the former share stays.
 """
@@ -17,8 +18,11 @@ watch, so a change of members is acted on when it is heard of. The rules:
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from penstock.proto import names
 from penstock.proto.errors import CommitRefused, PenstockError
@@ -31,6 +35,8 @@ from ..offsets import NEVER_COMMITTED
 from ..owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
 from .commits import Commits, Shard
 from .consumer_session import ConsumerSession
+from .mismatches import Mismatches
+from .notices import Callbacks, Notices
 from .rebalance import Strategy, allocate
 
 log = logging.getLogger(__name__)
@@ -45,7 +51,7 @@ class Membership(QueueOwner):
     Fields are written by the control thread, but where it says otherwise.
     """
 
-    def __init__(self, core: ConsumerCore, strategy: Strategy) -> None:
+    def __init__(self, core: ConsumerCore, strategy: Strategy, callbacks: Callbacks) -> None:
         super().__init__(core, "member")
         retries = names.RETRY_PREFIX + core.group  # of all members alike, for all compute one share
         self._subscriptions[retries] = Subscription.of_all(retries)
@@ -59,6 +65,11 @@ class Membership(QueueOwner):
         self._had_coordinator = False  # True once a share was computed, which a session that moves may disturb
         self._is_stale = True  # the share must be computed again
         self._commits = Commits(core, self._control)
+        self._notices = Notices(core.group, callbacks, self._control.post)
+        self._has_callbacks = bool(callbacks)
+        self._leaving: dict[LocalQueue, bool] = {}  # revoked ones whose work has ended: True when the user knows
+        self._leave_by_s = math.inf  # less once the consumer is about to close
+        self._has_left = threading.Event()  # about to close, and without queues
 
     def commit(self, offsets: Mapping[MessageQueue, int], timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Commit now.
@@ -83,6 +94,19 @@ class Membership(QueueOwner):
                 "more, or beyond the queue's end"
             )
 
+    def leave(self, deadline_s: float) -> None:
+        if not self._has_callbacks or self._notices.is_own_thread():
+            return
+        now_s = time.monotonic()
+        leave_by_s = now_s + max(deadline_s - now_s, 0.0) / 2
+
+        def begin() -> None:
+            self._leave_by_s = leave_by_s
+            self._change_share(set(), 0)
+
+        self._control.post(begin)
+        self._has_left.wait(max(deadline_s - now_s, 0.0) * 0.75)
+
     def _end(self, deadline_s: float) -> None:
         for broker_name, shard in list(self._shards.items()):  # a control thread that is late may still add one
             offsets = uncommitted(self._buffers, broker_name)
@@ -96,11 +120,15 @@ class Membership(QueueOwner):
             shard.session.begin_close()
         for shard in self._shards.values():
             shard.session.close(max(deadline_s - time.monotonic(), 0.1))
+        self._notices.close()
 
     # The control thread
 
     def _decide(self, now_s: float) -> float:
-        next_s = self._rebalance(now_s) if self._is_stale else now_s + 1.0
+        is_leaving = self._leave_by_s < math.inf
+        if is_leaving and not self._buffers.queues:
+            self._has_left.set()
+        next_s = self._rebalance(now_s) if self._is_stale and not is_leaving else now_s + 1.0
         return min(next_s, self._finish_revocations(now_s))
 
     def _commit_progress(self) -> None:
@@ -185,7 +213,7 @@ class Membership(QueueOwner):
             for local in self._buffers.queues.values():
                 if local.standing is not Standing.REVOKED:
                     continue
-                if not local.is_busy() or now_s >= local.revoke_deadline_s:
+                if self._is_over(local, now_s):
                     done.setdefault(local.queue.broker_name, []).append(local)
                 else:
                     next_s = min(next_s, local.revoke_deadline_s)
@@ -194,6 +222,26 @@ class Membership(QueueOwner):
             self._is_stale = True  # a queue may have come back into the share meanwhile
             next_s = now_s
         return next_s
+
+    def _is_over(self, local: LocalQueue, now_s: float) -> bool:
+        """True if a revoked queue's work has ended and then its user's callback, or each has had its time."""
+        is_told = self._leaving.get(local)
+        if is_told is None:
+            # Who closes waits no more for work: whatever had time to end has ended.
+            if local.is_busy() and now_s < local.revoke_deadline_s and self._leave_by_s == math.inf:
+                return False
+            self._leaving[local] = False
+            local.revoke_deadline_s = min(now_s + self._core.config.revoke_timeout_ms / 1000, self._leave_by_s)
+            self._notices.revoked(local.queue, partial(self._on_told, local))
+            is_told = self._leaving[local]
+        if not is_told and now_s >= local.revoke_deadline_s:
+            log.warning("on_revoked did not return in time, the queue goes on elsewhere queue=%s", local.queue)
+            return True
+        return is_told
+
+    def _on_told(self, local: LocalQueue) -> None:
+        if local in self._leaving:
+            self._leaving[local] = True
 
     def _release(self, broker_name: str, locals_: list[LocalQueue]) -> None:
         shard = self._shards.get(broker_name)
@@ -217,6 +265,7 @@ class Membership(QueueOwner):
         with self._buffers.lock:
             for local in locals_:
                 self._buffers.remove(local.queue)
+                self._leaving.pop(local, None)
         if shard is not None:
             shard.session.release([local.queue for local in locals_])
 
@@ -321,7 +370,7 @@ class Membership(QueueOwner):
         if local.standing not in (Standing.WAITING, Standing.SUSPENDED):
             return
         if local.standing is Standing.WAITING and local.next_fetch >= 0:
-            self._go_on(local, committed)  # its user has set the position before the grant came
+            self._begin(local, committed, shard)  # its user has set the position before the grant came
             return
         epoch, joined_as = local.epoch, shard.session_id
         known = max(self._finished_here(queue), committed)
@@ -340,7 +389,21 @@ class Membership(QueueOwner):
             if local.epoch == epoch:  # else its user has set the position meanwhile
                 self._buffers.start(local, start.offset, end=max_offset)
                 local.may_go_back = start.offset < committed
-        self._go_on(local, committed)
+            was_suspended, local.standing = local.standing is Standing.SUSPENDED, Standing.WAITING
+        if was_suspended:  # others had the queue meanwhile
+            self._notices.revoked(queue, lambda: None)
+        self._begin(local, committed, shard)
+
+    def _begin(self, local: LocalQueue, committed: int, shard: Shard) -> None:
+        """Let a granted queue begin when its user knows of it, unless the grant is over by then."""
+        joined_as = shard.session_id
+
+        def begin() -> None:
+            is_here = self._buffers.queues.get(local.queue) is local and local.standing is Standing.WAITING
+            if is_here and shard.session_id == joined_as:
+                self._go_on(local, committed)
+
+        self._notices.assigned(local.queue, begin)
 
     def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
         if self._commits.is_own_reset(queue, offset):
@@ -351,35 +414,3 @@ class Membership(QueueOwner):
             if local is not None and local.standing is Standing.OWNED:
                 self._buffers.start(local, offset)
                 local.committed = offset
-
-
-class Mismatches:
-    """Other members' subscriptions that differ, as brokers tell of them.
-
-    Each broker group of a topic says the same; a warning is logged when it is new, or has changed.
-    """
-
-    def __init__(self, group: str, client_id: str) -> None:
-        self._group = group
-        self._client_id = client_id
-        self._told: dict[tuple[str, str], tuple[str | None, str | None]] = {}
-
-    def tell(self, topic: str, expression: str | None, other_client_id: str, other_expression: str | None) -> None:
-        """Log that another member wants something else; None stands for one that does not subscribe the topic."""
-        known = self._told.get((topic, other_client_id))
-        self._told[topic, other_client_id] = (expression, other_expression)
-        if known != (expression, other_expression):
-            log.warning(
-                "subscription mismatch group=%s topic=%s client=%s expression=%r other_client=%s other_expression=%r: "
-                "members of a group must subscribe alike, or messages go to members that do not want them",
-                self._group,
-                topic,
-                self._client_id,
-                expression,
-                other_client_id,
-                other_expression,
-            )
-
-    def forget(self) -> None:
-        """The own subscriptions are others now: what is said of them is new."""
-        self._told.clear()

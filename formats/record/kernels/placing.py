@@ -28,7 +28,7 @@ _MISPLACED_MARK = int(PlaceStatus.MISPLACED_MARK)
 _OTHER_COUNT = int(PlaceStatus.OTHER_COUNT)
 _HEAD_BYTES = 112  # up to the body, whatever its hosts
 _STORE_V6 = SysFlag.STORE_HOST_V6
-_REFUSED_FLAGS = SysFlag.TRANSACTION_MASK | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+_REFUSED_FLAGS = SysFlag.TRANSACTION_PREPARED | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH  # COMMIT is a message's
 
 
 @kernel(boolean, int64, int64, int64, int64)

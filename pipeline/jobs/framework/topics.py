@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.formats.record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SECONDS
 from penstock.proto.errors import ConfigError
 
 from ...spark.registration import register
@@ -11,6 +12,8 @@ from ...topics.options import GUARANTEES, source_options, writable_topic
 
 ORIGIN = ("PENSTOCK_ORIGIN_MSG_ID", "PENSTOCK_ORIGIN_PLACE")
 """Properties of a message that was copied: its id, and ``topic/broker/queue/offset``, where it came from."""
+WAITED = (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SECONDS)
+"""Properties of a message that has waited, which a copy is not to do again."""
 
 
 def require_topic(name_server: str, topic: str) -> None:
@@ -59,6 +62,7 @@ def copies(frame: Any) -> Any:
 
     place = f.concat_ws("/", "topic", "brokerName", "queueId", "queueOffset")
     said = f.coalesce("properties", f.create_map().cast("map<string,string>"))
+    said = f.map_filter(said, lambda name, _: ~name.isin(*WAITED))
     origin = f.create_map(f.lit(ORIGIN[0]), f.col("messageId"), f.lit(ORIGIN[1]), place)
     known = f.map_filter(origin, lambda name, _: ~f.map_contains_key(said, name))
     return frame.select(

@@ -28,6 +28,7 @@ from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later
 from penstock.broker.features.levels.levels import DelayLevels
 from penstock.broker.features.retry.retry import Retry
+from penstock.broker.features.transactions.transactions import Transactions
 from penstock.broker.produce.produce import Produce
 from penstock.broker.store import Disk, Store
 from penstock.proto import frames
@@ -45,6 +46,7 @@ FEATURES: tuple[type[Feature], ...] = (
     Later,
     DelayLevels,
     Retry,
+    Transactions,
     ExactlyOnce,
     Archive,
 )

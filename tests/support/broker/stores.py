@@ -17,6 +17,9 @@ from tests.support.waiting import wait_until
 
 HOST = Host.parse("127.0.0.1:10911")
 NEVER_MS = 600_000
+BODY_AT = 88
+"""In a record of IPv4 hosts."""
+FUTURE_MS = 1 << 42
 
 
 def store_config(root: Path, **changes: Any) -> StoreConfig:
@@ -52,6 +55,14 @@ def batch(
         born_host=HOST,
         mark=None if mark is None else producer_mark(*mark, len(bodies)),
     )
+
+
+def forged(place: int) -> bytes:
+    """A sound record of topic ``other``, of the future, if it lies at ``place`` in the log: for a body to have."""
+    record = bytearray(encode_messages("other", [b"forged"], born_host=HOST))
+    record[28:36] = place.to_bytes(8, "big")
+    record[56:64] = FUTURE_MS.to_bytes(8, "big")
+    return bytes(record)
 
 
 def dispatch_all(store: Store) -> list[DispatchResult]:

@@ -102,3 +102,18 @@ def clean(count: int = 4000) -> Damaged:
         stops=[Stop("broker-a-0", 0.5, 0)],
     )
     return Damaged(invoked, sent, received, read, looks, conditions)
+
+
+def given_back(damaged: Damaged) -> None:
+    """Every 64th message was given back, came again, and every other one of these was given up."""
+    failed = damaged.received[damaged.received["sequence"] % 64 == 0].copy()
+    given_up = failed["sequence"] % 128 == 0
+    tried, kept = failed.copy(), failed.copy()
+    tried["op"], tried["outcome"] = Op.GIVE_BACK, Outcome.UNKNOWN
+    kept["op"], kept["outcome"] = Op.GIVE_BACK, Outcome.OK
+    again, returned = failed.copy(), failed.copy()
+    again["op"], again["queue"], again["offset"] = Op.CAME_AGAIN, 0, np.arange(len(failed))
+    returned["op"], returned["queue"], returned["offset"] = Op.RETURNED, 0, np.arange(len(failed))
+    dead = failed[given_up].copy()
+    dead["op"], dead["queue"], dead["offset"] = Op.DEAD, 0, np.arange(len(dead))
+    damaged.extra = [tried, kept, tried[given_up], kept[given_up], again, again[:3], returned, dead]

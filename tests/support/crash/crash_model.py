@@ -7,6 +7,8 @@ the rest, and nothing else; queues and index follow from that.
 
 In a fifth of the histories appends go to a transient store pool: what is not committed goes with the process.
 
+Half of the large bodies begin with a sound record of their own place, as a hostile sender may make them.
+
 Record sizes are few, so that new records end where old ones did, and a leftover behind the log's end fits exactly.
 """
 
@@ -39,6 +41,7 @@ from tests.support.broker.stepped_store import (
     forget_background,
     run_background,
 )
+from tests.support.broker.stores import BODY_AT, forged
 from tests.support.clock import ManualClock
 from tests.support.crash.crash_removals import clean, delete_topic, interrupted
 from tests.support.crash.crash_steps import Step, is_pooled, is_replica
@@ -200,6 +203,9 @@ class CrashRun:
             self.sequence += 1
             length = size or self.chooser.choice(BODY_SIZES)
             bodies.append((b"%08d" % self.sequence * (length // 8 + 1))[:length])
+            if length == BODY_SIZES[-1] and len(bodies) == 1 and self.sequence % 2:
+                record = forged(self.history.end + BODY_AT)
+                bodies[0] = record + bodies[0][len(record) :]
             keys = " ".join(f"k{self.chooser.randrange(6)}" for _ in range(self.chooser.choice((0, 1, 2))))
             fields = [b"TAGS\x01tag%d\x02" % self.chooser.randrange(3)]
             fields += [b"KEYS\x01%s\x02" % keys.encode()] if keys else []

@@ -120,7 +120,7 @@ def _check(records: bytes, at: int, host: Host, topic: bytes, queues: int, body_
         magic = struct.unpack_from(">i", records, at + 4)[0] if len(records) - at >= 8 else MAGIC_V1
         return PlaceStatus.BAD_SIZE if magic in (MAGIC_V1, MAGIC_V2) else PlaceStatus.BAD_MAGIC
     record = decode_record(records, at)
-    refused = SysFlag.TRANSACTION_MASK | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+    refused = SysFlag.TRANSACTION_PREPARED | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
     if record.topic.encode() != topic:
         return PlaceStatus.BAD_TOPIC
     if not 0 <= record.queue_id < queues:

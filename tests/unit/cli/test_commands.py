@@ -16,6 +16,7 @@ from penstock.client.administer.admin_results import (
     GroupInfo,
     GroupLag,
     GroupMember,
+    ProducerInfo,
     QueueLag,
     QueuePosition,
     QueueStats,
@@ -77,6 +78,9 @@ class FakeAdmin:
 
     def group(self, group: str) -> GroupInfo:
         return GroupInfo(group, True, 16, {}, [GroupMember("me", {"orders": "*"}, [("orders", "broker-a", 0)])])
+
+    def producers(self, group: str) -> list[ProducerInfo]:
+        return [ProducerInfo("maker", True, ["broker-a"])] if group == "payments" else []
 
     def group_lag(self, group: str) -> GroupLag:
         return GroupLag(group, 12_345, [QueueLag("orders", "broker-a", 0, 3, 0, 5, 2, "me")])
@@ -145,6 +149,13 @@ def test_groups_are_shown_with_lag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "group", "show", "billing")["queues"][0]["client_id"] == "me"
     assert main(["group", "show", "billing"]) == 0
     assert "12,345" in capsys.readouterr().out
+
+
+def test_a_group_is_shown_with_its_producers_of_transactions(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = [{"client_id": "maker", "answers": True, "broker_names": ["broker-a"]}]
+    assert run_json(capsys, "group", "show", "payments")["producers"] == expected
+    assert main(["group", "show", "payments"]) == 0
+    assert "maker" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,11 @@ def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_pat
             ("%RETRY%read", 0): (0, 7),  # by its members
             ("SCHEDULE_TOPIC_XXXX", 2): (0, 4),  # goes on here
             ("orders", 0): (0, 100),
-            ("rmq_sys_wheel_timer", 0): (0, 9),  # goes on here
+            ("rmq_sys_wheel_timer", 0): (0, 9),  # goes on here, as the halves do
         },
         tmp_path,
     )
     assert found == {
-        "RMQ_SYS_TRANS_HALF_TOPIC": 5,
         "rmq_sys_REVIVE_LOG_c": 2,
         "%RETRY%g,%RETRY%other": 3 + 1,
     }
@@ -57,14 +56,13 @@ def test_what_waits_is_what_lies_behind_the_progress_that_rocketmq_noted(tmp_pat
 @pytest.mark.parametrize("text", ["{", "[]", '{"other": 1}', '{"offsetTable": 3}'])
 def test_progress_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "consumerOffset.json").write_text(text)
-    assert told({("RMQ_SYS_TRANS_HALF_TOPIC", 0): (2, 5)}, tmp_path) == {"RMQ_SYS_TRANS_HALF_TOPIC": 3}
+    assert told({("rmq_sys_REVIVE_LOG_c", 0): (2, 5)}, tmp_path) == {"rmq_sys_REVIVE_LOG_c": 3}
 
 
 def test_the_summary_of_a_store_notes_it(tmp_path: Path) -> None:
     root = golden.unpack("normal", tmp_path / "store")
     notes = [note["problem"] for note in summarize(list_store(root))["notes"]]
     assert [note for note in notes if "RocketMQ" in note] == [
-        "2 left by RocketMQ: halves of transactions that are undecided, so many at most, are not delivered",
         "1 left by RocketMQ: what was received by POP and not acknowledged is not delivered again",
         "1 left by RocketMQ: messages that are due again go only to who subscribes to these topics",
     ]

@@ -15,8 +15,7 @@ from penstock.judge import TITLES, Verdict, judge
 from penstock.judge.conditions import Conditions, LogComparison, Stop, StoreFinding, Window
 from penstock.judge.history import NO_KEY, Op, Outcome
 from penstock.judge.looks import went_back
-from penstock.judge.progress import outages
-from tests.support.cluster.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, rows
+from tests.support.cluster.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, given_back, rows
 
 
 def verdicts(damaged: Damaged) -> dict[str, Verdict]:
@@ -225,21 +224,6 @@ def rule_left(damaged: Damaged) -> None:
     damaged.conditions.leftovers.append("namespace pd-1 is still there")
 
 
-def given_back(damaged: Damaged) -> None:
-    """Every 64th message was given back, came again, and every other one of these was given up."""
-    failed = damaged.received[damaged.received["sequence"] % 64 == 0].copy()
-    given_up = failed["sequence"] % 128 == 0
-    tried, kept = failed.copy(), failed.copy()
-    tried["op"], tried["outcome"] = Op.GIVE_BACK, Outcome.UNKNOWN
-    kept["op"], kept["outcome"] = Op.GIVE_BACK, Outcome.OK
-    again, returned = failed.copy(), failed.copy()
-    again["op"], again["queue"], again["offset"] = Op.CAME_AGAIN, 0, np.arange(len(failed))
-    returned["op"], returned["queue"], returned["offset"] = Op.RETURNED, 0, np.arange(len(failed))
-    dead = failed[given_up].copy()
-    dead["op"], dead["queue"], dead["offset"] = Op.DEAD, 0, np.arange(len(dead))
-    damaged.extra = [tried, kept, tried[given_up], kept[given_up], again, again[:3], returned, dead]
-
-
 def give_back_and_forget(damaged: Damaged) -> None:
     given_back(damaged)
     damaged.extra[7] = damaged.extra[7][1:]
@@ -339,16 +323,6 @@ def test_what_could_not_be_committed_as_its_shard_was_away_may_come_again_from_f
     assert "I7" in violated(damaged), "it had been delivered long before the shard went away"
 
 
-def test_a_shard_that_could_not_acknowledge_may_be_silent() -> None:
-    damaged = clean()
-    silent_while_it_could_acknowledge(damaged)
-    damaged.conditions.able = [
-        Window("able", "broker-a", 0, 3_900 * MS),
-        Window("able", "broker-a", 6_100 * MS, 9_900 * MS),
-    ]
-    assert "I8" not in violated(damaged)
-
-
 def test_what_was_produced_says_no_place_and_is_somewhere() -> None:
     damaged = clean()
     damaged.sent["queue"] = damaged.sent["offset"] = -1
@@ -363,32 +337,6 @@ def test_messages_of_a_killed_sender_are_no_phantoms() -> None:
     assert violated(damaged) == {}
     damaged.invoked["offset"][0] -= 1
     assert list(violated(damaged)) == ["I2"]
-
-
-def test_an_asynchronous_shard_may_lose_only_the_end_of_what_it_acknowledged() -> None:
-    damaged = clean()
-    damaged.conditions.mode = "async"
-    sent = damaged.sent
-    tail = (sent["shard"] == 0) & (sent["end_ns"] >= FAULT_START - 20 * MS) & (sent["epoch"] == 1)
-    assert tail.sum() > 2
-    ids = sent["sequence"][tail]
-    shift = {queue: int((tail & (sent["queue"] == queue)).sum()) for queue in (0, 1)}
-    for part in (damaged.read, damaged.received, damaged.sent):
-        again = (part["shard"] == 0) & (part["end_ns"] > 0)
-        later = again & np.isin(part["sequence"], sent["sequence"][sent["epoch"] == 2])
-        for queue, count in shift.items():
-            part["offset"][later & (part["queue"] == queue)] -= count
-    damaged.read = damaged.read[~np.isin(damaged.read["sequence"], ids)]
-    damaged.received = damaged.received[~np.isin(damaged.received["sequence"], ids)]
-    found = verdicts(damaged)
-    assert found["I1"].holds
-    assert "were lost at the fault" in found["I1"].note
-    damaged.conditions.mode = "durable"
-    assert not verdicts(damaged)["I1"].holds
-    damaged.conditions.mode = "async"
-    early = damaged.read["sequence"] == 8
-    damaged.read = damaged.read[~early]
-    assert verdicts(damaged)["I1"].violations == 1
 
 
 def test_the_committed_offset_may_go_back_by_what_one_interval_committed() -> None:
@@ -409,24 +357,6 @@ def test_redelivery_of_what_was_not_committed_is_allowed() -> None:
     again["end_ns"] += 500 * MS
     damaged.extra.append(again)
     assert violated(damaged) == {}
-
-
-def test_an_outage_is_measured_between_acknowledgements() -> None:
-    damaged = clean()
-    sent = damaged.sent
-    sent["outcome"][(sent["shard"] == 0) & (sent["start_ns"] > FAULT_START) & (sent["start_ns"] < FAULT_END)] = 2
-    first, second = outages(damaged.history, FAULT_START, FAULT_END)
-    assert first.longest_ms == pytest.approx(2000, rel=0.05)
-    assert first.sum_ms == first.longest_ms
-    assert second.longest_ms < 50
-    assert second.sum_ms == 0
-
-
-def test_a_shard_that_never_comes_back_is_out_until_the_end_of_the_fault() -> None:
-    damaged = clean()
-    damaged.sent["outcome"][(damaged.sent["shard"] == 0)] = Outcome.REFUSED
-    first, _ = outages(damaged.history, FAULT_START, FAULT_END)
-    assert first.longest_ms == 2000
 
 
 def test_a_drill_without_messages_is_judged_without_failing() -> None:
@@ -478,80 +408,3 @@ def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
     reset[9] = (9 * second, 0, 90, 0)
     (told,) = went_back(reset, conditions, "broker-a")
     assert told == "the committed offset went back from 40 to 0; 35 was committed 1000 ms before"
-
-
-def test_what_is_given_back_and_comes_once_is_as_it_should_be() -> None:
-    damaged = clean()
-    given_back(damaged)
-    assert violated(damaged) == {}
-    assert verdicts(damaged)["I15"].checked == 63 + 32
-    damaged.extra[1] = damaged.extra[1][5:]  # it is not known of some that they were kept, and they come
-    assert violated(damaged) == {}
-    damaged.extra += [damaged.extra[0][:1]]  # and one was perhaps given back twice
-    assert violated(damaged) == {}
-
-
-def forget_a_retry(damaged: Damaged) -> None:
-    damaged.extra[6] = damaged.extra[6][1:]
-    damaged.extra[4], damaged.extra[5] = damaged.extra[4][1:], damaged.extra[5][:0]
-
-
-def forget_a_dead_letter(damaged: Damaged) -> None:
-    damaged.extra[7] = damaged.extra[7][1:]
-
-
-def double_a_retry(damaged: Damaged) -> None:
-    for number in (4, 6):
-        twice = damaged.extra[number][:1].copy()
-        twice["offset"] = 900
-        damaged.extra.append(twice)
-
-
-def double_a_dead_letter(damaged: Damaged) -> None:
-    twice = damaged.extra[7][:1].copy()
-    twice["offset"] = 900
-    damaged.extra.append(twice)
-
-
-def return_what_nobody_gave_back(damaged: Damaged) -> None:
-    for number in (4, 6):
-        stranger = damaged.extra[number][:1].copy()
-        stranger["sequence"], stranger["offset"] = 1, 900
-        damaged.extra.append(stranger)
-
-
-def bring_a_retry_to_nobody(damaged: Damaged) -> None:
-    damaged.extra[4] = damaged.extra[4][:-1]
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (forget_a_retry, "message 7.0 was given back 2 times, 1 copies are there"),
-        (forget_a_dead_letter, "message 7.0 was given back 2 times, 1 copies are there"),
-        (double_a_retry, "message 7.0 was given back 2 times at most, 3 are there"),
-        (double_a_dead_letter, "message 7.0 was given back 2 times at most, 3 are there"),
-        (return_what_nobody_gave_back, "message 7.1 was given back 0 times at most, 1 are there"),
-        (bring_a_retry_to_nobody, "message 7.3968 came back in broker-a queue 0 offset 62 to nobody"),
-    ],
-)
-def test_what_is_given_back_and_lost_or_doubled_is_named(damage: Callable[[Damaged], None], says: str) -> None:
-    damaged = clean()
-    given_back(damaged)
-    damage(damaged)
-    found = violated(damaged)
-    assert list(found) == ["I15"]
-    assert says in found["I15"].examples
-
-
-def test_a_mode_that_may_lose_messages_at_a_fault_may_lose_what_was_given_back_there() -> None:
-    damaged = clean()
-    damaged.conditions.mode = "async"
-    given_back(damaged)
-    during = (damaged.extra[6]["end_ns"] > FAULT_START) & (damaged.extra[6]["end_ns"] < FAULT_END)
-    gone = damaged.extra[6]["sequence"][during][:1]
-    for number in (4, 5, 6, 7):
-        damaged.extra[number] = damaged.extra[number][~np.isin(damaged.extra[number]["sequence"], gone)]
-    assert violated(damaged) == {}
-    damaged.conditions.mode = "durable"
-    assert list(violated(damaged)) == ["I15"]

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,86 +13,13 @@ from penstock.broker.features.later.later import Later
 from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
 from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
 from penstock.broker.features.later.timers import RUN_COUNT
-from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, InvalidArgument, MessageTooLarge
-from tests.support.broker.kit import Kit, close_all, in_loop
-from tests.support.broker.stores import HOST, batch, read
-from tests.support.clock import ManualClock
+from tests.support.broker.kit import in_loop
+from tests.support.broker.stores import HOST, batch
+from tests.support.broker.timing import ORDERS, START, Node, later_batch, later_properties
 from tests.support.golden import GOLDEN
-
-START = 1_700_000_000_000
-ORDERS = Topic("orders", 4, 4)
-
-
-class Node(Kit):
-    """A broker with its timers; :meth:`reopened` has the store alone."""
-
-    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: object) -> None:
-        self.manual = clock or ManualClock(START)
-        super().__init__(
-            root,
-            features=(Later,),
-            clock=self.manual,
-            sizes={"consume_queue_bytes": 400},
-            **({"maxMessageSize": 1 << 18, "timerMaxDelaySec": 86_400} | settings),
-        )
-        self.timers = self[Later].timers
-
-    def reopened(self, *, unclean: bool = False) -> Node:
-        self.close(unclean=unclean)
-        return Node(self.root, self.manual)
-
-    def later(
-        self, bodies: Sequence[bytes], delays_s: Sequence[float], *, topic: str = "orders", queue_id: int = 0
-    ) -> None:
-        """Append messages for later and dispatch them."""
-        records = later_batch(bodies, [START + int(1000 * delay) for delay in delays_s], topic=topic, queue_id=queue_id)
-        self.store.append(names.TIMER_TOPIC, records, queues=1)
-        self.dispatch()
-
-    async def turn(self, seconds: float = 0.0) -> None:
-        self.manual.advance(seconds)
-        await self.timers.turn()
-        self.dispatch()
-
-    def dispatch(self) -> None:
-        self.confirm()
-        super().dispatch()
-
-    def records(self, topic: str = "orders", queue_id: int = 0) -> list[Record]:
-        self.dispatch()
-        return read(self.store, topic, queue_id)
-
-    def first_waiting(self) -> int | None:
-        self.flush()
-        return next((hold.offset for hold in self[Later].holds()), None)
-
-    def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
-        return [record.body for record in self.records(topic, queue_id)]
-
-
-def later_properties(topic: str, queue_id: int, due: int) -> bytes:
-    where = {"REAL_TOPIC": topic, "REAL_QID": str(queue_id)}
-    return encode_properties({"TIMER_DELIVER_MS": str(due), "TIMER_OUT_MS": str(due)} | where)
-
-
-def later_batch(bodies: Sequence[bytes], due: Sequence[int], *, topic: str = "orders", queue_id: int = 0) -> bytes:
-    properties = [later_properties(topic, queue_id, at) + encode_properties({"TAGS": "t"}) for at in due]
-    return batch(names.TIMER_TOPIC, bodies, properties=properties, mark=(7, 0, 0, 1))
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    async def made() -> Node:
-        node = Node(tmp_path / "store")
-        node.put_topic(ORDERS)
-        node.dispatch()
-        return node
-
-    yield asyncio.run(made())
-    close_all()
 
 
 def test_messages_come_at_their_times_in_their_order(node: Node) -> None:
@@ -387,98 +311,6 @@ def test_messages_of_a_deleted_topic_go_with_it(node: Node) -> None:
     run()
 
 
-def test_retention_keeps_the_log_from_the_first_message_that_waits(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        assert node.first_waiting() is None
-        node.later([b"a"], [10])
-        position = node.store.picker.locate(names.TIMER_TOPIC, 0, np.arange(1)).positions[0]
-        await node.turn()
-        assert node.first_waiting() == position
-        node.later([b"b"], [100])
-        await node.turn(20)
-        await node.turn(60)  # the run is recorded as delivered
-        assert node.first_waiting() > position  # type: ignore[operator]
-        await node.turn(60)
-        await node.turn(60)
-        assert node.first_waiting() is None
-        assert node.delivered() == [b"a", b"b"]
-
-    run()
-
-
-@pytest.mark.parametrize("failing_at", [None, 0, 1])
-def test_what_waits_in_old_files_is_rolled_to_the_end_of_the_log(
-    node: Node, monkeypatch: pytest.MonkeyPatch, failing_at: int | None
-) -> None:
-    monkeypatch.setattr(timers_module, "RUN_COUNT", 4)
-
-    @in_loop
-    async def run() -> None:
-        nonlocal node
-        bodies = [b"%d" % number for number in range(10)]
-        for number, body in enumerate(bodies):
-            node.later([body], [1000 + 100 * (number % 3)], queue_id=number % 2)
-        node.later([b"soon"], [5])
-        await node.turn(10)
-        node.flush()
-        end = node.store.end_offset
-        node.later([b"new"], [2000])
-        await node.turn()
-        append, left = node.store.append, [99 if failing_at is None else failing_at]
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == names.TIMER_TOPIC:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise DiskFull("no space")
-            return append(topic, records, **settings)
-
-        node.store.append = failing  # type: ignore[method-assign]
-        node.timers.make_way(end)
-        if failing_at is None:
-            await node.turn()
-        else:
-            with pytest.raises(DiskFull):
-                await node.turn()
-            node = node.reopened(unclean=True)
-            await node.turn()
-            node.timers.make_way(end)
-            await node.turn()
-        assert (node.timers.first_waiting() or end) < end, "not synced yet"
-        await node.turn()
-        assert node.first_waiting() >= end  # type: ignore[operator]
-        assert node.timers.waiting == 11
-        removal = node.store.removal
-        assert removal.first_from(names.TIMER_TOPIC, 0, end) == 11
-        assert removal.files()[-1].end > end
-        again = node.reopened(unclean=True)
-        await again.turn(2500)
-        expected = [[body for number, body in enumerate(bodies) if number % 2 == queue] for queue in range(2)]
-        assert again.delivered(queue_id=1) == sorted(expected[1], key=lambda body: int(body) % 3)
-        assert again.delivered() == [b"soon", *sorted(expected[0], key=lambda body: int(body) % 3), b"new"]
-        again.close()
-
-    run()
-
-
-def test_what_the_disk_takes_before_its_time_is_told_and_counted(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"b"], [100, 200])
-        await node.turn()
-        position = node.store.end_offset
-        node.later([b"c"], [300])
-        await node.turn()
-        with caplog.at_level("ERROR"):
-            node.timers.on_taken(0, position)
-            node.timers.on_taken(0, position)
-        assert caplog.text.count("are deleted before their time count=2 offsets=0..1") == 1
-        assert (node.timers.dropped, node.timers.waiting) == (2, 1)
-
-    run()
-
-
 def test_what_cannot_be_delivered_is_refused_by_name(node: Node) -> None:
     def check(records: bytes) -> None:
         node[Later].check(memoryview(records), ORDERS)
@@ -511,18 +343,6 @@ def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
             node[Later].check(memoryview(later_batch([b"a"], [START])), ORDERS)
 
     run()
-
-
-def test_the_table_survives_snapshots_and_repetitions() -> None:
-    table, again = TimerTable(), TimerTable()
-    run = Run(3, ((9, 4), (5, 6)), 7, 8, 2)
-    table.apply(100, "TIMER_RUN", run.to_json())
-    table.apply(50, "TIMER_RUN", Run(2).to_json())
-    assert (table.last, table.position) == (run, 100)
-    again.load(json.loads("{" + "".join(table.pieces()) + "}"), 0)
-    assert again.last == run
-    assert list(again.repeated(200)) == [("TIMER_RUN", run.to_json())]
-    assert list(table.repeated(100)) == []
 
 
 def test_a_store_of_rocketmq_goes_on_where_its_timers_were() -> None:

@@ -17,7 +17,7 @@ from penstock.broker.limits import Limits
 from penstock.proto.errors import Forbidden, LaneForgotten, LimitReached
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch
-from tests.unit.broker.features.test_timers import ORDERS, Node
+from tests.support.broker.timing import ORDERS, Node
 
 FORGED = (1 << 62) - 1
 P = 0xABCDEF

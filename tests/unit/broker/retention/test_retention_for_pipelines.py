@@ -74,7 +74,7 @@ async def test_a_watermark_that_is_set_again_is_answered_when_it_is_confirmed(tm
 
 def wait_for_long(it: Node) -> None:
     """Some messages that are due in a month."""
-    from tests.unit.broker.features.test_timers import later_batch
+    from tests.support.broker.timing import later_batch
 
     due = it.manual.wall_ms() + 30 * 86_400_000
     it.store.append(names.TIMER_TOPIC, later_batch([b"a", b"b"], [due, due], topic="keeps"), queues=1)

@@ -43,6 +43,7 @@ class Rig:
         self.headers: list[FetchHeader] = []
         requests["Fetch"] = self.headers
         core = SimpleNamespace(
+            is_broadcasting=False,
             connections=self.connections,
             directory=self.routes,
             buffers=self.buffers,

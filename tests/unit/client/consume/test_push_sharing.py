@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.consume.consumer_config import ConsumerConfig
-from penstock.client.consume.group.membership import Mismatches
+from penstock.client.consume.group.mismatches import Mismatches
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -166,7 +166,7 @@ def test_members_that_subscribe_differently_learn_it_each_once(
         lines = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "penstock.client.consume.group.membership"
+            if record.name == "penstock.client.consume.group.mismatches"
         ]
         return [line for line in lines if f" client={client_id} " in line]
 

@@ -58,9 +58,9 @@ def test_a_message_appended_after_the_close_raises_and_is_not_sent(one: RunningC
 def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: RunningCluster, call: str) -> None:
     producer = Producer(one.namesrv)
     producer.prepare(TOPIC)
-    delivery = producer._deliveries[Ordinary(TOPIC)]
+    delivery = producer._deliveries.known[Ordinary(TOPIC)]
     producer.close()
-    producer._is_closed = False  # as the thread saw it that had passed the check before the close
+    producer._deliveries.is_closed = False  # as the thread saw it that had passed the check before the close
     arguments: dict[str, tuple[Any, ...]] = {
         "send_batch": ([Message(TOPIC, b"x")],),
         "produce_many": (TOPIC, [b"x", b"y"]),

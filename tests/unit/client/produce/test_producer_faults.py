@@ -100,7 +100,7 @@ def test_what_a_frozen_master_has_not_answered_is_sent_again_elsewhere(
     with RunningCluster(topics={"orders": 1}) as cluster, Producer(cluster.namesrv) as producer:
         producer.send("orders", b"before")
         faults, directory = cluster.brokers["broker-a"].faults, producer._calls.directory
-        producer._on_route(directory.topic("orders"))  # who is master now
+        producer._deliveries._on_route(directory.topic("orders"))  # who is master now
         before = faults.calls["Append"]
         with faults.holding("Append"):
             answer = producer.send_async("orders", b"under way", timeout_s=3600)
@@ -109,7 +109,7 @@ def test_what_a_frozen_master_has_not_answered_is_sent_again_elsewhere(
             )
             with monkeypatch.context() as elsewhere:
                 elsewhere.setattr(directory, "master", lambda name: "127.0.0.1:1")
-                producer._on_route(directory.topic("orders"))
+                producer._deliveries._on_route(directory.topic("orders"))
             wait_until(lambda: faults.calls["Append"] > before, what="another stream, though nothing broke the first")
         assert answer.result(60).broker_name == "broker-a"
         assert cluster.brokers["broker-a"].bodies("orders", 0) == [b"before", b"under way"]

@@ -16,23 +16,11 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.kernels import PlaceStatus, place_batch
 from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import Corrupt, MessageNotFound
-from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, flush, patch, store_config
+from tests.support.broker.stores import BODY_AT, HOST, batch, bodies, dispatch_all, flush, forged, patch, store_config
 from tests.support.record.guarded import forbid
-
-BODY_AT = 88
-FUTURE_MS = 1 << 42
-
-
-def forged(place: int, body: bytes = b"forged") -> bytes:
-    """A sound record of topic ``other``, for that place in the log."""
-    record = bytearray(encode_messages("other", [body], born_host=HOST))
-    record[28:36] = place.to_bytes(8, "big")
-    record[56:64] = FUTURE_MS.to_bytes(8, "big")
-    return bytes(record)
 
 
 def hidden_record(start: int, filling: int = 700) -> bytes:

@@ -1,7 +1,7 @@
 """How long a store takes to open: after a kill, after a clean end, and without its queues and index.
 
-``python -m tests.crash.recovery_times DIRECTORY [MEBIBYTES]``; every open is a child of its own, and the kernels are
-compiled before the clock starts.
+``python -m tests.support.crash.recovery_times DIRECTORY [MEBIBYTES]``; every open is a child of its own, and the
+kernels are compiled before the clock starts.
 """
 
 from __future__ import annotations

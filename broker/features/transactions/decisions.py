@@ -1,0 +1,370 @@
+"""Deciding about halves: exactly once, whoever is interrupted.
+
+A decision is an op (:mod:`.ops`). Right behind it, before anything else has its turn, follows what it decides for: the
+committed messages in one batch for each topic, the halves that are stored anew, and those that are parked. Each of
+these batches carries a producer mark whose sequence is the op's offset plus one. So nothing but the last op can lack
+some of what follows from it, and whoever is master next sees what, from the marks, and posts it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.proto import names
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    MessageNotFound,
+    MessageTooLarge,
+    NotMaster,
+    TopicNotFound,
+    TransactionEnded,
+)
+from penstock.proto.wire import transactions_pb2 as wire
+
+from ...core.core import Core
+from ...core.intake import RESERVED_PRODUCERS
+from ...core.journal import Journal, Target
+from ...core.reposting import Records, Reposter
+from .halves import OPEN, Halves, Longs, States, Waiting
+from .ops import Stretch, op_record
+from .settings import TransactionSettings
+
+if TYPE_CHECKING:
+    from penstock.formats.record.halves import Becomes
+
+log = logging.getLogger(__name__)
+
+PRODUCER_ID: Final = RESERVED_PRODUCERS.start + ord("T")
+LANE: Final = 0
+QUEUE: Final = 0
+RUN_COUNT: Final = 4096
+RUN_BYTES: Final = 2 << 20
+OPS_TOGETHER: Final = 256
+_DECIDED: Final[dict[int, int]] = {wire.COMMIT: wire.COMMITTED, wire.ROLLBACK: wire.ROLLED_BACK}
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+class Decisions:
+    """Decides as the master of one broker; event loop only."""
+
+    def __init__(self, core: Core) -> None:
+        self.halves: Halves | None = None
+        """None unless all of them are known to this mastership; :class:`~.loading.Loading` makes it."""
+        self.unfinished: tuple[list[Stretch], int] | None = None
+        """An op that may lack some of what follows from it, and its offset."""
+        self.end = 0  # of the newest decision in the log
+        self.reaches: deque[tuple[int, int]] = deque()
+        """Offsets of ops, ascending, and the last half that each, or one of those up to the next, decides about."""
+        self.ended: Counter[str] = Counter()  # by what was decided
+        self._homes: tuple[Records | None, tuple[Longs, Longs, Longs]] = (None, (_NOTHING,) * 3)
+        self._core = core
+        self._settings: TransactionSettings = core.config.transactions
+        self._reposter = Reposter(core)
+        self._host = Host.parse(core.config.advertised_address)
+
+    def forget(self) -> None:
+        """The mastership is over, or a new one begins."""
+        self.halves = self.unfinished = None
+        self.reaches.clear()
+        self.end = self._core.store.end_offset
+
+    def known(self) -> Halves:
+        """The halves, those that came last included. Raises BrokerUnavailable while the queue is still to be read."""
+        if self.halves is None:
+            raise BrokerUnavailable("the halves of transactions are being read: try again")
+        self.halves.grow(self._core.store.reader.queue_range(names.HALF_TOPIC, QUEUE)[1])
+        return self.halves
+
+    async def resolve(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> States:
+        """Commit or roll back the halves whose first records have these offsets, which ascend; their states before.
+
+        Raises:
+            MessageNotFound: some are no halves of the group's.
+            TransactionEnded: some were decided otherwise, or nobody knows how any more; nothing was decided.
+            TopicNotFound: the topic of a committed message is gone.
+            NotMaster, BrokerUnavailable, DiskFull: repeat the call.
+        """
+        halves = self.known()
+        self._check_there(firsts, halves)
+        before = halves.states(halves.current(firsts))
+        if resolution == wire.UNRESOLVED:
+            return before
+        _check_same(group, firsts, before, _DECIDED[resolution])
+        for start in range(0, len(firsts), RUN_COUNT):
+            await self._resolve(journal, group, firsts[start : start + RUN_COUNT], resolution)
+        return before
+
+    async def _resolve(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> None:
+        while True:
+            await self.finish(journal)
+            halves = self.known()
+            offsets = halves.current(firsts)
+            states = halves.states(offsets)
+            _check_same(group, firsts, states, _DECIDED[resolution])
+            offsets = offsets[states == OPEN]
+            if not len(offsets):
+                return
+            records = await self.read(journal, offsets)
+            if self.unfinished is not None or not self._are_open(records.offsets):
+                continue  # others had their turn meanwhile
+            if not len(records.offsets):
+                raise MessageNotFound(f"transaction of group {group}: the half at {offsets[0]} cannot be read")
+            self._check_homes(group, records, is_committed=resolution == wire.COMMIT)
+            letter = "C" if resolution == wire.COMMIT else "R"
+            self.carry_out(journal, self.stretches(letter, records.offsets), records)
+
+    def _are_open(self, offsets: Longs) -> bool:
+        return bool((self.known().states(offsets) == OPEN).all())
+
+    def stretches(self, letter: str, offsets: Longs) -> list[Stretch]:
+        """The stretches of an op that decides so about open halves: the letter's own, and their first records'."""
+        assert self.halves is not None
+        firsts = self.halves.firsts(offsets)
+        others = firsts[firsts != offsets]
+        first_letter = {"C": "c", "P": "p", "R": "R"}.get(letter, "")
+        return [Stretch(letter, offsets), *([Stretch(first_letter, others)] if first_letter and len(others) else [])]
+
+    async def read(self, journal: Journal, offsets: Longs) -> Records:
+        """The records of as many of these halves as one op may decide, by their offsets.
+
+        Raises:
+            NotMaster: the mastership ended while the disk was waited for.
+            BrokerUnavailable: some are not dispatched yet. MessageNotFound: their log files are gone.
+        """
+        if (offsets[1:] < offsets[:-1]).any():
+            offsets = np.sort(offsets)
+        picked = await self._reposter.locate(names.HALF_TOPIC, QUEUE, offsets)
+        if len(picked.offsets) < len(offsets):
+            missing = int(np.setdiff1d(offsets, picked.offsets)[0])
+            if missing >= self._core.store.reader.queue_range(names.HALF_TOPIC, QUEUE)[1]:
+                raise BrokerUnavailable(f"the half at {missing} is not confirmed yet: try again")
+            raise MessageNotFound(f"the half at {missing} is gone: its log file was deleted")
+        fits = max(1, int(np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), RUN_BYTES, side="right")))
+        records = await self._reposter.read(journal, picked.part(np.arange(min(fits, RUN_COUNT, len(picked.offsets)))))
+        if records is None:
+            raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
+        return records
+
+    # Without waiting: whoever is asked next finds the op and all that follows from it.
+
+    def carry_out(self, journal: Journal, stretches: list[Stretch], records: Records) -> None:
+        """Record what is decided, and post what follows from it. ``records``: at least those that are posted."""
+        assert self.halves is not None
+        assert self.unfinished is None, "one op after the other"
+        receipt = journal.append(Target(names.OP_TOPIC, 1), op_record(stretches, self._host), count=1)
+        self.unfinished = stretches, receipt.queue_offsets[0]
+        self.end = receipt.end
+        for letter, offsets in stretches:
+            self.halves.decide(offsets, Stretch(letter, offsets).state)
+            self.ended[letter] += len(offsets)
+        self.note_reach(receipt.queue_offsets[0], stretches)
+        self._post(journal, records)
+
+    def note_reach(self, op_offset: int, stretches: list[Stretch]) -> None:
+        """Remember how far an op reaches, roughly."""
+        last = max((int(stretch.offsets.max()) for stretch in stretches if len(stretch.offsets)), default=-1)
+        if self.reaches and op_offset < self.reaches[-1][0] + OPS_TOGETHER:
+            first, before = self.reaches.pop()
+            self.reaches.append((first, max(last, before)))
+        else:
+            self.reaches.append((op_offset, last))
+
+    def first_op(self, op_end: int) -> int:
+        """The first op that may decide about halves from the first open one on; ``op_end`` without one."""
+        floor = self.known().floor
+        while self.reaches and self.reaches[0][1] < floor:
+            self.reaches.popleft()
+        return self.reaches[0][0] if self.reaches else op_end
+
+    async def finish(self, journal: Journal) -> None:
+        """Post what is still missing of the last op."""
+        while self.unfinished is not None:
+            unfinished = self.unfinished
+            wanted = [stretch.offsets for stretch in unfinished[0] if stretch.letter in "CPKN"]
+            offsets = np.sort(np.concatenate(wanted)) if wanted else _NOTHING
+            picked = await self._reposter.locate(names.HALF_TOPIC, QUEUE, offsets)
+            records = await self._reposter.read(journal, picked)
+            if records is None:
+                raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
+            if self.unfinished is unfinished:
+                if len(records.offsets) < len(offsets):
+                    log.warning(
+                        "records of decided halves are gone op=%d missing=%d: whether they were posted cannot be told",
+                        *(unfinished[1], len(offsets) - len(records.offsets)),
+                    )
+                self._post(journal, records)
+
+    def _post(self, journal: Journal, records: Records) -> None:
+        assert self.unfinished is not None
+        stretches, op_offset = self.unfinished
+        for letter, offsets in stretches:
+            chosen = _places(records.offsets, offsets)
+            if len(chosen):
+                self._post_stretch(journal, letter, records, chosen, op_offset + 1)
+        self.unfinished = None
+        self._homes = None, self._homes[1]  # records are large
+        self.end = self._core.store.end_offset
+
+    def _post_stretch(self, journal: Journal, letter: str, records: Records, chosen: Longs, sequence: int) -> None:
+        from penstock.formats.record.halves import Becomes
+
+        if letter == "C":
+            for name, places in self._by_topic(records, chosen):
+                topic = self._core.tables.topic(name)
+                if topic is None or names.is_system_topic(name):
+                    log.error("committed messages dropped, their topic is gone topic=%s count=%d", name, len(places))
+                    continue
+                target = Target(name, max(topic.write_queues, 1))
+                self._post_batch(journal, target, Becomes.COMMITTED, records, places, sequence)
+        elif letter == "P":
+            self._post_batch(journal, Target(names.PARKED_TOPIC, 1), Becomes.PARKED, records, chosen, sequence)
+        elif letter in ("K", "N"):
+            becomes = Becomes.ASKED if letter == "K" else Becomes.RENEWED
+            first = self._post_batch(journal, Target(names.HALF_TOPIC, 1), becomes, records, chosen, sequence)
+            if first is not None and self.halves is not None:
+                self._add_renewed(records, chosen, first, is_asked=letter == "K")
+
+    def _post_batch(
+        self, journal: Journal, target: Target, becomes: Becomes, records: Records, chosen: Longs, sequence: int
+    ) -> int | None:
+        """Post the records at the places ``chosen``; the first one's offset in queue 0, None if they are there."""
+        from penstock.formats.record.halves import GROWTH_MAX, Becomes, restated
+
+        mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
+        if self._reposter.is_done(target, mark, below=sequence + 1):
+            return None
+        sizes = records.sizes[chosen]
+        out = np.empty(int(sizes.sum()) + (len(chosen) + 1) * GROWTH_MAX, np.uint8)
+        name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
+        queues = target.queues if becomes == Becomes.COMMITTED else 0
+        positions = records.positions[chosen]
+        length = int(restated(records.data, positions, sizes, becomes, name, queues, prefix, out))
+        try:
+            if length < 0:
+                raise MessageTooLarge("their properties leave no room for what must be said")
+            receipt = journal.append(target, out[:length].data, mark, count=len(chosen))
+        except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
+            log.error("halves cannot be posted topic=%s count=%d error=%s", target.topic, len(chosen), error)
+            return None
+        return receipt.queue_offsets[0]
+
+    def _by_topic(self, records: Records, chosen: Longs) -> Iterable[tuple[str, Longs]]:
+        """The topics of the records at the places ``chosen``, and the places of each one's."""
+        topics, hashes, _ = self._homes_of(records)
+        left, hashes = chosen, hashes[chosen]
+        while len(left):
+            is_this = hashes == hashes[0]
+            yield _name_at(records, int(topics[left[0]])), left[is_this]
+            left, hashes = left[~is_this], hashes[~is_this]
+
+    def _homes_of(self, records: Records) -> tuple[Longs, Longs, Longs]:
+        """:func:`homes`, which is asked for several times."""
+        known, found = self._homes
+        if known is not records:
+            found = homes(records)
+            self._homes = records, found
+        return found
+
+    def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
+        from penstock.formats.record.halves import name_hash
+
+        groups = self._homes_of(records)[2]
+        foreign = np.flatnonzero(groups != name_hash(group))
+        if len(foreign):
+            raise MessageNotFound(
+                f"transaction of group {group}: the half at {records.offsets[foreign[0]]} is of another producer group"
+            )
+        if not is_committed:
+            return
+        for name, places in self._by_topic(records, np.arange(len(records.offsets))):
+            if self._core.tables.topic(name) is None or names.is_system_topic(name):
+                raise TopicNotFound(
+                    f"transaction of group {group}: the half at {records.offsets[places[0]]} is for topic {name}, "
+                    "which is not there any more: create it, or roll back",
+                    topic=name,
+                )
+
+    def _add_renewed(self, records: Records, chosen: Longs, first: int, *, is_asked: bool) -> None:
+        assert self.halves is not None
+        old = Records(records.data, records.offsets[chosen], records.sizes[chosen])
+        rows, _ = self.rows(records.data, records.positions[chosen], old.sizes, old.offsets)
+        rows.times += is_asked
+        rows.offsets = np.arange(first, first + len(chosen))
+        rows.due = self.due(np.full(len(rows), self._core.clock.wall_ms()), rows.times, np.full(len(rows), -1))
+        self.halves.grow(first + len(chosen))
+        self.halves.add(rows)
+
+    def rows(self, data: Any, positions: Longs, sizes: Any, offsets: Longs) -> tuple[Waiting, Longs]:
+        """Halves as their records tell of them, and hashes of their unique keys; those that are none are never due."""
+        from penstock.formats.record.halves import facts_of
+
+        stored, immunity, times, firsts, groups, keys = (np.empty(len(offsets), np.int64) for _ in range(6))
+        facts_of(data, positions, sizes, stored, immunity, times, firsts, groups, keys)
+        times = np.maximum(times, 0)
+        firsts = np.where(firsts >= 0, firsts, offsets)
+        return Waiting(offsets, firsts, self.due(stored, times, immunity), times, groups), keys
+
+    def due(self, stored: Longs, times: Longs, immunity_s: Longs) -> Longs:
+        """When each is to be asked about: some time after it was stored, or was asked about last."""
+        settings = self._settings
+        at_first = np.where(immunity_s >= 0, immunity_s * 1000, settings.timeout_ms)
+        due: Longs = stored + np.where(times > 0, settings.check_interval_ms, at_first)
+        return due
+
+    def _check_there(self, firsts: Longs, halves: Halves) -> None:
+        if firsts[-1] < halves.end:
+            return
+        store = self._core.store
+        if store.dispatched_offset < store.end_offset:
+            raise BrokerUnavailable(f"the half at {firsts[-1]} is not confirmed yet: try again")
+        raise MessageNotFound(
+            f"transaction: there is no half at {firsts[-1]}, the last one is at {halves.end - 1}: this broker did not "
+            "give the producer that offset"
+        )
+
+
+def _places(known: Longs, wanted: Longs) -> Longs:
+    """Where those of ``wanted`` that are in ``known``, which ascends, are."""
+    if not len(known):
+        return _NOTHING
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return at if (found := known[at] == wanted).all() else at[found]
+
+
+def homes(records: Records) -> tuple[Longs, Longs, Longs]:
+    """Where in the records' bytes each one's real topic begins; hashes of topic and group."""
+    from penstock.formats.record.halves import homes_of
+
+    topics, hashes, groups = (np.empty(len(records.offsets), np.int64) for _ in range(3))
+    homes_of(records.data, records.positions, records.sizes, topics, hashes, groups)
+    return topics, hashes, groups
+
+
+def _name_at(records: Records, start: int) -> str:
+    if start < 0:
+        return ""
+    return str(records.data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace"))
+
+
+def _check_same(group: str, firsts: Longs, states: States, wanted: int) -> None:
+    other = np.flatnonzero((states != OPEN) & (states != wanted))
+    if len(other):
+        state = int(states[other[0]])
+        told: dict[int, str] = {
+            wire.ENDED: "decided so long ago that nobody knows how any more",
+            wire.RENEWED: "stored anew: it is known by the offset of its first record",
+            wire.PARKED: f"asked about too often: it lies in topic {names.PARKED_TOPIC}",
+        }
+        raise TransactionEnded(
+            f"transaction of group {group}: the half at {firsts[other[0]]} is "
+            f"{told.get(state, wire.HalfState.keys()[state].lower().replace('_', ' '))}; nothing was decided now",
+            state=wire.HalfState.keys()[state],
+        )

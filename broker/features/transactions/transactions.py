@@ -1,0 +1,198 @@
+"""Transactions: halves come in, are decided by their producers, and those that are not are asked about."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    Forbidden,
+    InvalidArgument,
+    MessageTooLarge,
+    PenstockError,
+)
+from penstock.proto.wire import transactions_pb2 as wire
+
+from ...core.core import Core
+from ...core.feature import Feature, Hold
+from ...core.intake import HALVES, Intake
+from ...core.journal import Journal, Target
+from ...core.metrics import Families
+from ...core.tables.topics import Topic
+from ...core.wire import Service, check_count, service
+from .checks import Checks
+from .decisions import Decisions
+from .halves import Longs
+from .loading import Loading
+from .producers import ProducerSessions
+from .table import TransactionTable
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+RETRY_S: Final = 1.0
+RANGES_MAX: Final = 4096
+COUNT_MAX: Final = 1 << 17
+OFFSET_MAX: Final = 1 << 62
+_OUTCOMES: Final = {"C": "committed", "R": "rolled_back", "P": "parked"}
+
+
+class Transactions(Feature, Intake):
+    """Takes halves, decides about them as it is told, and asks about the others."""
+
+    tables = (TransactionTable,)
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.decisions = Decisions(core)
+        self.loading = Loading(core, self.decisions)
+        self.producers = ProducerSessions(core.clock, core.config.limits)
+        self.checks = Checks(core, self.decisions, self.producers)
+        self._not_before = 0.0
+
+    def intakes(self) -> Mapping[int, Intake]:
+        return {HALVES: self}
+
+    def services(self) -> Iterable[Service]:
+        yield service(
+            wire.DESCRIPTOR.services_by_name["Transactions"],
+            before=self.core.dispatcher.catch_up,
+            End=self.end,
+            ProducerSession=self._producer_session,
+            ListProducers=self._list_producers,
+        )
+
+    # Halves come in.
+
+    def target(self, topic: Topic) -> Target:
+        return Target(names.HALF_TOPIC, 1)
+
+    def check_room(self) -> None:
+        if self.core.config.transactions.refuses:
+            raise Forbidden("transactions are refused here (rejectTransactionMessage): send without one")
+
+    def check(self, records: memoryview, topic: Topic) -> None:
+        from penstock.formats.record.halves import HalfStatus, check_halves
+
+        self.check_room()
+        name = np.frombuffer(topic.name.encode(), np.uint8)
+        status, index = check_halves(np.frombuffer(records, np.uint8), name, topic.write_queues)
+        if status == HalfStatus.OK:
+            return
+        where, index = f"topic {topic.name}, record {index} of the batch", int(index)
+        if status == HalfStatus.PROPERTIES_TOO_LARGE:
+            raise MessageTooLarge(f"{where}: its properties leave no room for what a decision adds", index=index)
+        reason = HalfStatus(status).name.lower().replace("_", " ")
+        raise CorruptBatch(f"{where}: no half of a transaction: {reason}", index=index)
+
+    # They are decided.
+
+    async def end(self, request: wire.EndRequest) -> wire.EndReply:
+        """Commit or roll back halves of a producer group.
+
+        Raises:
+            InvalidArgument, InvalidName: the request makes no sense.
+            MessageNotFound, TransactionEnded, TopicNotFound: nothing was decided.
+            NotMaster, NotEnoughReplicas, BrokerUnavailable, DiskFull: repeat the call.
+            OutcomeUnknown: decided, and not known to be safe; repeat the call.
+        """
+        offsets = _asked(request)
+        if not self.core.events.is_open:
+            raise BrokerUnavailable("the broker is shutting down")
+        journal = self.core.writable()
+        await self.loading.load(journal)
+        before = await self.decisions.resolve(journal, request.group, offsets, request.resolution)
+        await self.core.acknowledgements.safe(self.decisions.end, f"the end of a transaction of group {request.group}")
+        starts = np.flatnonzero(np.diff(before, prepend=255))
+        counts = np.diff(starts, append=len(before))
+        states = zip(before[starts].tolist(), counts.tolist(), strict=True)
+        return wire.EndReply(states=[wire.EndReply.States(state=state, count=count) for state, count in states])
+
+    # Its place in the broker.
+
+    def holds(self) -> Iterable[Hold]:
+        first = self.loading.first_open()
+        if first is not None:
+            yield Hold("a transaction is undecided", first, self.checks.on_taken, self.checks.make_way)
+
+    def describe(self, families: Families) -> None:
+        halves, ended = self.decisions.halves, self.decisions.ended
+        count = 0 if halves is None else halves.open_count
+        families.gauge("penstock_transactions_open", "Halves that are undecided, without the newest", count)
+        rows = [((name,), ended[letter]) for letter, name in _OUTCOMES.items()]
+        families.counters("penstock_transactions_ended", "Halves that were decided", ("outcome",), rows)
+        asked = [((), self.checks.asked)]
+        families.counters("penstock_transaction_checks", "Halves that a producer was asked about", (), asked)
+        renewed = [((), ended["N"])]
+        families.counters("penstock_transactions_rolled", "Halves stored anew before retention", (), renewed)
+        families.gauge("penstock_producers", "Producers with a session at this broker", len(self.producers))
+
+    def on_role(self, journal: Journal | None) -> None:
+        self.loading.on_role()
+        if journal is None:
+            self.producers.end_all(BrokerUnavailable("the broker is not master any more: join the new one"))
+
+    async def run(self) -> None:
+        """Look after open halves; what goes wrong is logged and tried again."""
+        clock = self.core.clock
+        while True:
+            await asyncio.sleep(TICK_S)
+            if clock.monotonic_s() < self._not_before:
+                continue
+            try:
+                await self.turn()
+            except PenstockError as error:
+                self._not_before = clock.monotonic_s() + RETRY_S
+                log.warning("transactions not looked after error=%s: %s", type(error).__name__, error)
+
+    async def turn(self) -> None:
+        """Look at what has come, and ask about what is due."""
+        journal = self.core.events.journal
+        if journal is None or not self.core.role.can_acknowledge() or not await self.loading.load(journal):
+            return
+        await self.decisions.finish(journal)
+        await self.loading.scan()
+        await self.checks.turn(journal)
+        if not journal.is_over and self.core.role.can_acknowledge():
+            self.loading.settle(journal)
+
+    async def stop(self) -> None:
+        self.producers.close()
+
+    # The wire.
+
+    async def _producer_session(
+        self, requests: AsyncIterator[wire.ProducerRequest], context: Any
+    ) -> AsyncIterator[wire.ProducerEvent]:
+        self.core.role.check_master()
+        async with contextlib.aclosing(self.producers.serve(requests, context)) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
+
+    async def _list_producers(self, request: wire.ProducerGroupName) -> wire.ProducerMembers:
+        return wire.ProducerMembers(members=self.producers.members(names.check_group(request.group)))
+
+
+def _asked(request: wire.EndRequest) -> Longs:
+    """The offsets that a request names. Raises InvalidArgument, InvalidName."""
+    where = f"end of a transaction of group {names.check_group(request.group)}"
+    check_count("ranges of halves", len(request.halves), RANGES_MAX)
+    starts = np.array([each.offset for each in request.halves], np.int64)
+    counts = np.array([each.count for each in request.halves], np.int64)
+    total = int(counts.clip(0).sum())
+    if not 1 <= total <= COUNT_MAX or (counts < 1).any():
+        raise InvalidArgument(f"{where}: {total} halves, and each range has some: 1..{COUNT_MAX} are allowed")
+    ends = starts + counts
+    if starts[0] < 0 or ends[-1] > OFFSET_MAX or (starts[1:] < ends[:-1]).any():
+        raise InvalidArgument(f"{where}: offsets must ascend, and none may be negative")
+    if request.resolution not in wire.Resolution.values():
+        raise InvalidArgument(f"{where}: resolution {request.resolution}: COMMIT, ROLLBACK or UNRESOLVED")
+    return np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(total)

@@ -1,0 +1,1 @@
+"""Transactions: messages that consumers see once their producer has decided for them."""

@@ -1,0 +1,43 @@
+"""Offsets of halves, as requests name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from penstock.proto.wire.transactions_pb2 import EndRequest, HalfRange, Resolution
+
+RANGES_MAX: Final = 4096
+COUNT_MAX: Final = 1 << 15
+"""Ranges and halves of one request; brokers take more, and answer later."""
+
+
+class Ranges:
+    """Offsets at one broker group. Not thread-safe."""
+
+    def __init__(self, offsets: Iterable[int] = ()) -> None:
+        self._found: list[tuple[int, int]] = [(offset, 1) for offset in offsets]
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, first: int, count: int) -> None:
+        """So many more, from that one on."""
+        if self._found and self._found[-1][0] + self._found[-1][1] == first:
+            first, count = self._found[-1][0], self._found.pop()[1] + count
+        self._found.append((first, count))
+
+    def requests(self, group: str, resolution: Resolution, *, is_answer: bool = False) -> Iterator[EndRequest]:
+        """What asks for them to be decided so, in requests of a moderate size."""
+        halves: list[HalfRange] = []
+        total = 0
+        for first, count in sorted(self._found):
+            while count:
+                taken = min(count, COUNT_MAX - total)
+                halves.append(HalfRange(offset=first, count=taken))
+                first, count, total = first + taken, count - taken, total + taken
+                if total == COUNT_MAX or len(halves) == RANGES_MAX:
+                    yield EndRequest(group=group, halves=halves, resolution=resolution, is_answer=is_answer)
+                    halves, total = [], 0
+        if halves:
+            yield EndRequest(group=group, halves=halves, resolution=resolution, is_answer=is_answer)

@@ -1,0 +1,337 @@
+"""One transaction of a producer: its halves, and the decision about them."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from penstock.formats.columns import Column, with_property
+from penstock.formats.record.properties import (
+    CHECK_IMMUNITY_SECONDS,
+    PROPERTIES_ROOM,
+    TRANSACTION_ID,
+    encode_properties,
+)
+from penstock.formats.record.unique_key import new_unique_key
+from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, TransactionEnded
+
+from ..cluster import check_timeout, reworded
+from ..message import SendReceipt
+from ..produce.accumulator import Accumulator
+from ..produce.drafts import Draft, PartMaker
+from ..produce.keys import property_bytes
+from ..produce.parts import RECORD_COST, Kind, Part, new_part
+from .ranges import Ranges
+
+log = logging.getLogger(__name__)
+
+ROOM: Final = 1024
+"""What a half's properties leave free: for where it belongs, and what brokers add."""
+
+
+class TransactionState(enum.Enum):
+    """What a producer has decided about a transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"  # not yet: the broker asks again
+
+
+class Halves(Protocol):
+    """What a transaction needs of its producer."""
+
+    def produce_halves(self, topic: str, part: Part, deadline: float) -> None:
+        """Buffer the halves in ``part``; its owner learns what becomes of them, whatever this raises."""
+
+    def send_half(self, topic: str, part: Part, deadline: float) -> SendReceipt:
+        """Send the one half in ``part``, and wait for its receipt; its owner learns the same in any case."""
+
+    def decide(self, halves: Mapping[str, Ranges], state: TransactionState, timeout_s: float) -> None:
+        """Have the brokers, by name, decide about these halves."""
+
+
+class Transaction:
+    """Messages that consumers see when it is committed, and never if it is rolled back.
+
+    Made by :meth:`~penstock.client.TransactionProducer.transaction`. Used with ``with``, its end commits, and an
+    exception rolls back and goes on. ``send`` waits until a message is stored; ``produce`` and ``produce_many`` buffer,
+    and the commit waits for all. Messages at one broker group are committed together, up to some thousands; those at
+    several one group after the other.
+
+    Thread-safe. An end that did not get its answer may be called again, and decides nothing twice.
+    """
+
+    def __init__(self, halves: Halves, maker: PartMaker, *, timeout_s: float, check_after_s: float | None) -> None:
+        self.id = new_unique_key()
+        """What tells it from every other transaction: property ``__transactionId__`` of its messages."""
+        self.state = TransactionState.UNKNOWN
+        """What was decided, and perhaps not answered yet. Written under the lock."""
+        self.is_left = False
+        """True once nobody decides here any more: the broker asks ``check``."""
+        own = {TRANSACTION_ID: self.id}
+        if check_after_s is not None:
+            own[CHECK_IMMUNITY_SECONDS] = str(max(0, round(check_after_s)))
+        self._own = encode_properties(own)
+        self._halves = halves
+        self._maker = maker
+        self._timeout_s = timeout_s
+        self._deciding = threading.Lock()  # held while an end is under way
+        self._changed = threading.Condition()  # guards what follows
+        self._pending = 0  # halves whose outcome is not known
+        self._stored: dict[str, Ranges] = {}  # by broker name
+        self._error: PenstockError | None = None  # of the first half that was not stored, or may not be
+        self._open: dict[str, Accumulator] = {}  # by topic; replaced by an end
+        self._tags: dict[str | None, bytes] = {None: self._own}
+        self._sealing = threading.Lock()  # one thread at a time takes messages out of `_open`
+
+    def __repr__(self) -> str:
+        return f"Transaction(id={self.id!r}, state={self.state.name})"
+
+    # Its messages.
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: Sequence[str] | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send one message and wait until it is stored, for nobody to see yet.
+
+        The receipt has no queue offset: the message gets one when it is committed.
+
+        Raises:
+            Refused, Retryable: not stored. OutcomeUnknown: it may be; it is never seen unless ``check`` says so.
+            TransactionEnded: it is decided already.
+        """
+        check_timeout(timeout_s)
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key)
+        part = self._maker.one(Kind.SEND, draft, deadline)
+        part.properties = [self._with_own(encoded) for encoded in part.properties or ()]
+        self._take(part)
+        return self._halves.send_half(topic, part, deadline)._replace(transaction_id=self.id)
+
+    def produce(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: Sequence[str] | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
+        """Buffer one message; the commit waits until it is stored.
+
+        Raises:
+            BufferFull: the buffer stayed full. Refused: a bad argument. TransactionEnded: it is decided already.
+        """
+        accumulator = self._open.get(topic) or self._opened(topic)
+        if keys is None and properties is None and sharding_key is None:
+            encoded = self._tags.get(tag) or self._encoded_tag(tag)
+        else:
+            encoded = self._with_own(property_bytes(tag, keys, properties, sharding_key))
+        if type(body) is not bytes or not 0 < len(body) < self._maker.plain_below:
+            self._enqueue(topic, [self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, 0.0)])
+            return
+        cost = accumulator.cost + len(body) + len(encoded) + RECORD_COST
+        accumulator.extend((body, encoded, sharding_key))
+        accumulator.cost = cost
+        if cost > accumulator.limit:
+            self._seal(topic)
+
+    def produce_many(
+        self,
+        topic: str,
+        bodies: Any,
+        tags: str | Sequence[str | None] | None = None,
+        keys: str | Sequence[Any] | None = None,
+        sharding_keys: Any = None,
+    ) -> None:
+        """Buffer many messages in one call, as :meth:`~penstock.client.Producer.produce_many` takes them."""
+        self._require_open()
+        for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
+            own = Column.repeated(self._own[len(TRANSACTION_ID) + 1 : -1], part.count)
+            part.properties = with_property(part.property_column(), TRANSACTION_ID, own)
+            part.cost += len(self._own) * part.count
+            self._enqueue(topic, [part])
+
+    # Its end.
+
+    def commit(self, timeout_s: float | None = None) -> None:
+        """Have its messages seen. May be called again, also after an error that left the outcome open.
+
+        Raises:
+            TransactionEnded: it is rolled back.
+            OutcomeUnknown: no answer in time: call it again, or leave it to ``check``.
+            PenstockError: a message could not be stored; everything is rolled back.
+        """
+        self._end(TransactionState.COMMIT, timeout_s)
+
+    def rollback(self, timeout_s: float | None = None) -> None:
+        """Have its messages never seen. May be called again.
+
+        Raises:
+            TransactionEnded: it is committed. OutcomeUnknown: no answer in time.
+        """
+        self._end(TransactionState.ROLLBACK, timeout_s)
+
+    def leave(self) -> None:
+        """Decide nothing here: the broker will ask ``check``, of this producer or another of its group.
+
+        Messages that were buffered, and not sent yet, go with it.
+        """
+        with self._changed:
+            self._open = {}
+            self.is_left = True
+
+    def conclude(self, state: object) -> None:
+        """Do as ``execute`` says. Raises InvalidArgument if that is no TransactionState; then nothing is decided."""
+        if state is TransactionState.COMMIT:
+            self.commit()
+        elif state is TransactionState.ROLLBACK:
+            self.rollback()
+        else:
+            self.leave()
+            if state is not TransactionState.UNKNOWN:
+                raise InvalidArgument(
+                    f"execute returned {state!r:.60}, not a TransactionState: nothing is decided, check will be asked"
+                )
+
+    def give_up(self) -> None:
+        """Have it rolled back as brokers ask about it: for one whose messages may not be stored at all."""
+        with self._changed:
+            self._open = {}
+            self.state = TransactionState.ROLLBACK
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_left or self.state is not TransactionState.UNKNOWN:
+            return  # the block has decided
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except PenstockError as failed:  # the error that is on its way says more
+            log.warning("transaction not rolled back yet, the broker will ask id=%s error=%s", self.id, failed)
+
+    # What the delivery says of halves; any thread.
+
+    def on_stored(self, broker_name: str, first: int, count: int) -> None:
+        """So many halves lie at that broker group, from that offset on."""
+        with self._changed:
+            self._stored.setdefault(broker_name, Ranges()).add(first, count)
+            self._pending -= count
+            self._changed.notify_all()
+
+    def on_given_up(self, count: int, error: PenstockError) -> None:
+        """So many halves are not stored, or it is not known."""
+        with self._changed:
+            self._error = self._error or error
+            self._pending -= count
+            self._changed.notify_all()
+
+    # Inside.
+
+    def _require_open(self) -> None:
+        if self.is_left or self.state is not TransactionState.UNKNOWN:
+            told = "left to the broker's question" if self.is_left else f"ended by a {self.state.value}"
+            raise TransactionEnded(f"transaction {self.id} is {told}: begin another", state=self.state.name)
+
+    def _opened(self, topic: str) -> Accumulator:
+        with self._changed:
+            self._require_open()
+            return self._open.setdefault(topic, Accumulator(self._maker.batch_bytes_max))
+
+    def _with_own(self, encoded: bytes | None) -> bytes:
+        if encoded is None:
+            return self._own
+        if len(encoded) > PROPERTIES_ROOM - ROOM:
+            raise InvalidArgument(
+                f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM - ROOM} are allowed in a transaction"
+            )
+        return self._own + encoded
+
+    def _encoded_tag(self, tag: str | None) -> bytes:
+        encoded = self._tags[tag] = self._with_own(property_bytes(tag, None, None, None))
+        return encoded
+
+    def _take(self, part: Part) -> None:
+        """Count the halves of ``part``: their outcome is waited for."""
+        part.owner = self
+        with self._changed:
+            self._require_open()
+            self._pending += part.count
+
+    def _enqueue(self, topic: str, parts: list[Part]) -> None:
+        for part in parts:
+            part.deadline = time.monotonic() + self._timeout_s
+            self._take(part)
+            self._halves.produce_halves(topic, part, part.deadline)
+
+    def _seal(self, topic: str) -> None:
+        """Send what was produced to ``topic`` and waits here."""
+        with self._sealing:
+            accumulator = self._open.get(topic)
+            if accumulator is None or not len(accumulator):
+                return
+            bodies, properties, keys = accumulator.drain()
+            part = new_part(Kind.PRODUCE, bodies, properties, 0.0)
+            if keys is not None:
+                part.set_hashes(keys)
+            self._enqueue(topic, self._maker.limited(part))
+
+    def _end(self, state: TransactionState, timeout_s: float | None) -> None:
+        check_timeout(timeout_s)
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        with self._deciding:
+            if self.state not in (TransactionState.UNKNOWN, state):
+                raise TransactionEnded(
+                    f"transaction {self.id} was ended by a {self.state.value}: nothing else can be decided any more",
+                    state=self.state.name,
+                )
+            if self.state is TransactionState.UNKNOWN:
+                self._settle(state, deadline)
+            try:
+                self._halves.decide(self._stored, state, max(deadline - time.monotonic(), 0.0))
+            except PenstockError as error:
+                if not error.retryable:
+                    raise
+                told = f"not known to be decided: {state.value} it again, or leave it to check"
+                raise OutcomeUnknown(reworded(error, f"transaction {self.id} is {told}").message) from error
+
+    def _settle(self, state: TransactionState, deadline: float) -> None:
+        """Wait for the halves, then decide: from here on nothing else can be decided."""
+        if state is TransactionState.COMMIT:
+            for topic in list(self._open):
+                self._seal(topic)
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending == 0, max(deadline - time.monotonic(), 0.0))
+            if state is TransactionState.COMMIT and self._pending:
+                raise OutcomeUnknown(
+                    f"transaction {self.id}: {self._pending} messages are not stored yet, nothing is decided: commit "
+                    "it again, or roll it back"
+                )
+            error = self._error if state is TransactionState.COMMIT else None
+            self.state = state if error is None else TransactionState.ROLLBACK
+            self._open = {}
+        if error is not None:
+            try:
+                self._halves.decide(self._stored, self.state, max(deadline - time.monotonic(), 0.0))
+            except PenstockError as failed:
+                log.warning("transaction not rolled back yet, the broker will ask id=%s error=%s", self.id, failed)
+            raise error

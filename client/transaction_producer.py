@@ -1,0 +1,184 @@
+"""The producer for transactions: messages that are seen when it says so, and never without."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from penstock.formats.destination import Half
+from penstock.formats.record.properties import TRANSACTION_ID
+from penstock.proto.errors import InvalidArgument, PenstockError
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK
+
+from .consume.consumer_config import new_client_id
+from .message import Message, SendReceipt
+from .produce.delivery import TopicDelivery
+from .produce.parts import Part
+from .produce.receipts import result_of
+from .producer import CLOSE_TIMEOUT_S, Producer
+from .transact.checks import Check, Checks
+from .transact.ranges import Ranges
+from .transact.sessions import TRANSACTIONS, ProducerSessions
+from .transact.transaction import Transaction, TransactionState
+
+T = TypeVar("T")
+
+ENDED_KNOWN: Final = 10_000
+"""Transactions that have ended, whose outcome is known without asking ``check``."""
+CHECKS_CLOSE_S: Final = 5.0
+_RESOLUTIONS: Final = {TransactionState.COMMIT: COMMIT, TransactionState.ROLLBACK: ROLLBACK}
+
+
+class TransactionProducer(Producer):
+    """A :class:`~penstock.client.Producer` that can also send in transactions; may be shared between threads.
+
+    ``check(message)`` is asked by brokers about messages that nobody has decided, of this producer or of another one
+    of its ``group``, as one that died: it looks up whether what belongs to the message was done, and returns a
+    :class:`~penstock.client.TransactionState`. It is called in a thread of the client, one message at a time. Without
+    it this producer is asked about nothing. Transactions that this producer has decided itself are answered by what it
+    decided, and those that are still under way not at all.
+    """
+
+    def __init__(
+        self, /, nameservers: str | Sequence[str], *, group: str, check: Check | None = None, **settings: Any
+    ) -> None:
+        if check is not None and not callable(check):
+            raise InvalidArgument(f"check must be a function of a message, not {type(check).__name__}")
+        super().__init__(nameservers, group=group, **settings)
+        self.client_id = new_client_id()
+        """What brokers and ``penstock group show`` call it."""
+        self._lock = threading.Lock()  # of the next one
+        self._transactions: OrderedDict[str, Transaction] = OrderedDict()
+        self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
+        self._checks = Checks(check, self._known, self._answer)
+        self._checks.start()
+        self._sessions = ProducerSessions(
+            self._calls, group, self.client_id, answers=check is not None, on_check=self._checks.ask
+        )
+        self._sessions.start()
+
+    def transaction(self, *, timeout_s: float | None = None, check_after_s: float | None = None) -> Transaction:
+        """A new transaction, for ``with``: its end commits, an exception rolls back and goes on.
+
+        ``timeout_s``: of each send and each end, and of the delivery of what is buffered (default: the delivery
+        time-out). ``check_after_s``: brokers ask nobody before it is so old (default: their ``transactionTimeOut``).
+        """
+        self._deliveries.require_open()
+        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
+        made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s)
+        with self._lock:
+            self._transactions[made.id] = made
+            if len(self._transactions) > ENDED_KNOWN:
+                self._forget_some()
+        return made
+
+    def send_in_transaction(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: Sequence[str] | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        *,
+        execute: Callable[[Message], TransactionState],
+        timeout_s: float | None = None,
+        check_after_s: float | None = None,
+    ) -> SendReceipt:
+        """Store one message, call ``execute(message)``, and do as it says: RocketMQ's way.
+
+        With UNKNOWN, and when ``execute`` raises, nothing is decided: brokers ask ``check`` later. The message that it
+        gets has the transaction's id among its properties, as ``__transactionId__``.
+
+        Raises:
+            Refused, Retryable, OutcomeUnknown: the message is not stored, or not known to be; ``execute`` is not
+                called. After it: the end got no answer, or was refused.
+        """
+        made = self.transaction(timeout_s=timeout_s, check_after_s=check_after_s)
+        try:
+            receipt = made.send(topic, body, tag, keys, properties, sharding_key, timeout_s=timeout_s)
+        except BaseException:
+            made.give_up()
+            raise
+        own = {**(properties or {}), TRANSACTION_ID: made.id}
+        try:
+            state = execute(Message(topic, body, tag, keys or (), own, sharding_key))
+        except BaseException:
+            made.leave()
+            raise
+        made.conclude(state)
+        return receipt
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Flush, then stop, as :meth:`~penstock.client.Producer.close`; open transactions are left to ``check``."""
+        self._sessions.close()
+        self._checks.close(min(timeout_s, CHECKS_CLOSE_S))
+        self._at_brokers.shutdown(wait=False, cancel_futures=True)
+        super().close(timeout_s)
+
+    # What transactions ask for.
+
+    def produce_halves(self, topic: str, part: Part, deadline: float) -> None:
+        """See :class:`.transact.transaction.Halves`."""
+        self._hand_on(topic, part, deadline, lambda delivery: delivery.enqueue([part]))
+        self._sender.wake()
+
+    def send_half(self, topic: str, part: Part, deadline: float) -> SendReceipt:
+        """See :class:`.transact.transaction.Halves`."""
+        future = part.futures[0]
+        delivery, batch = self._hand_on(topic, part, deadline, lambda delivery: delivery.start_now(part))
+        if batch is not None:
+            delivery.transmit(batch, wait=True)
+        return result_of(future, topic, deadline)
+
+    def decide(self, halves: Mapping[str, Ranges], state: TransactionState, timeout_s: float) -> None:
+        """See :class:`.transact.transaction.Halves`."""
+        if len(halves) == 1:
+            ((broker_name, ranges),) = halves.items()
+            self._end(broker_name, ranges, state, timeout_s)
+            return
+        ends = [
+            self._at_brokers.submit(self._end, broker_name, ranges, state, timeout_s)
+            for broker_name, ranges in halves.items()
+        ]
+        errors = [error for end in ends if (error := end.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+    def _hand_on(
+        self, topic: str, part: Part, deadline: float, how: Callable[[TopicDelivery], T]
+    ) -> tuple[TopicDelivery, T]:
+        """The delivery that has the part now, and what ``how`` answered."""
+        try:
+            delivery = self._delivery(Half(topic, self.group), deadline)
+            self._hold(delivery, part, deadline)
+            return delivery, how(delivery)
+        except BaseException as error:
+            if part.owner is not None:
+                known = error if isinstance(error, PenstockError) else PenstockError(f"not sent: {error!r}")
+                part.owner.on_given_up(part.count, known)
+            raise
+
+    def _end(
+        self, broker_name: str, halves: Ranges, state: TransactionState, timeout_s: float, *, is_answer: bool = False
+    ) -> None:
+        for request in halves.requests(self.group, _RESOLUTIONS[state], is_answer=is_answer):
+            self._calls.at_master(broker_name, "End", request, timeout_s, service=TRANSACTIONS)
+
+    def _answer(self, broker_name: str, halves: Ranges, state: TransactionState) -> None:
+        self._end(broker_name, halves, state, self.config.send_timeout_s, is_answer=True)
+
+    def _known(self, transaction_id: str) -> TransactionState | None:
+        """What was decided about a transaction here; UNKNOWN while it is under way, None to ask ``check``."""
+        with self._lock:
+            made = self._transactions.get(transaction_id)
+        return None if made is None or made.is_left else made.state
+
+    def _forget_some(self) -> None:
+        """Forget the oldest that have ended; the lock is held."""
+        for transaction_id, made in list(self._transactions.items())[: len(self._transactions) - ENDED_KNOWN + 1]:
+            if made.is_left or made.state is not TransactionState.UNKNOWN:
+                del self._transactions[transaction_id]

@@ -1,0 +1,355 @@
+"""Kernels for transactions: halves, and what becomes of them.
+
+A half is a record of the topic ``names.HALF_TOPIC``, queue 0, whose properties say where it belongs once it is decided:
+
+| Property | Value |
+|---|---|
+| ``TRAN_MSG`` | ``true`` |
+| ``PGROUP`` | the producers' group, any member of which may be asked |
+| ``REAL_TOPIC``, ``REAL_QID`` | the topic and queue of the message |
+| ``CHECK_IMMUNITY_TIME_IN_SECONDS`` | so long nobody is asked; without it the broker's ``transactionTimeOut`` |
+| ``TRANSACTION_CHECK_TIMES`` | of a half that was stored anew: how often somebody was asked |
+| ``TRAN_PREPARED_QUEUE_OFFSET`` | of the same: the queue offset of its first record |
+
+Which halves are decided stands in records of ``names.OP_TOPIC``: tag ``d``, body the halves' queue offsets, a comma
+behind each.
+Source: RocketMQ ``TransactionalMessageBridge``, ``EndTransactionProcessor``; differs: every half that is stored anew
+names its first record, and a committed message has the mark of its batch among its properties.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numba import boolean, int64, void
+
+from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
+from ..intrinsics.memory import (
+    address_of,
+    copy_bytes,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_i8,
+    store_i16,
+    store_i32,
+    store_i64,
+)
+from ..intrinsics.text import find_byte_at
+from .kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
+from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
+from .properties import (
+    CHECK_IMMUNITY_SECONDS,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    PROPERTIES_BYTES_MAX,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+)
+
+
+class HalfStatus(IntEnum):
+    """How :func:`check_halves` ends."""
+
+    OK = 0
+    NO_RECORD = 1
+    OTHER_TOPIC = 2
+    BAD_QUEUE = 3
+    NOT_PREPARED = 4
+    NO_GROUP = 5
+    PROPERTIES_TOO_LARGE = 6
+
+
+class Becomes(IntEnum):
+    """What :func:`restated` makes of halves."""
+
+    COMMITTED = 0  # messages of their topic
+    PARKED = 1  # records for whoever looks after what nobody decides
+    ASKED = 2  # halves again, about which somebody was asked once more
+    RENEWED = 3  # halves again
+
+
+PROPERTIES_GROWTH_MAX = 256
+"""What is added to a record's properties takes less, the mark of its batch included."""
+GROWTH_MAX = PROPERTIES_GROWTH_MAX + 256
+"""By so much a record grows at most: the topic's name may be longer too."""
+_OK, _NO_RECORD, _OTHER_TOPIC, _BAD_QUEUE, _NOT_PREPARED, _NO_GROUP, _TOO_LARGE = map(int, HalfStatus)
+_COMMITTED, _, _ASKED, _RENEWED = map(int, Becomes)
+_BYTES_MAX = PROPERTIES_BYTES_MAX
+_PROPERTIES_MAX = _BYTES_MAX - PROPERTIES_GROWTH_MAX
+_GROUP_MAX = 255
+_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+_COMMIT, _KEPT_FLAGS = SysFlag.TRANSACTION_COMMIT, ~SysFlag.TRANSACTION_MASK
+_COMMA = ord(",")
+
+_TOPIC, _QUEUE, _GROUP = pair_name(REAL_TOPIC), pair_name(REAL_QUEUE_ID), pair_name(PRODUCER_GROUP)
+_TIMES, _FIRST = pair_name(TRANSACTION_CHECK_TIMES), pair_name(PREPARED_QUEUE_OFFSET)
+_IMMUNITY, _KEY = pair_name(CHECK_IMMUNITY_SECONDS), pair_name(UNIQ_KEY)
+_PREPARED = np.frombuffer(f"{TRANSACTION_PREPARED}\x01true".encode(), np.uint8)
+_CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
+_R, _T, _P, _C = map(ord, "RTPC")
+
+
+def name_hash(name: str) -> int:
+    """The 64-bit FNV-1a hash of a name, signed, as the kernels here tell it of groups, topics and keys."""
+    result = int(_FNV_START)
+    for byte in name.encode():
+        result = (result ^ byte) * int(_FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
+    return result - (1 << 64) if result >> 63 else result
+
+
+@kernel((int64,) * 12, int64, int64, int64)
+def _values(address, start, end):
+    """Where values of the properties ``[start, end)`` begin and end, in one pass: of the last pair with each name.
+
+    Real topic, its queue, group, check times, first record's offset; then True for ``TRAN_MSG=true``, and where the
+    immunity's pair begins, 0 without one.
+    """
+    topic, topic_end, queue, queue_end, group, group_end = end, end, end, end, end, end
+    times, times_end, first, first_end, is_prepared, immunity = end, end, end, end, 0, 0
+    while start < end:
+        pair_end = find_byte_at(address, start, end, end, PAIR_END)
+        initial = load_u8(address, start)
+        if initial == _R:
+            if begins_with(address, start, pair_end, _TOPIC):
+                topic, topic_end = start + len(_TOPIC), pair_end
+            elif begins_with(address, start, pair_end, _QUEUE):
+                queue, queue_end = start + len(_QUEUE), pair_end
+        elif initial == _T:
+            if pair_end - start == len(_PREPARED) and begins_with(address, start, pair_end, _PREPARED):
+                is_prepared = 1
+            elif begins_with(address, start, pair_end, _TIMES):
+                times, times_end = start + len(_TIMES), pair_end
+            elif begins_with(address, start, pair_end, _FIRST):
+                first, first_end = start + len(_FIRST), pair_end
+        elif initial == _P and begins_with(address, start, pair_end, _GROUP):
+            group, group_end = start + len(_GROUP), pair_end
+        elif initial == _C and begins_with(address, start, pair_end, _IMMUNITY):
+            immunity = start
+        start = pair_end + 1
+    return (
+        *(topic, topic_end, queue, queue_end, group, group_end),
+        *(times, times_end, first, first_end, is_prepared, immunity),
+    )
+
+
+@kernel(int64, int64, int64, int64)
+def _hash_at(address, start, end):
+    """The hash of the bytes ``[start, end)``; 0 without any."""
+    if start == end:
+        return np.int64(0)
+    result = _FNV_START
+    for at in range(start, end):
+        result = (result ^ np.uint64(load_u8(address, at))) * _FNV_PRIME
+    return np.int64(result)
+
+
+@kernel((int64,) * 2, BYTES, BYTES, int64)
+def check_halves(records, topic, queues):
+    """(HalfStatus, index of the bad record) of records that are to be halves of messages of ``topic``.
+
+    ``queues``: ids below it are legal.
+    """
+    address, position, index = address_of(records), 0, 0
+    while position < len(records):
+        kind, end, _, _, _, _, _, properties, size = measure_at(address, position, len(records))
+        if kind != RECORD:
+            return _NO_RECORD, index
+        if size > _PROPERTIES_MAX:
+            return _TOO_LARGE, index
+        start, stop, queue, queue_end, group, group_end, _, _, first, first_end, is_prepared, _ = _values(
+            address, properties, properties + size
+        )
+        if stop - start != len(topic):
+            return _OTHER_TOPIC, index
+        for i in range(len(topic)):
+            if load_u8(address, start + i) != topic[i]:
+                return _OTHER_TOPIC, index
+        queue_id = number_at(address, queue, queue_end)
+        if queue_id < 0 or queue_id >= queues:
+            return _BAD_QUEUE, index
+        if not is_prepared or first != first_end:
+            return _NOT_PREPARED, index
+        if group == group_end or group_end - group > _GROUP_MAX:
+            return _NO_GROUP, index
+        position = end
+        index += 1
+    return _OK, index
+
+
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_LONGS)
+def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, keys):
+    """What the halves at ``positions`` of ``log`` say of themselves; ``stored`` is -1 for what is no record.
+
+    Store time in ms, ``CHECK_IMMUNITY_TIME_IN_SECONDS``, ``TRANSACTION_CHECK_TIMES`` and
+    ``TRAN_PREPARED_QUEUE_OFFSET`` (-1 without), hashes of group and ``UNIQ_KEY`` (0 without).
+    """
+    address = address_of(log)
+    for i in range(len(positions)):
+        stored[i], immunity[i], times[i], firsts[i], groups[i], keys[i] = -1, -1, -1, -1, 0, 0
+        start, limit = positions[i], positions[i] + sizes[i]
+        if start < 0 or limit > len(log):
+            continue
+        kind, _, store, _, _, _, _, properties, size = measure_at(address, start, limit)
+        if kind != RECORD:
+            continue
+        end = properties + size
+        _, _, _, _, group, group_end, asked, asked_end, first, first_end, _, told = _values(address, properties, end)
+        stored[i] = load_i64(address, store)
+        if told > 0:
+            value, value_end = value_at(address, told, end, _IMMUNITY)
+            immunity[i] = number_at(address, value, value_end)
+        times[i] = number_at(address, asked, asked_end)
+        firsts[i] = number_at(address, first, first_end)
+        groups[i] = _hash_at(address, group, group_end)
+        value, value_end = value_at(address, properties, end, _KEY)
+        keys[i] = _hash_at(address, value, value_end)
+
+
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, OUT_LONGS, OUT_LONGS)
+def homes_of(records, positions, sizes, topics, hashes, groups):
+    """Where the name of each half's real topic begins in ``records`` (-1 without one); hashes of topic and group."""
+    address = address_of(records)
+    for i in range(len(positions)):
+        topics[i], hashes[i], groups[i] = -1, 0, 0
+        kind, _, _, _, _, _, _, properties, size = measure_at(address, positions[i], positions[i] + sizes[i])
+        if kind != RECORD:
+            continue
+        start, end, _, _, group, group_end, _, _, _, _, _, _ = _values(address, properties, properties + size)
+        if start != end:
+            topics[i], hashes[i] = start, _hash_at(address, start, end)
+        groups[i] = _hash_at(address, group, group_end)
+
+
+@kernel(int64, OUT_BYTES, int64, int64)
+def _put_digits(out, at, number):
+    """Write a number; the new end."""
+    digits, rest = 1, number
+    while rest > 9:
+        rest //= 10
+        digits += 1
+    for i in range(digits):
+        store_i8(out, at + digits - 1 - i, 48 + number % 10)
+        number //= 10
+    return at + digits
+
+
+@kernel(int64, OUT_BYTES, int64, BYTES, int64)
+def _put_number(out, at, name, number):
+    """Write a pair with a number; the new end."""
+    copy_bytes(out, at, name, 0, len(name))
+    at = _put_digits(out, at + len(name), number)
+    store_i8(out, at, PAIR_END)
+    return at + 1
+
+
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64, boolean)
+def _copy_properties(out, at, address, start, end, is_renewed):
+    """The properties ``[start, end)`` without the mark, the checksum and what a renewed half says anew; the new end."""
+    if end - start > MARK_BYTES and is_mark(address, start):
+        start = find_byte_at(address, start, end, end, PAIR_END) + 1
+    kept = start  # all from here on to `start` is copied at once
+    while start < end:
+        pair_end = find_byte_at(address, start, end, end, PAIR_END)
+        initial = load_u8(address, start)
+        is_left = initial == _CRC[0] and begins_with(address, start, pair_end, _CRC)
+        if is_renewed and initial == _T:
+            is_left = begins_with(address, start, pair_end, _TIMES) or begins_with(address, start, pair_end, _FIRST)
+        if is_left:
+            copy_bytes(out, at, address, kept, start - kept)
+            at += start - kept
+            kept = pair_end + 1
+        start = pair_end + 1
+    if kept < end:
+        copy_bytes(out, at, address, kept, end - kept)
+        at += end - kept
+        if load_u8(address, end - 1) != PAIR_END:
+            store_i8(out, at, PAIR_END)
+            at += 1
+    return at
+
+
+@kernel(int64, BYTES, LONGS, INTS, int64, BYTES, int64, BYTES, OUT_BYTES)
+def restated(records, positions, sizes, becomes, topic, queues, mark, out):
+    """Write the halves at ``positions`` as records of ``topic`` to ``out``; its new length.
+
+    ``becomes``: a :class:`Becomes`. A renewed half names its first record, which it may be itself, and says how often
+    somebody was asked. ``queues``: of the topic, where the half's own queue counts; 0: all go into queue 0. ``mark``: a
+    property, with its name and both separators, for the first record. -1: ``out`` is too small, some are no records, or
+    what must be said has no room.
+    """
+    at = 0
+    prefix = 1 if len(topic) <= TOPIC_BYTES_MAX_V1 else 2
+    is_committed, is_renewed = becomes == _COMMITTED, becomes in (_ASKED, _RENEWED)
+    for i in range(len(positions)):
+        start, end = positions[i], positions[i] + sizes[i]
+        if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
+            return np.int64(-1)
+        record = address_of(records) + start
+        kind, _, _, body, body_size, _, _, properties, size = measure_at(record, 0, sizes[i])
+        if kind != RECORD or size + PROPERTIES_GROWTH_MAX > _BYTES_MAX:
+            return np.int64(-1)
+        properties_end = properties + size
+        _, _, queue, queue_end, _, _, asked, asked_end, origin, origin_end, _, _ = _values(
+            record, properties, properties_end
+        )
+        queue_id = max(number_at(record, queue, queue_end), np.int64(0)) % queues if queues > 0 else np.int64(0)
+        fixed = body + body_size
+        copy_bytes(out, at, record, 0, fixed)
+        store_i32(out, at + 4, MAGIC_V1 if prefix == 1 else MAGIC_V2)
+        store_i32(out, at + 12, queue_id)
+        store_i32(out, at + 36, load_i32(record, 36) & _KEPT_FLAGS | (_COMMIT if is_committed else 0))
+        store_i64(out, at + body - 12, load_i64(record, 28) if is_committed else np.int64(0))
+        behind = at + fixed
+        if prefix == 1:
+            store_i8(out, behind, len(topic))
+        else:
+            store_i16(out, behind, len(topic))
+        behind += prefix
+        copy_bytes(out, behind, topic, 0, len(topic))
+        first = behind + len(topic) + 2
+        behind = first
+        if i == 0:
+            copy_bytes(out, behind, mark, 0, len(mark))
+            behind += len(mark)
+        behind = _copy_properties(out, behind, record, properties, properties_end, is_renewed)
+        if is_renewed:
+            times = max(number_at(record, asked, asked_end), np.int64(0)) + (1 if becomes == _ASKED else 0)
+            if times > 0:
+                behind = _put_number(out, behind, _TIMES, times)
+            first_offset = number_at(record, origin, origin_end)
+            behind = _put_number(out, behind, _FIRST, first_offset if first_offset >= 0 else load_i64(record, 20))
+        store_i16(out, first - 2, behind - first)
+        store_i32(out, at, behind - at)
+        at = behind
+    return np.int64(at)
+
+
+@kernel(int64, LONGS, OUT_BYTES)
+def write_offsets(offsets, out):
+    """Write the body of an op to ``out``, 20 bytes for each at most; its length."""
+    at = np.int64(0)
+    for offset in offsets:
+        at = _put_digits(out, at, offset)
+        store_i8(out, at, _COMMA)
+        at += 1
+    return at
+
+
+@kernel(int64, BYTES, OUT_LONGS)
+def read_offsets(body, offsets):
+    """The offsets in the body of an op; how many. What is no number is passed over."""
+    address, start, count = address_of(body), 0, 0
+    while start < len(body) and count < len(offsets):
+        end = find_byte_at(address, start, len(body), len(body), _COMMA)
+        number = number_at(address, start, end)
+        if number >= 0:
+            offsets[count] = number
+            count += 1
+        start = end + 1
+    return np.int64(count)

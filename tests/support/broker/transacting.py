@@ -1,0 +1,144 @@
+"""A broker with halves: what a producer in transactions sends it, and what becomes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.broker.features.transactions.transactions import Transactions
+from penstock.formats.columns import Column
+from penstock.formats.destination import Half
+from penstock.formats.record.batch import encode_messages, producer_mark
+from penstock.formats.record.layout import Record
+from penstock.formats.record.properties import encode_properties
+from penstock.proto import frames, names
+from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
+from penstock.proto.wire.transactions_pb2 import (
+    UNRESOLVED,
+    EndRequest,
+    HalfRange,
+    ProducerEvent,
+    ProducerRequest,
+)
+from penstock.runtime.clock import SystemClock
+from tests.support.broker.kit import Kit
+from tests.support.broker.requests import BORN
+from tests.support.broker.stores import read
+from tests.support.clock import ManualClock
+
+START = 1_700_000_000_000
+
+
+SEQUENCES = itertools.count(1)
+
+
+def half_batch(
+    bodies: Sequence[bytes],
+    topic: str = "orders",
+    queue_id: int = 1,
+    group: str = "payments",
+    properties: dict[str, str] | None = None,
+) -> bytes:
+    """A framed append of halves, as a producer makes it."""
+    destination, sequence = Half(topic, group), next(SEQUENCES)
+    own = Column.of([encode_properties(properties or {})] * len(bodies))
+    strings, queue_ids = destination.place(own, np.full(len(bodies), queue_id, np.int32))
+    mark = producer_mark(99, 0, 0, sequence, len(bodies))
+    records = encode_messages(
+        names.HALF_TOPIC, bodies, list(strings), queue_ids, born_host=BORN, mark=mark, born_timestamp_ms=START
+    )
+    header = {"producer_id": 99, "sequence": sequence, "count": len(bodies)}
+    return frames.pack(AppendHeader(topic=topic, **header, **destination.flags), records)
+
+
+class Node(Kit):
+    """A broker with a topic ``orders`` of four queues, and a clock that stands still."""
+
+    manual: ManualClock
+
+    def __init__(self, root: Path | None = None, *, manual: ManualClock | None = None, **settings: Any) -> None:
+        self.manual = manual or ManualClock(START)
+        super().__init__(root, clock=self.manual, **settings)
+        self.transactions.producers._clock = SystemClock()  # no session is silent because the test's clock moves
+        self.asked: list[ProducerEvent.Check] = []
+        self._sessions: list[asyncio.Task[None]] = []
+
+    @classmethod
+    def after(cls, before: Node, **settings: Any) -> Node:
+        """The broker that goes on with the other's log, and has nothing else of it."""
+        return cls.restarted(before, manual=before.manual, **settings)  # type: ignore[return-value]
+
+    @property
+    def transactions(self) -> Transactions:
+        return self[Transactions]
+
+    async def halves(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> AppendReceipt:
+        receipt = await self.append_bytes(half_batch(bodies, **settings))
+        self.settle()
+        return receipt
+
+    async def end(self, resolution: int, *ranges: tuple[int, int], group: str = "payments") -> list[tuple[int, int]]:
+        halves = [HalfRange(offset=offset, count=count) for offset, count in ranges]
+        request = EndRequest(group=group, halves=halves, resolution=resolution)  # type: ignore[arg-type]
+        reply = await self.transactions.end(request)
+        self.settle()
+        return [(each.state, each.count) for each in reply.states]
+
+    async def states(self, *ranges: tuple[int, int]) -> list[tuple[int, int]]:
+        return await self.end(UNRESOLVED, *ranges)
+
+    async def pass_s(self, seconds: float) -> None:
+        self.manual.advance(seconds)
+        await self.transactions.turn()
+        self.settle()
+        await self.transactions.turn()
+        self.settle()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    def settle(self) -> None:
+        self.confirm()
+        self.dispatch()
+
+    def records(self, topic: str, queue_id: int = 0) -> list[Record]:
+        self.settle()
+        return read(self.store, topic, queue_id)
+
+    async def join(self, group: str = "payments", client_id: str = "c", *, answers: bool = True) -> asyncio.Task[None]:
+        """A producer that notes what it is asked."""
+
+        async def requests() -> Any:
+            yield ProducerRequest(join=ProducerRequest.Join(group=group, client_id=client_id, answers=answers))
+            await asyncio.Event().wait()
+
+        async def session() -> None:
+            async for event in self.transactions.producers.serve(requests(), None):
+                if event.WhichOneof("event") == "check":
+                    self.asked.append(event.check)
+
+        task = asyncio.create_task(session())
+        while not any(each.client_id == client_id for each in self.transactions.producers.members(group)):  # noqa: ASYNC110  a turn or two
+            await asyncio.sleep(0)
+        return task
+
+
+def opened(**settings: Any) -> Node:
+    node = Node(**settings)
+    node.add_topic()
+    return node
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+GOLD_SIZES = {"segment_bytes": 1 << 16, "consume_queue_bytes": 800, "index_slots": 100, "index_entries": 400}
+
+
+GOLD_AT = 1_796_000_000_000  # some time after it was written

@@ -1,0 +1,331 @@
+"""Transactions on a real store: what is decided once is decided, whoever is interrupted and whoever goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.core.tables.topics import Topic
+from penstock.broker.features.transactions.ops import read_op
+from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.properties import decode_properties
+from penstock.proto import names
+from penstock.proto.errors import (
+    CorruptBatch,
+    DiskFull,
+    Forbidden,
+    InvalidArgument,
+    MessageNotFound,
+    NotMaster,
+    PenstockError,
+    TopicNotFound,
+    TransactionEnded,
+)
+from penstock.proto.wire.transactions_pb2 import (
+    COMMIT,
+    COMMITTED,
+    OPEN,
+    ROLLBACK,
+    ROLLED_BACK,
+)
+from tests.support import golden
+from tests.support.broker.kit import in_loop
+from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, ended, opened
+from tests.support.clock import ManualClock
+
+
+@in_loop
+async def test_a_half_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back() -> None:
+    node = opened()
+    await node.halves([b"a", b"b", b"c"])
+    assert node.bodies() == []
+    assert await node.end(COMMIT, (0, 1), (2, 1)) == [(OPEN, 2)]
+    assert await node.end(ROLLBACK, (1, 1)) == [(OPEN, 1)]
+    assert node.bodies() == [b"a", b"c"]
+    assert [record.queue_id for record in node.records("orders", 1)] == [1, 1]
+
+
+@in_loop
+async def test_committed_messages_and_ops_have_rocketmqs_form() -> None:
+    node = opened()
+    await node.halves([b"a", b"b"], properties={"TAGS": "paid", "UNIQ_KEY": "k"})
+    await node.end(COMMIT, (0, 2))
+    halves, messages = node.records(names.HALF_TOPIC), node.records("orders", 1)
+    assert [message.sys_flag & SysFlag.TRANSACTION_MASK for message in messages] == [SysFlag.TRANSACTION_COMMIT] * 2
+    assert [message.prepared_transaction_offset for message in messages] == [half.physical_offset for half in halves]
+    assert all(half.sys_flag & SysFlag.TRANSACTION_MASK == 0 for half in halves)
+    told = decode_properties(messages[1].properties)
+    assert told == {
+        "TAGS": "paid",
+        "UNIQ_KEY": "k",
+        "TRAN_MSG": "true",
+        "PGROUP": "payments",
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "1",
+    }
+    (op,) = node.records(names.OP_TOPIC)
+    assert (op.body, decode_properties(op.properties)["TAGS"]) == (b"0,1,", "d")
+
+
+@in_loop
+async def test_an_end_that_is_repeated_decides_nothing_again() -> None:
+    node = opened()
+    await node.halves([b"a", b"b"])
+    await node.end(COMMIT, (0, 1))
+    before = node.store.end_offset
+    assert await node.end(COMMIT, (0, 1)) == [(COMMITTED, 1)]
+    await node.end(ROLLBACK, (1, 1))
+    end = node.store.end_offset
+    assert end > before
+    assert await node.end(ROLLBACK, (1, 1)) == [(ROLLED_BACK, 1)]
+    assert await node.states((0, 2)) == [(COMMITTED, 1), (ROLLED_BACK, 1)]
+    assert node.store.end_offset == end
+    assert node.bodies() == [b"a"]
+
+
+@in_loop
+async def test_an_end_that_contradicts_an_earlier_one_is_refused_whole() -> None:
+    node = opened()
+    await node.halves([b"a", b"b", b"c"])
+    await node.end(ROLLBACK, (1, 1))
+    with pytest.raises(TransactionEnded, match="half at 1 is rolled back; nothing was decided") as refused:
+        await node.end(COMMIT, (0, 3))
+    assert refused.value.details["state"] == "ROLLED_BACK"
+    assert await node.states((0, 3)) == [(OPEN, 1), (ROLLED_BACK, 1), (OPEN, 1)]
+    await node.end(COMMIT, (0, 1))
+    with pytest.raises(TransactionEnded, match="half at 0 is committed"):
+        await node.end(ROLLBACK, (0, 1))
+    assert node.bodies() == [b"a"]
+
+
+@in_loop
+async def test_what_is_no_half_of_the_group_is_refused_by_name() -> None:
+    node = opened()
+    await node.halves([b"a"])
+    with pytest.raises(MessageNotFound, match="no half at 5, the last one is at 0"):
+        await node.end(COMMIT, (5, 1))
+    with pytest.raises(MessageNotFound, match="half at 0 is of another producer group"):
+        await node.end(COMMIT, (0, 1), group="others")
+    for ranges in ([], [(0, 0)], [(3, 2), (4, 1)], [(-1, 1)], [(0, 1 << 20)]):
+        with pytest.raises(InvalidArgument):
+            await node.end(COMMIT, *ranges)
+    assert await node.states((0, 1)) == [(OPEN, 1)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"queue_id": 4}, "bad queue"),
+        ({"properties": {"TRAN_PREPARED_QUEUE_OFFSET": "3"}}, "not prepared"),
+    ],
+)
+def test_records_that_are_no_halves_are_refused(settings: dict[str, Any], match: str) -> None:
+    @in_loop
+    async def check() -> None:
+        node = opened()
+        with pytest.raises(CorruptBatch, match=match):
+            await node.halves([b"a"], **settings)
+        assert node.records(names.HALF_TOPIC) == []
+
+    check()
+
+
+@in_loop
+async def test_halves_are_refused_where_the_configuration_says_so() -> None:
+    node = opened(rejectTransactionMessage="true")
+    with pytest.raises(Forbidden, match="rejectTransactionMessage"):
+        await node.halves()
+
+
+@in_loop
+async def test_one_end_commits_messages_of_many_topics_and_queues() -> None:
+    node = opened()
+    node.put_topic(Topic("bills", 2, 2, 6))
+    await node.halves([b"o%d" % number for number in range(3)])
+    await node.halves([b"b%d" % number for number in range(2)], topic="bills", queue_id=0)
+    await node.halves([b"p"], queue_id=3)
+    await node.end(COMMIT, (0, 6))
+    assert node.bodies() == [b"o0", b"o1", b"o2", b"p"]
+    assert node.bodies("bills", 2) == [b"b0", b"b1"]
+    assert len(node.records(names.OP_TOPIC)) == 1
+
+
+@in_loop
+async def test_a_message_whose_topic_is_gone_cannot_be_committed_and_can_be_rolled_back() -> None:
+    node = opened()
+    node.put_topic(Topic("bills", 2, 2, 6))
+    await node.halves([b"b"], topic="bills", queue_id=0)
+    node.delete_topic("bills")
+    node.settle()
+    with pytest.raises(TopicNotFound, match="bills, which is not there any more"):
+        await node.end(COMMIT, (0, 1))
+    await node.end(ROLLBACK, (0, 1))
+
+
+@in_loop
+async def test_states_are_known_to_a_broker_that_begins_with_the_log_alone() -> None:
+    node = opened()
+    await node.halves([b"%d" % number for number in range(6)])
+    await node.end(COMMIT, (1, 2))
+    await node.end(ROLLBACK, (4, 1))
+    again = Node.after(node)
+    assert await again.states((0, 6)) == [(OPEN, 1), (COMMITTED, 2), (OPEN, 1), (ROLLED_BACK, 1), (OPEN, 1)]
+    assert await again.end(COMMIT, (1, 2)) == [(COMMITTED, 2)]
+    await again.end(COMMIT, (0, 1), (3, 1))
+    assert sorted(again.bodies()) == [b"0", b"1", b"2", b"3"]
+
+
+@in_loop
+async def test_what_an_op_decided_is_posted_by_whoever_goes_on() -> None:
+    """The op is in the log and what follows from it is not, as after a crash between the two."""
+    node = opened()
+    node.put_topic(Topic("bills", 2, 2, 6))
+    await node.halves([b"a", b"b"])
+    await node.halves([b"c"], topic="bills", queue_id=0)
+    journal = node.journal
+    append = journal.append
+
+    def failing(target: Any, *rest: Any, **more: Any) -> Any:
+        if target.topic == "bills":
+            raise DiskFull("no space")
+        return append(target, *rest, **more)
+
+    journal.append = failing  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node.end(COMMIT, (0, 3))
+    node.settle()
+    assert (node.bodies(), node.bodies("bills", 2)) == ([b"a", b"b"], [])
+    for _ in range(2):
+        node = Node.after(node)
+        assert await node.end(COMMIT, (0, 3)) == [(COMMITTED, 3)]
+        assert (node.bodies(), node.bodies("bills", 2)) == ([b"a", b"b"], [b"c"])
+
+
+@in_loop
+async def test_a_full_disk_between_op_and_message_is_made_good_by_the_same_master() -> None:
+    node = opened()
+    await node.halves([b"a"])
+    journal = node.journal
+    append, failures = journal.append, [True]
+
+    def failing(target: Any, *rest: Any, **more: Any) -> Any:
+        if target.topic == "orders" and failures.pop():
+            raise DiskFull("no space")
+        return append(target, *rest, **more)
+
+    journal.append = failing  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node.end(COMMIT, (0, 1))
+    journal.append = append  # type: ignore[method-assign]
+    assert await node.end(COMMIT, (0, 1)) == [(COMMITTED, 1)] or node.bodies() == [b"a"]
+    await node.pass_s(0)
+    assert node.bodies() == [b"a"]
+
+
+@in_loop
+async def test_how_far_halves_are_done_with_is_recorded_for_rocketmq_and_for_slaves() -> None:
+    node = opened()
+    await node.halves([b"a", b"b", b"c"])
+    await node.end(COMMIT, (0, 2))
+    await node.pass_s(6)
+    committed = node.tables.offsets.get
+    assert committed(names.TRANSACTIONS_GROUP, names.HALF_TOPIC, 0) == 2
+    assert committed(names.TRANSACTIONS_GROUP, names.OP_TOPIC, 0) == 1
+    slave = Node.after(node, master=False)
+    (hold,) = slave.transactions.holds()
+    assert hold.offset == node.records(names.HALF_TOPIC)[2].physical_offset
+
+
+@in_loop
+async def test_an_op_that_is_settled_is_not_carried_out_again_though_its_marks_are_forgotten() -> None:
+    node = opened()
+    await node.halves([b"a"])
+    await node.end(COMMIT, (0, 1))
+    await node.pass_s(6)
+    again = Node.after(node)
+    again.tables.producers._lanes.clear()
+    assert await again.end(COMMIT, (0, 1)) == [(COMMITTED, 1)]
+    assert again.bodies() == [b"a"]
+
+
+@in_loop
+async def test_a_broker_that_is_no_master_decides_nothing() -> None:
+    node = opened()
+    await node.halves([b"a"])
+    node.change_role(master=False)
+    with pytest.raises(NotMaster):
+        await node.end(COMMIT, (0, 1))
+    node.change_role(master=True)
+    await node.end(COMMIT, (0, 1))
+    assert node.bodies() == [b"a"]
+
+
+@in_loop
+async def test_ends_at_the_same_time_decide_once() -> None:
+    node = opened()
+    await node.halves([b"%d" % number for number in range(50)])
+    found = await asyncio.gather(
+        *(node.end(COMMIT, (0, 50)) for _ in range(4)), node.end(ROLLBACK, (10, 5)), return_exceptions=True
+    )
+    assert sum(isinstance(each, PenstockError) for each in found) <= 4
+    bodies = node.bodies()
+    assert len(bodies) == len(set(bodies))
+    assert len(bodies) in (50, 0) or await node.states((10, 5)) == [(ROLLED_BACK, 5)]
+
+
+@in_loop
+async def test_a_large_transaction_is_decided_in_several_ops() -> None:
+    node = opened()
+    for _ in range(8):
+        await node.halves([b"x"] * 600)
+    await node.end(COMMIT, (0, 4800))
+    assert len(node.bodies()) == 4800
+    ops = [read_op(record) for record in node.records(names.OP_TOPIC)]
+    assert [[(each.letter, len(each.offsets)) for each in op] for op in ops] == [[("C", 4096)], [("C", 704)]]
+
+
+@in_loop
+async def test_metrics_count_what_was_decided() -> None:
+    node = opened()
+    task = await node.join()
+    await node.halves([b"a", b"b", b"c"])
+    await node.end(COMMIT, (0, 1))
+    await node.end(ROLLBACK, (1, 1))
+    await node.pass_s(7)
+    metrics = node.metrics()
+    assert metrics["penstock_transactions_open", ""] == 1
+    assert metrics["penstock_transactions_ended_total", "committed"] == 1
+    assert metrics["penstock_transactions_ended_total", "rolled_back"] == 1
+    assert metrics["penstock_transaction_checks_total", ""] == 1
+    assert metrics["penstock_producers", ""] == 1
+    await ended(task)
+
+
+@in_loop
+async def test_open_halves_of_a_store_of_rocketmq_are_asked_about_and_decided() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = golden.unpack("normal", Path(directory) / "store")
+        node = Node(root, manual=ManualClock(GOLD_AT), sizes=GOLD_SIZES, maxMessageSize=32 << 10)
+        before = len(node.records("GoldTx", 0))
+        task = await node.join("GoldTxProducer")
+        await node.pass_s(0)
+        (check,) = node.asked
+        keys = [decode_properties(each.properties)["KEYS"] for each in RecordBatch(check.records)]
+        assert sorted(keys) == ["tx-left-1", "tx-left-2"]
+        assert list(check.times) == [15, 15]
+        first, second = check.offsets
+        await node.end(COMMIT, (first, 1), group="GoldTxProducer")
+        await node.end(ROLLBACK, (second, 1), group="GoldTxProducer")
+        (message,) = node.records("GoldTx", 0)[before:]
+        assert decode_properties(message.properties)["KEYS"] == keys[0]
+        with pytest.raises(TransactionEnded, match="so long ago"):
+            await node.end(COMMIT, (0, 1), group="GoldTxProducer")
+        await node.pass_s(1000)
+        assert len(node.asked) == 1
+        await ended(task)
+        node.close()
