@@ -42,7 +42,8 @@ class Plainly:
             )
             for each in fields
         ]
-        self.invoked, self.sends, received, self.read, looks = ([row for row in rows if row.op == op] for op in Op)
+        ops = (Op.INVOKE, Op.SEND, Op.RECEIVE, Op.READ, Op.POSITION)
+        self.invoked, self.sends, received, self.read, looks = ([row for row in rows if row.op == op] for op in ops)
         self.sent = [row for row in self.sends if row.outcome == Outcome.OK]
         self.received = sorted(received, key=lambda row: row.end_ns)
         self.looks = sorted(looks, key=lambda row: row.end_ns)
