@@ -244,7 +244,7 @@ class Producer:
         accumulator = self._open.get(topic)
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
-        if queue is not selector:  # both None nearly always, and never the same else: one comparison
+        if queue is not None or selector is not None:
             message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
             encoded = property_bytes(tag, keys, properties, sharding_key)
             place = self._choices.place(topic, queue, selector, message)

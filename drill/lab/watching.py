@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Sample:
     pid: int = 0
 
 
-class _Watcher:
+class _Watcher(ABC):
     """Looks again and again, in a thread of its own."""
 
     def __init__(self, name: str) -> None:
@@ -66,9 +67,9 @@ class _Watcher:
         if self._thread.is_alive():
             self._thread.join()
 
+    @abstractmethod
     def _watch(self) -> None:
         """Look until :attr:`_done` is set."""
-        raise NotImplementedError
 
 
 class RoleWatcher(_Watcher):

@@ -71,7 +71,7 @@ def op_record(stretches: list[Stretch], host: Host) -> bytes:
 
 
 def read_op(record: Record) -> list[Stretch]:
-    """What an op says; nothing of a record that is none."""
+    """What an op says; empty for a record that says nothing of halves."""
     from penstock.formats.record.halves import read_offsets
 
     properties = decode_properties(record.properties)

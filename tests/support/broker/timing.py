@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later.later import Later
 from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import names
+from penstock.proto.errors import DiskFull
 from tests.support.broker.kit import Kit
 from tests.support.broker.stores import batch, read
 from tests.support.clock import ManualClock
@@ -50,6 +53,19 @@ class Node(Kit):
         self.manual.advance(seconds)
         await self.timers.turn()
         self.dispatch()
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Every append fails in the block, for want of space."""
+
+        def failing(topic: str, records: Any, **settings: Any) -> Any:
+            raise DiskFull("no space")
+
+        append, self.store.append = self.store.append, failing  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.store.append = append  # type: ignore[method-assign]
 
     def dispatch(self) -> None:
         self.confirm()

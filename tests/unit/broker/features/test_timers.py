@@ -209,15 +209,8 @@ def test_a_run_that_cannot_be_recorded_is_begun_again(node: Node) -> None:
     @in_loop
     async def run() -> None:
         node.later([b"a", b"b"], [1, 100])
-        append = node.store.append
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            raise DiskFull("no space")
-
-        node.store.append = failing  # type: ignore[method-assign]
-        with pytest.raises(DiskFull):
+        with node.full_disk(), pytest.raises(DiskFull):
             await node.turn(5)
-        node.store.append = append  # type: ignore[method-assign]
         await node.turn()
         assert node.delivered() == [b"a"]
 
@@ -253,15 +246,8 @@ def test_a_failed_append_is_made_good_by_the_same_broker(node: Node) -> None:
     @in_loop
     async def run() -> None:
         node.later([b"a"], [1])
-        append = node.store.append
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            raise DiskFull("no space")
-
-        node.store.append = failing  # type: ignore[method-assign]
-        with pytest.raises(DiskFull):
+        with node.full_disk(), pytest.raises(DiskFull):
             await node.turn(5)
-        node.store.append = append  # type: ignore[method-assign]
         await node.turn()
         assert node.delivered() == [b"a"]
 
