@@ -64,11 +64,16 @@ class Core:
     async def shown(self) -> None:
         """Return when all that a master's tables say is acknowledged: nobody is shown what may vanish with this master.
 
+        A master without the replicas that inSyncReplicas demands shows what it knows, since nothing would be confirmed
+        while they are away, and the group would be without offsets as long. What vanishes then are commits whose
+        callers were told that they are not safe: messages come again.
+
         Raises:
             NotCurrent: disk or replicas did not confirm it in time.
         """
         journal = self.events.journal
-        if journal is not None and self.store.confirm_offset < journal.state_end:
+        is_alone = self.role.is_acting and not self.role.can_acknowledge()
+        if journal is not None and not is_alone and self.store.confirm_offset < journal.state_end:
             try:
                 await self.acknowledgements.safe(journal.state_end, "the newest change")
             except OutcomeUnknown as error:

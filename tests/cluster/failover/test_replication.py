@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.proto.errors import OutcomeUnknown
+from tests.support.client.calls import BrokerCalls
 from tests.support.client.traffic import commit_offsets, committed_offsets, create_topic, missing, read_all, writing
 from tests.support.cluster.cluster import BrokerNode, Cluster, cluster, wait_replicated
 from tests.support.waiting import wait_until
@@ -84,6 +86,20 @@ def test_a_synchronous_master_refuses_by_name_while_its_slave_is_gone(shard: Clu
     assert set(history.refused) == {"NotEnoughReplicas"}
     assert_same_logs(master, slave)
     assert missing(history, read_all(master.address)) == []
+
+
+@sync
+def test_groups_old_and_new_go_on_reading_while_the_slave_is_gone(shard: Cluster) -> None:
+    master, slave = shard.broker("a", 0), shard.broker("a", 1)
+    with writing(master.address) as writer:
+        writer.wait_acknowledged(200)
+    commit_offsets(master.address, "billing", {0: 5})
+    slave.kill()
+    with pytest.raises(OutcomeUnknown, match="FLUSH_SLAVE_TIMEOUT"):
+        commit_offsets(master.address, "billing", {0: 7})
+    wait_until(lambda: committed_offsets(master.address, "billing") == {0: 7}, what="what an old group begins at")
+    with BrokerCalls(master.address) as broker:
+        assert broker.committed("audit", "orders") == {}
 
 
 @sync

@@ -264,7 +264,12 @@ async def test_commits_and_groups_are_answered_and_shown_when_replicas_have_conf
         await consume.put_group(GroupConfig(group="other", consume_enable=True))
     with pytest.raises(OutcomeUnknown, match="deletion of group other"):
         await consume.delete_group("other")
-    parts.role.confirms = True
+    parts.role.enough = False  # nothing would be confirmed while the replicas are away, and consumers go on reading
+    assert (await query(asked)).offsets[0].offsets == [7]
+    parts.role.is_acting = False  # nor would another master's have been seen
+    with pytest.raises(NotCurrent, match="cannot be shown"):
+        await query(asked)
+    parts.role.enough = parts.role.is_acting = parts.role.confirms = True
     assert await commit(parts, 7) == []
     assert (await query(asked)).offsets[0].offsets == [7]
 
