@@ -112,10 +112,10 @@ class Dispatcher:
 
     def dispatch_slice(self) -> bool:
         """Dispatch one slice. True if there was one."""
-        before = self._store.dispatched_offset
+        before, is_awaited = self._store.dispatched_offset, any(self.watchers)
         result = self._store.dispatch(SLICE_BYTES)
         arrivals: Arrivals = {}
-        if result.arrived and any(self.watchers):
+        if result.arrived and is_awaited:
             for topic, queue_id, _ in result.arrived:
                 arrivals.setdefault(topic, set()).add(queue_id)
         self._tables.take(result)
