@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 1 << 18
 SLICE_COUNT: Final = 256
 """What is read at once, before others have their turn."""
+AT_ONCE_COUNT: Final = 16
+"""So many that have just been dispatched are pushed there and then."""
 LOOK_BACK_MAX: Final = 1 << 20
 """Replies of all clients that are looked through for one that listens anew: those before are not sent to it."""
 
@@ -60,8 +62,13 @@ class Pusher:
 
     def on_arrived(self, arrivals: Arrivals) -> None:
         """See :class:`~...core.dispatch.Watcher`."""
-        if self.topic in arrivals:
+        if self.topic not in arrivals or not self.listeners.by_hash:
+            return
+        start, end = self._new()
+        if end - start > AT_ONCE_COUNT:
             self.poke()
+        elif end > start:  # what has just come is in memory: no other task need bring it
+            self._hand_out(start, self._read(start, end))
 
     def poke(self) -> None:
         """There may be something to push."""
@@ -119,13 +126,21 @@ class Pusher:
 
     async def _push_new(self, journal: Journal) -> bool:
         """Push a slice to everybody who is not behind. True if there may be more."""
+        start, end = self._new()
+        if start >= end or not await self._bring(journal, start, end):
+            return False
+        if start == self._next:
+            self._hand_out(start, self._read(start, end))
+        return True
+
+    def _new(self) -> tuple[int, int]:
+        """[first, end) of what nobody has got yet."""
         low, high = self._range()
-        start = self._next = low if self._next > high else max(self._next, low)  # a topic made anew begins again
-        if start >= high:
-            return False
-        found = await self._read(journal, start, high)
-        if found is None:
-            return False
+        self._next = low if self._next > high else max(self._next, low)  # a topic made anew begins again
+        return self._next, high
+
+    def _hand_out(self, start: int, found: ReadResult) -> None:
+        """Give everybody who is not behind what is his of a slice, which begins at ``start``."""
         self._next = found.next_offset
         for client, records, count in self._by_client(found):
             listener = self.listeners.by_hash.get(client)
@@ -140,7 +155,6 @@ class Pusher:
                 self._set_behind(listener, start)
                 self.postponed += count
                 log.warning("client reads its replies too slowly client=%s offset=%d", listener.client_id, start)
-        return True
 
     async def _push_old(self, journal: Journal, listener: Listener, behind: int) -> bool:
         """Push a slice to one that is behind. True if it gets on."""
@@ -150,11 +164,11 @@ class Pusher:
         if start >= end:
             listener.behind = None
             return True
-        found = await self._read(journal, start, end)
-        if found is None or listener.is_over:
+        if not await self._bring(journal, start, end) or listener.is_over:
             return False
         if listener.behind != behind:
             return True  # it looks further back meanwhile
+        found = self._read(start, end)
         wanted = name_hash(listener.client_id)
         for client, records, count in self._by_client(found):
             if client == wanted:
@@ -163,20 +177,21 @@ class Pusher:
         listener.behind = found.next_offset if found.next_offset < self._next else None
         return True
 
-    async def _read(self, journal: Journal, start: int, end: int) -> ReadResult | None:
-        """Records from ``start`` on, none from ``end`` on; None if the mastership is over."""
+    async def _bring(self, journal: Journal, start: int, end: int) -> bool:
+        """Have what is to be read in memory. Returns False if the mastership is over."""
         from ...store.absent import bring  # loads the kernels
 
-        reader, count = self._store.reader, min(end - start, SLICE_COUNT)
-        entries = reader.absent_entries(self.topic, 0, start, count)
+        entries = self._store.reader.absent_entries(self.topic, 0, start, min(end - start, SLICE_COUNT))
         if entries:
             await asyncio.to_thread(lambda: [each.bring() for each in entries])
-        absent = reader.absent(self.topic, 0, start, SLICE_BYTES)
-        if absent:
-            await asyncio.to_thread(bring, absent)
-        if journal.is_over:
-            return None
-        return reader.read(self.topic, 0, start, SLICE_BYTES, max_count=count)
+        records = self._store.reader.absent(self.topic, 0, start, SLICE_BYTES)
+        if records:
+            await asyncio.to_thread(bring, records)
+        return not journal.is_over
+
+    def _read(self, start: int, end: int) -> ReadResult:
+        """Records from ``start`` on, none from ``end`` on."""
+        return self._store.reader.read(self.topic, 0, start, SLICE_BYTES, max_count=min(end - start, SLICE_COUNT))
 
     @staticmethod
     def _by_client(found: ReadResult) -> Iterator[tuple[int, Callable[[], bytes], int]]:
