@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -40,7 +41,7 @@ class Request:
         self.position = -1  # in the log of its broker group, once it is known to be stored
         self._requests = requests
         self._topic = topic
-        self._ttl_ms = int(timeout_s * 1000)
+        self._ttl_ms = math.ceil(timeout_s * 1000)
 
     @property
     def left_s(self) -> float:
