@@ -15,6 +15,7 @@ from .lookups import lookups
 from .request_reply import request_reply
 from .rig import Rig
 from .runner import RATIO, Case, Figures, Turns, alone
+from .transactions import transactions
 
 KIB = 1024
 SMALL = 100
@@ -148,6 +149,7 @@ CASES: dict[str, Case] = {
             alone(_many_queues),
             floors={f"1000{RATIO}8": 0.8, f"10000{RATIO}8": 0.8},
         ),
+        Case("transactions", "messages of 100 B in transactions, against plain ones", alone(transactions)),
         Case(
             "memory",
             "a broker's memory besides mapped pages, highest sample while 1 KiB messages are produced and consumed",
