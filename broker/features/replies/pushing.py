@@ -58,7 +58,7 @@ class Pusher:
 
     def expect(self) -> None:
         """A reply is about to be appended: as soon as it can be read, it is wanted."""
-        self._newest = self._store.end_offset
+        self._newest = self._store.appended_offset
 
     def on_arrived(self, arrivals: Arrivals) -> None:
         """See :class:`~...core.dispatch.Watcher`."""
@@ -78,6 +78,7 @@ class Pusher:
         """The broker has become master, or slave (None)."""
         self._journal = journal
         self._next = self._range()[1]
+        self._newest = self._store.appended_offset - 1  # of the last master's, some may not be readable yet
 
     def pass_over(self) -> None:
         """Count what came while nobody listened."""

@@ -225,6 +225,22 @@ async def test_the_next_master_pushes_what_the_last_one_has_stored() -> None:
 
 
 @in_loop
+async def test_the_next_master_pushes_what_is_confirmed_only_after_somebody_listens() -> None:
+    node = opened(holds=True)
+    node.role.holds = False
+    node.settle()
+    node.role.holds = True
+    receipt = await node.reply(("mine", b"one"))
+    again = Node.restarted(node, holds=True)
+    client = await Client(again, "mine", receipt.physical_offset).begun()  # type: ignore[arg-type]
+    assert client.heard == []
+    again.role.holds = False
+    again.settle()  # type: ignore[attr-defined]
+    await eventually(lambda: client.heard == [b"one"])
+    await client.ended()
+
+
+@in_loop
 async def test_what_is_no_reply_is_refused_and_nothing_is_stored() -> None:
     node = opened()
     end = node.store.end_offset
