@@ -17,7 +17,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
-from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
+from penstock.proto.wire.common_pb2 import Empty, GroupConfig
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.proto.wire.transactions_pb2 import ProducerGroupName
 from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
@@ -33,10 +33,10 @@ from .administer.admin_results import (
     QueuePosition,
     RetryPolicy,
     TopicInfo,
-    TopicShard,
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
+from .administer.topics import MessageTypeName, topic_config, topic_info, with_type
 from .cluster import Calls, master_of
 from .cluster.routes import covers
 from .message import MessageView
@@ -69,11 +69,15 @@ class Admin:
         read_queues: int | None = None,
         write_queues: int | None = None,
         perm: int = names.PERM_READ_WRITE,
+        type: MessageTypeName | None = None,
         attributes: Mapping[str, str] | None = None,
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TopicInfo:
         """Create ``topic`` with ``queues`` queues at each broker group (or those of ``brokers``); routes show it.
+
+        ``type``: it refuses messages of others: the attribute ``message.type``. NORMAL, FIFO (with a sharding key),
+        DELAY, TRANSACTION; MIXED, and None, take all.
 
         Creating it again with the same shape changes nothing.
 
@@ -81,12 +85,12 @@ class Admin:
             TopicExists: with another shape; use :meth:`update_topic`. InvalidName, InvalidArgument.
         """
         names.check_topic(topic)
-        config = TopicConfig(
-            topic=topic,
-            read_queues=_queues(queues if read_queues is None else read_queues),
-            write_queues=_queues(queues if write_queues is None else write_queues),
-            perm=perm,
-            attributes=attributes or {},
+        config = topic_config(
+            topic,
+            queues if read_queues is None else read_queues,
+            queues if write_queues is None else write_queues,
+            perm,
+            with_type(attributes, type),
         )
         return self._put_topic(CreateTopicRequest(config=config), brokers, timeout_s)
 
@@ -98,23 +102,26 @@ class Admin:
         read_queues: int | None = None,
         write_queues: int | None = None,
         perm: int | None = None,
+        type: MessageTypeName | None = None,
         attributes: Mapping[str, str] | None = None,
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TopicInfo:
         """Change an existing topic; what is not given stays. Removing queues: write queues first, then read queues.
 
+        ``type``: holds for what is sent from now on. ``attributes``: all of them, unless ``type`` alone is given.
+
         Raises:
             TopicNotFound: no such topic. InvalidArgument: queues that still hold unread messages would vanish.
             BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was.
         """
         known = self.topic(topic, timeout_s=timeout_s)
-        config = TopicConfig(
-            topic=topic,
-            read_queues=_queues(read_queues if read_queues is not None else queues, 0),
-            write_queues=_queues(write_queues if write_queues is not None else queues, 0),
-            perm=perm or 0,
-            attributes=attributes or {},
+        config = topic_config(
+            topic,
+            read_queues if read_queues is not None else queues,
+            write_queues if write_queues is not None else queues,
+            perm,
+            with_type(known.attributes if attributes is None and type else attributes, type),
         )
         holders = brokers if brokers is not None else [shard.broker_name for shard in known.shards]
         info = self._put_topic(CreateTopicRequest(config=config, update=True), holders, timeout_s)
@@ -186,7 +193,7 @@ class Admin:
 
     def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:
         """Where ``topic`` lies. Raises TopicNotFound."""
-        return _topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
+        return topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
 
     def topic_stats(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicStats:
         """Offsets and message counts of every queue of ``topic``. Raises TopicNotFound."""
@@ -383,24 +390,11 @@ class Admin:
 
         def shows_it(route: TopicRoute) -> bool:
             counts = {queues.broker_name: queues.read_queues for queues in route.queues}
+            if brokers is None and not wanted.attributes.items() <= route.attributes.items():
+                return False
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 
-        return _topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
-
-
-def _queues(count: int | None, lowest: int = 1) -> int:
-    if count is None:
-        return 0
-    if not isinstance(count, int) or not max(lowest, 1) <= count <= 65_536:
-        raise InvalidArgument(f"queues {count!r}: must be 1..65536")
-    return count
-
-
-def _topic_info(route: TopicRoute) -> TopicInfo:
-    shards = [
-        TopicShard(queues.broker_name, queues.read_queues, queues.write_queues, queues.perm) for queues in route.queues
-    ]
-    return TopicInfo(route.topic, shards, dict(route.attributes), [part.broker_name for part in route.absent])
+        return topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
 
 
 def _group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from .columns import Column, with_property
+from .message_types import MessageType
 from .record.properties import (
     DELAY,
     PRODUCER_GROUP,
@@ -48,6 +49,9 @@ class Destination:
 
     flags: ClassVar[Mapping[str, Any]] = {}
     """Fields of an ``AppendHeader`` or ``StageHeader`` that say how the batch is to be stored."""
+
+    message_type: ClassVar[MessageType | None] = None
+    """Of all messages that go there; None: NORMAL or FIFO, as each has a sharding key or not."""
 
     gives_offsets: ClassVar[bool] = True
     """True if a stored message has its offset in its queue; else the receipt cannot tell one yet."""
@@ -76,6 +80,7 @@ class Later(Destination):
     """Stored in the timer topic until it is due; the time is among the properties already."""
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 1}
+    message_type: ClassVar[MessageType | None] = MessageType.DELAY
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -97,6 +102,7 @@ class Delayed(Destination):
     level: int
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 2}
+    message_type: ClassVar[MessageType | None] = MessageType.DELAY
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -118,6 +124,7 @@ class Half(Destination):
     group: str
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 3}
+    message_type: ClassVar[MessageType | None] = MessageType.TRANSACTION
     gives_offsets: ClassVar[bool] = False
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.formats.message_types import MESSAGE_TYPE, MessageType
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicExists, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest
@@ -13,6 +14,8 @@ from ..config import TopicsConfig
 from ..core.tables.topics import RETENTION_MS, Topic
 
 QUEUES_MAX = 65_536
+_VALUES = {MESSAGE_TYPE: tuple(MessageType)}
+"""The values that these attributes may be given. A topic of RocketMQ's keeps what it has."""
 
 
 def topic_to_create(
@@ -88,6 +91,12 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
             f"topic {topic.name}: write_queues {topic.write_queues} above read_queues {topic.read_queues}: "
             "nobody could read the messages of the others"
         )
+    for attribute, value in topic.attributes.items():
+        allowed = _VALUES.get(attribute, (value,))
+        if value not in allowed and before.attributes.get(attribute) != value:
+            raise InvalidArgument(
+                f"topic {topic.name}: attribute {attribute} {value[:40]!r}: {', '.join(allowed)} are allowed"
+            )
     kept = topic.attributes.get(RETENTION_MS, "1")
     if not (kept.isdecimal() and kept.isascii() and 1 <= int(kept) < 1 << 53):
         raise InvalidArgument(f"topic {topic.name}: {RETENTION_MS} {kept[:40]!r}: a number of milliseconds from 1 on")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
+from penstock.formats.message_types import MESSAGE_TYPE
 from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
 
@@ -34,6 +35,11 @@ class TopicInfo:
     def queues(self) -> int:
         """Readable queues over all broker groups."""
         return sum(shard.read_queues for shard in self.shards)
+
+    @property
+    def message_type(self) -> str | None:
+        """The type of messages that it takes; None, and MIXED: all."""
+        return self.attributes.get(MESSAGE_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from penstock.proto.errors import (
     FlushTimeout,
     LaneForgotten,
     MessageTooLarge,
+    MessageTypeConflict,
     OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
@@ -53,6 +54,13 @@ SMALL_PER_BROKER = 2
 senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
+
+
+def _is_of_one(error: PenstockError) -> bool:
+    """True if one message of a batch may be the reason of a refusal, and others may be stored."""
+    if isinstance(error, MessageTypeConflict):
+        return "index" in error.details
+    return isinstance(error, (MessageTooLarge, CorruptBatch))
 
 
 class Lanes:
@@ -386,7 +394,7 @@ class Lanes:
         is_moving = self._leave(batch)
         if batch.unknown is not None:
             return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
-        if batch.count == 1 or not isinstance(error, (MessageTooLarge, CorruptBatch)):
+        if batch.count == 1 or not _is_of_one(error):
             return [Failure(batch.parts, error)]
         parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
         for part in parts:

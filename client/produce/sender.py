@@ -6,9 +6,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.message_types import MessageType, conflict, demanded_type
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ..cluster import Calls, WriteQueues
@@ -108,20 +109,23 @@ class Deliveries:
         """Those that there are now."""
         return tuple(self.known.values())
 
-    def get(self, destination: Destination, deadline: float) -> TopicDelivery:
-        """The delivery to ``destination``.
+    def get(self, destination: Destination, deadline: float, *are_keyed: bool) -> TopicDelivery:
+        """The delivery to ``destination``; ``are_keyed``: of messages that have a sharding key, or have none.
 
         Raises:
+            MessageTypeConflict: its topic takes others.
             ClientClosed: the producer is closed.
             Refused, Retryable: the topic does not exist, or has no writable queue before ``deadline``.
         """
         delivery = self.known.get(destination)
         if delivery is not None and not self.is_closed:
+            self._check_type(destination, are_keyed)
             return delivery
         self.require_open()
         topic, config = destination.topic, self._shipping.config
         left_s = max(deadline - time.monotonic(), 0.0)
         route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
+        self._check_type(destination, are_keyed)
         with self._lock:
             self.require_open()
             delivery = self.known.get(destination)
@@ -167,6 +171,17 @@ class Deliveries:
         """Raise ClientClosed once the producer is closed."""
         if self.is_closed:
             raise closed()
+
+    def _check_type(self, destination: Destination, are_keyed: Iterable[bool]) -> None:
+        route = self._calls.directory.known(destination.topic)
+        demanded = demanded_type(route.attributes) if route is not None else None
+        if demanded is None:
+            return
+        found = {MessageType.FIFO if is_keyed else MessageType.NORMAL for is_keyed in are_keyed}
+        if destination.message_type is not None:
+            found = {destination.message_type}
+        for other in found - {demanded}:
+            raise conflict(destination.topic, demanded, other)
 
     def _on_route(self, route: TopicRoute) -> None:
         for shard in route.shards:

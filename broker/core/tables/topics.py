@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from penstock.formats.message_types import MessageType, demanded_type
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names
@@ -62,6 +63,11 @@ class Topic:
         """For how long the topic keeps its messages, or None if the log's files decide."""
         text = self.attributes.get(RETENTION_MS, "")
         return int(text) if text.isdecimal() and text.isascii() else None
+
+    @property
+    def message_type(self) -> MessageType | None:
+        """The one type of messages that it takes, or None if it takes all."""
+        return demanded_type(self.attributes)
 
     @property
     def wire_bytes(self) -> int:
