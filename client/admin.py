@@ -36,7 +36,7 @@ from .administer.admin_results import (
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
-from .administer.topics import MessageTypeName, topic_config, topic_info, with_type
+from .administer.topics import MessageTypeName, order_queues, topic_config, topic_info, update_steps, with_type
 from .cluster import Calls, master_of
 from .cluster.routes import covers
 from .message import MessageView
@@ -70,6 +70,7 @@ class Admin:
         write_queues: int | None = None,
         perm: int = names.PERM_READ_WRITE,
         type: MessageTypeName | None = None,
+        order_topic: bool = False,
         attributes: Mapping[str, str] | None = None,
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
@@ -78,10 +79,13 @@ class Admin:
 
         ``type``: it refuses messages of others: the attribute ``message.type``. NORMAL, FIFO (with a sharding key),
         DELAY, TRANSACTION; MIXED, and None, take all.
+        ``order_topic``: a sharding key keeps its queue also while that shard is down: sends of the key wait for it
+        until their time-out, and the keys of other shards go on. New shards get keys by :meth:`update_topic` alone.
 
         Creating it again with the same shape changes nothing.
 
         Raises:
+            BrokerUnavailable: an order topic, and not every broker group has a living master.
             TopicExists: with another shape; use :meth:`update_topic`. InvalidName, InvalidArgument.
         """
         names.check_topic(topic)
@@ -92,6 +96,9 @@ class Admin:
             perm,
             with_type(attributes, type),
         )
+        if order_topic:
+            brokers, others = (brokers, []) if brokers is not None else self._directory.masters(timeout_s)
+            order_queues(config, brokers, others)
         return self._put_topic(CreateTopicRequest(config=config), brokers, timeout_s)
 
     def update_topic(
@@ -103,17 +110,20 @@ class Admin:
         write_queues: int | None = None,
         perm: int | None = None,
         type: MessageTypeName | None = None,
+        order_topic: bool | None = None,
         attributes: Mapping[str, str] | None = None,
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TopicInfo:
         """Change an existing topic; what is not given stays. Removing queues: write queues first, then read queues.
 
-        ``type``: holds for what is sent from now on. ``attributes``: all of them, unless ``type`` alone is given.
+        ``type``: holds for what is sent from now on. ``attributes``: all of them, unless ``type`` alone is given; an
+        empty value removes one. ``order_topic``: as of :meth:`create_topic`, over the queues that there are now.
 
         Raises:
             TopicNotFound: no such topic. InvalidArgument: queues that still hold unread messages would vanish.
-            BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was.
+            BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was. Of an
+                order topic nothing was changed.
         """
         known = self.topic(topic, timeout_s=timeout_s)
         config = topic_config(
@@ -124,7 +134,8 @@ class Admin:
             with_type(known.attributes if attributes is None and type else attributes, type),
         )
         holders = brokers if brokers is not None else [shard.broker_name for shard in known.shards]
-        info = self._put_topic(CreateTopicRequest(config=config, update=True), holders, timeout_s)
+        for step in update_steps(known, config, order_topic, brokers):
+            info = self._put_topic(CreateTopicRequest(config=step, update=True), holders, timeout_s)
         if known.absent and brokers is None:
             raise BrokerUnavailable(
                 f"topic {topic} is changed at {', '.join(holders)}, and as it was at {', '.join(known.absent)}, of "
@@ -390,7 +401,8 @@ class Admin:
 
         def shows_it(route: TopicRoute) -> bool:
             counts = {queues.broker_name: queues.read_queues for queues in route.queues}
-            if brokers is None and not wanted.attributes.items() <= route.attributes.items():
+            told = route.attributes
+            if brokers is None and any(told.get(name, "") != value for name, value in wanted.attributes.items()):
                 return False
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 

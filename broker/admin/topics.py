@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.formats.message_types import MESSAGE_TYPE, MessageType
+from penstock.formats.order_conf import ORDER_CONF, parse_order_conf
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicExists, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest
@@ -81,7 +82,7 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
         read_queues=asked.read_queues or before.read_queues,
         write_queues=asked.write_queues or before.write_queues,
         perm=asked.perm or before.perm,
-        attributes=dict(asked.attributes) or before.attributes,
+        attributes={name: value for name, value in (asked.attributes or before.attributes).items() if value},
     )
     for kind, count in (("read_queues", topic.read_queues), ("write_queues", topic.write_queues)):
         if not 1 <= count <= QUEUES_MAX:
@@ -91,6 +92,8 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
             f"topic {topic.name}: write_queues {topic.write_queues} above read_queues {topic.read_queues}: "
             "nobody could read the messages of the others"
         )
+    if ORDER_CONF in topic.attributes:
+        parse_order_conf(topic.attributes[ORDER_CONF])
     for attribute, value in topic.attributes.items():
         allowed = _VALUES.get(attribute, (value,))
         if value not in allowed and before.attributes.get(attribute) != value:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from penstock.formats.message_types import MESSAGE_TYPE
+from penstock.formats.order_conf import ORDER_CONF
 from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
 
@@ -40,6 +41,11 @@ class TopicInfo:
     def message_type(self) -> str | None:
         """The type of messages that it takes; None, and MIXED: all."""
         return self.attributes.get(MESSAGE_TYPE)
+
+    @property
+    def is_ordered(self) -> bool:
+        """True of an order topic, whose keys stay in their queues also while those are away."""
+        return bool(self.attributes.get(ORDER_CONF))
 
 
 @dataclass(frozen=True, slots=True)

@@ -386,8 +386,9 @@ class Lanes:
         return held is not None
 
     def _may_leave(self, lane: Lane, now: float) -> bool:
-        is_chosen = lane.batch is not None and any(part.place is not None for part in lane.batch.parts)
-        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0 and not is_chosen
+        parts = lane.batch.parts if lane.batch is not None else []
+        has_no_other = any(part.is_bound if self.queues.ordered else part.place is not None for part in parts)
+        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0 and not has_no_other
         return self._moves.gone_s(lane.broker_name, now) >= MASTER_GONE_S and may
 
     def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:

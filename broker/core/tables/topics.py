@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from penstock.formats.message_types import MessageType, demanded_type
+from penstock.formats.order_conf import ORDER_CONF
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names
@@ -89,6 +90,8 @@ class Topic:
         document = {**_DEFAULTS, **self.extra}
         document |= {"topicName": self.name, "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues}
         document |= {"perm": self.perm, "attributes": dict(self.attributes)}
+        if self.attributes.get(ORDER_CONF):
+            document["order"] = True
         return dict(sorted(document.items()))
 
     @classmethod
