@@ -313,11 +313,13 @@ class Admin:
         timestamp_ms: int | None = None,
         offset: int | None = None,
         queues: Sequence[tuple[str, int]] | None = None,
+        dry_run: bool = False,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> list[QueuePosition]:
         """Move ``group`` in every queue of ``topic``, or in ``queues`` (broker name, queue id); members follow at once.
 
-        Exactly one of ``to``, ``timestamp_ms`` (the first message stored at or after it) and ``offset``.
+        Exactly one of ``to`` (``"last"`` skips what waits), ``timestamp_ms`` (the first message stored at or after it)
+        and ``offset``. ``dry_run``: the answer is the same, and nothing is changed.
 
         Raises:
             OffsetOutOfRange: ``offset`` lies outside a queue's range; nothing was changed.
@@ -329,16 +331,24 @@ class Admin:
             raise InvalidArgument("give exactly one of to, timestamp_ms and offset")
         if to not in (None, "first", "last"):
             raise InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
-        return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s)
+        return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s, dry_run)
 
     def clone_offsets(
-        self, source: str, target: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+        self,
+        source: str,
+        target: str,
+        topic: str | None = None,
+        *,
+        dry_run: bool = False,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> list[QueuePosition]:
-        """Give ``target`` the committed offsets of ``source`` (of one topic, or all).
+        """Give ``target`` the committed offsets of ``source`` (of one topic, or all); members follow at once.
 
+        ``dry_run``: the answer is the same, and nothing is changed.
         ``target`` is made when it does not exist. Raises GroupNotFound: ``source`` does not.
         """
-        return group_offsets.clone(self._calls, names.check_group(source), names.check_group(target), topic, timeout_s)
+        names.check_group(source)
+        return group_offsets.clone(self._calls, source, names.check_group(target), topic, timeout_s, dry_run)
 
     # The cluster and single messages.
 

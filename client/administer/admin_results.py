@@ -167,12 +167,13 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """A queue and an offset in it."""
+    """A queue and the offset that a group goes on from; ``former``: the one it had before, -1 for none."""
 
     topic: str
     broker_name: str
     queue_id: int
     offset: int
+    former: int = -1
 
 
 @dataclass(frozen=True, slots=True)

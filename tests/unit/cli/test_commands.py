@@ -161,9 +161,12 @@ def test_a_group_is_shown_with_its_producers_of_transactions(capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--to", "first"], {"to": "first", "queues": None}),
-        (["--to", "1700000000000"], {"timestamp_ms": 1_700_000_000_000, "queues": None}),
-        (["--offset", "3", "--queue", "broker-a:2"], {"offset": 3, "queues": [("broker-a", 2)]}),
+        (["--to", "first"], {"to": "first", "queues": None, "dry_run": False}),
+        (["--to", "1700000000000"], {"timestamp_ms": 1_700_000_000_000, "queues": None, "dry_run": False}),
+        (
+            ["--offset", "3", "--queue", "broker-a:2", "--queue", "broker-b:0", "--dry-run"],
+            {"offset": 3, "queues": [("broker-a", 2), ("broker-b", 0)], "dry_run": True},
+        ),
     ],
 )
 def test_offset_reset_takes_a_place_in_one_of_three_ways(
@@ -171,6 +174,13 @@ def test_offset_reset_takes_a_place_in_one_of_three_ways(
 ) -> None:
     run_json(capsys, "offset", "reset", "billing", "orders", *options)
     assert admin.asked[-1] == ("reset", ("billing", "orders"), expected)
+
+
+def test_a_dry_run_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["offset", "reset", "billing", "orders", "--to", "first", "--dry-run"]) == 0
+    assert "group billing: nothing was changed" in capsys.readouterr().out
+    assert main(["offset", "reset", "billing", "orders", "--to", "first"]) == 0
+    assert "nothing was changed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [[], ["--to", "first", "--offset", "1"], ["--offset", "1", "--queue", "x"]])
