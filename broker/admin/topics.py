@@ -12,11 +12,15 @@ from penstock.proto.wire.broker_pb2 import CreateTopicRequest
 from penstock.proto.wire.common_pb2 import TopicConfig
 
 from ..config import TopicsConfig
-from ..core.tables.topics import RETENTION_MS, Topic
+from ..core.tables.topics import CLEANUP_POLICY, COMPACTION, RETENTION_MS, Topic
 
 QUEUES_MAX = 65_536
-_VALUES = {MESSAGE_TYPE: tuple(MessageType)}
+_VALUES = {MESSAGE_TYPE: tuple(MessageType), CLEANUP_POLICY: ("DELETE",)}
 """The values that these attributes may be given. A topic of RocketMQ's keeps what it has."""
+_WHY = {
+    (CLEANUP_POLICY, COMPACTION): ": the last message of each key is not kept by itself: leave the attribute out, let "
+    f"{RETENTION_MS} say how long messages are kept, and keep what is current in a table of your own",
+}
 
 
 def topic_to_create(
@@ -98,7 +102,8 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
         allowed = _VALUES.get(attribute, (value,))
         if value not in allowed and before.attributes.get(attribute) != value:
             raise InvalidArgument(
-                f"topic {topic.name}: attribute {attribute} {value[:40]!r}: {', '.join(allowed)} are allowed"
+                f"topic {topic.name}: attribute {attribute} {value[:40]!r}: allowed: {', '.join(allowed)}"
+                + _WHY.get((attribute, value), "")
             )
     kept = topic.attributes.get(RETENTION_MS, "1")
     if not (kept.isdecimal() and kept.isascii() and 1 <= int(kept) < 1 << 53):

@@ -29,6 +29,9 @@ CREATED_MS: Final = "createdMs"
 """A field of ours in a topic's entry. RocketMQ passes over it, and drops it when it writes."""
 RETENTION_MS: Final = "retention.ms"
 """Topic attribute: its messages are readable for so long, if their file lives that long; see :mod:`...retention`."""
+CLEANUP_POLICY: Final = "cleanup.policy"
+COMPACTION: Final = "COMPACTION"
+"""RocketMQ's value of the attribute for topics that keep the last message of each key. There are none here."""
 
 _KEYS: Final = frozenset({"topicName", "readQueueNums", "writeQueueNums", "perm", "attributes"})
 _DEFAULTS: Final[Mapping[str, Any]] = {"order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}

@@ -82,7 +82,7 @@ def test_a_type_can_be_changed_and_other_attributes_stay(one: RunningCluster) ->
         for wrong in ("fifo", "UNSPECIFIED", "LITE"):
             with pytest.raises(InvalidArgument, match="NORMAL, FIFO, DELAY, TRANSACTION, MIXED are allowed"):
                 admin.update_topic("orders2", type=wrong)  # type: ignore[arg-type]
-            with pytest.raises(InvalidArgument, match="NORMAL, FIFO, DELAY, TRANSACTION, MIXED are allowed"):
+            with pytest.raises(InvalidArgument, match="allowed: NORMAL, FIFO, DELAY, TRANSACTION, MIXED"):
                 admin.create_topic("orders3", attributes={"message.type": wrong})
 
 
@@ -95,3 +95,13 @@ def test_the_twins_refuse_alike(one: RunningCluster) -> None:
                 await producer.send("fifo", b"x")
 
     asyncio.run(check())
+
+
+def test_compacted_topics_are_refused_with_what_to_do(one: RunningCluster) -> None:
+    with Admin(one.namesrv) as admin:
+        for make in (admin.create_topic, admin.update_topic):
+            with pytest.raises(
+                InvalidArgument, match=r"topic orders: attribute cleanup.policy 'COMPACTION'.*retention"
+            ):
+                make("orders", attributes={"cleanup.policy": "COMPACTION"})
+        assert admin.create_topic("deleted", attributes={"cleanup.policy": "DELETE"}).attributes
