@@ -318,6 +318,7 @@ class Admin:
     ) -> list[QueuePosition]:
         """Move ``group`` in every queue of ``topic``, or in ``queues`` (broker name, queue id); members follow at once.
 
+        Members that broadcast follow too, if they are there: their offsets are in their own files.
         Exactly one of ``to`` (``"last"`` skips what waits), ``timestamp_ms`` (the first message stored at or after it)
         and ``offset``. ``dry_run``: the answer is the same, and nothing is changed.
 
@@ -422,14 +423,20 @@ class Admin:
 def _group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:
     subscriptions: dict[str, dict[str, str]] = {}
     claimed: dict[str, list[tuple[str, str, int]]] = {}
+    broadcasting: set[str] = set()
     for broker_name, answer in answers.items():
         for member in answer.members:
             subscriptions.setdefault(member.client_id, {}).update(member.subscriptions)
             mine = claimed.setdefault(member.client_id, [])
+            if member.broadcasting:
+                broadcasting.add(member.client_id)
             for queues in member.claimed:
                 mine += [(queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids]
     config = next(iter(answers.values())).config
-    members = [GroupMember(name, subscriptions[name], sorted(claimed[name])) for name in sorted(subscriptions)]
+    members = [
+        GroupMember(name, subscriptions[name], sorted(claimed[name]), name in broadcasting)
+        for name in sorted(subscriptions)
+    ]
     return replace(_as_info(config), group=group, members=members)
 
 

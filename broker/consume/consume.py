@@ -167,6 +167,8 @@ class Consume(Feature):
 
     def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
         group = self.core.tables.group(join.group)
+        if group is not None and join.broadcasting and not group.broadcast_enable:
+            raise Forbidden(f"group {join.group} may not broadcast: its consumeBroadcastEnable is false")
         if group is not None and group.orderly and join.concurrent:
             raise Forbidden(
                 f"group {join.group} is orderly (consumeMessageOrderly): make its push consumers with orderly=True"

@@ -182,15 +182,24 @@ class ConsumerSessions:
                 claimed.setdefault(topic, []).append(queue_id)
             queues = [TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in claimed.items()]
             wanted = self._groups.member(session_id).subscriptions
-            members.append(GroupMember(client_id=client_id, claimed=queues, subscriptions=wanted))
+            broadcasting = self._groups.member(session_id).broadcasting
+            members.append(
+                GroupMember(client_id=client_id, claimed=queues, subscriptions=wanted, broadcasting=broadcasting)
+            )
         return members
 
+    def only_broadcast(self, group: str) -> bool:
+        """True if the group has members here, and each gets everything: nobody goes by committed offsets."""
+        return bool(self._groups.broadcasting(group)) and not self._groups.members(group)[1]
+
     def notify_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Tell the holder of the queue, if there is one, to go on from ``offset``."""
-        session = self._sessions.get(self._groups.holder(group, topic, queue_id) or 0)
-        if session is not None:
-            reset = ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset)
-            session.send(ConsumerEvent(reset=reset))
+        """Tell the holder of the queue, if there is one, and who broadcasts the topic, to go on from ``offset``."""
+        event = ConsumerEvent(reset=ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset))
+        told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
+        for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):
+            session = self._sessions.get(session_id)
+            if session is not None:
+                session.send(event)
 
     def close(self) -> None:
         """End every session; new ones are refused."""
@@ -274,7 +283,9 @@ class ConsumerSessions:
             session.send(ConsumerEvent(joined=joined))
             log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
         wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
-        self._publish(self._groups.join(session.session_id, join.group, join.client_id, wanted))
+        self._publish(
+            self._groups.join(session.session_id, join.group, join.client_id, wanted, broadcasting=join.broadcasting)
+        )
         # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
         session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
 
@@ -308,6 +319,8 @@ class ConsumerSessions:
     async def _claim(self, session: _Session, claim: TopicQueues) -> None:
         if len(self._groups.member(session.session_id).wanted) + len(claim.queue_ids) > CLAIMS_MAX:
             raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
+        if self._groups.member(session.session_id).broadcasting:
+            raise InvalidArgument(f"client {session.client_id} broadcasts: it gets everything and may claim nothing")
         check_queues(claim.topic, claim.queue_ids)
         if len(claim.topic) > DERIVED_TOPIC_LENGTH_MAX:
             raise InvalidArgument(f"claim of topic {claim.topic[:64]!r}: no topic has so long a name")

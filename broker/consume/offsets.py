@@ -153,7 +153,8 @@ class OffsetService:
         """Take what is allowed of the offsets; the refused queues by topic.
 
         A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
-        also tells the member that holds the queue where to go on.
+        also tells the member that holds the queue, and those that broadcast, where to go on. The offsets of members
+        that broadcast are theirs: where there are no others, ``force`` tells and keeps nothing.
 
         Raises:
             InvalidArgument: a negative queue or offset, lists that do not fit, or too many; nothing was taken.
@@ -196,7 +197,8 @@ class OffsetService:
                 accepted.setdefault(topic, {})[queue_id] = offset
             else:
                 refused.append((topic, queue_id))
-        self._take(group, accepted)
+        if not (request.force and self._owners.only_broadcast(group)):
+            self._take(group, accepted)
         if request.force:
             for topic, taken in accepted.items():
                 for queue_id, offset in taken.items():

@@ -110,7 +110,10 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
 
     def people() -> None:
         makers()
-        rows = [[m.client_id, [f"{t}: {e}" for t, e in m.subscriptions.items()], len(m.queues)] for m in info.members]
+        rows = [
+            [m.client_id, [f"{t}: {e}" for t, e in m.subscriptions.items()], "all" if m.broadcasting else len(m.queues)]
+            for m in info.members
+        ]
         print_table(["member", "subscriptions", "queues"], rows, title=f"group {info.group}")
         columns = ["topic", "broker_name", "queue_id", "committed_offset", "max_offset", "lag", "client_id"]
         found = [[getattr(queue, column) for column in columns] for queue in lag.queues]

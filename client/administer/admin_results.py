@@ -73,11 +73,12 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A living member of a consumer group."""
+    """A living member of a consumer group; one that is ``broadcasting`` gets everything and claims nothing."""
 
     client_id: str
     subscriptions: dict[str, str]
     queues: list[tuple[str, str, int]]  # topic, broker name, queue id: what it has claimed
+    broadcasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
     committed, holders = _committed(descriptions), _holders(descriptions)
     topics = {queue.topic for queue in (*committed, *holders)}
     for description in descriptions.values():
-        topics.update(topic for member in description.members for topic in member.subscriptions)
+        sharing = (member for member in description.members if not member.broadcasting)
+        topics.update(topic for member in sharing for topic in member.subscriptions)
     queues = []
     for topic in sorted(topics.intersection(calls.directory.topics(timeout_s))):
         stats = topic_stats(calls, topic, timeout_s)
