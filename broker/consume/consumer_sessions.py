@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.proto.errors import (
@@ -118,6 +118,7 @@ class ConsumerSessions:
         join_group: Callable[[str], None],
         check_join: Callable[[ConsumerRequest.Join], None] = lambda join: None,
         begins_at_end: Callable[[str, str], bool] = lambda group, topic: False,
+        on_joined: Callable[[ConsumerRequest.Join], Awaitable[None]] | None = None,
         clock: Clock,
         limits: Limits = Limits(),  # noqa: B008  frozen
         catch_up: Callable[[], None] = lambda: None,
@@ -125,13 +126,14 @@ class ConsumerSessions:
         """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends.
 
         ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group, topic)``: a group
-        that has committed nothing is told of no older messages.
+        that has committed nothing is told of no older messages. ``on_joined``: is told what each member subscribes.
         """
         self._committed = committed
         self._queue_range = queue_range
         self._join_group = join_group
         self._check_join = check_join
         self._begins_at_end = begins_at_end
+        self._on_joined = on_joined
         self._clock = clock
         self._limits = limits
         self._catch_up = catch_up
@@ -251,6 +253,8 @@ class ConsumerSessions:
         kind = request.WhichOneof("request")
         if kind == "join":
             self._join(session, request.join)
+            if self._on_joined is not None:
+                await self._on_joined(request.join)
         elif not session.group:
             raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
         elif kind == "claim":
