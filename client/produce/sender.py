@@ -102,6 +102,7 @@ class Deliveries:
         self._shipping = shipping
         self._pump = pump
         self._lock = threading.Lock()
+        self._demanded: dict[str, MessageType | None] = {}  # by topic; put by whoever hears of a route
         self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
         calls.directory.add_listener(self._on_route)
 
@@ -125,6 +126,7 @@ class Deliveries:
         topic, config = destination.topic, self._shipping.config
         left_s = max(deadline - time.monotonic(), 0.0)
         route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
+        self._demanded[topic] = demanded_type(route.attributes)
         self._check_type(destination, are_keyed)
         with self._lock:
             self.require_open()
@@ -138,6 +140,7 @@ class Deliveries:
                 self._pump(delivery)
         newest = self._calls.directory.known(topic)
         if newest is not None:
+            self._demanded[topic] = demanded_type(newest.attributes)
             delivery.on_route(WriteQueues.of(newest))
         return delivery
 
@@ -173,8 +176,7 @@ class Deliveries:
             raise closed()
 
     def _check_type(self, destination: Destination, are_keyed: Iterable[bool]) -> None:
-        route = self._calls.directory.known(destination.topic)
-        demanded = demanded_type(route.attributes) if route is not None else None
+        demanded = self._demanded.get(destination.topic)
         if demanded is None:
             return
         found = {MessageType.FIFO if is_keyed else MessageType.NORMAL for is_keyed in are_keyed}
@@ -190,6 +192,7 @@ class Deliveries:
                 self._masters[shard.broker_name] = master
                 if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
                     self._calls.connections.leave(former)
+        self._demanded[route.topic] = demanded_type(route.attributes)
         for delivery in self.all():
             if delivery.topic == route.topic:
                 delivery.on_route(WriteQueues.of(route))

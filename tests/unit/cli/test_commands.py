@@ -144,6 +144,12 @@ def test_topic_create_passes_only_what_was_given(capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_topic_create_takes_a_type_and_order(admin: type[FakeAdmin]) -> None:
+    assert main(["topic", "create", "steps", "--type", "FIFO", "--order"]) == 0
+    assert admin.asked[-1] == ("create", "steps", 8, {"type": "FIFO", "order_topic": True, "brokers": None})
+    assert main(["topic", "create", "steps", "--type", "fifo"]) == 2
+
+
 def test_groups_are_shown_with_lag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "group", "list")["groups"][0]["lag"] == 12_345
     assert run_json(capsys, "group", "show", "billing")["queues"][0]["client_id"] == "me"
