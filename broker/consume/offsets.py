@@ -154,7 +154,7 @@ class OffsetService:
 
         A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
         also tells the member that holds the queue, and those that broadcast, where to go on. The offsets of members
-        that broadcast are theirs: where there are no others, ``force`` tells and keeps nothing.
+        that broadcast are theirs: where there are no others, ``force`` begins none for the group.
 
         Raises:
             InvalidArgument: a negative queue or offset, lists that do not fit, or too many; nothing was taken.
@@ -197,8 +197,13 @@ class OffsetService:
                 accepted.setdefault(topic, {})[queue_id] = offset
             else:
                 refused.append((topic, queue_id))
-        if not (request.force and self._owners.only_broadcast(group)):
-            self._take(group, accepted)
+        kept = accepted
+        if request.force and self._owners.only_broadcast(group):
+            kept = {
+                topic: {each: offset for each, offset in taken.items() if self.committed(group, topic, each) >= 0}
+                for topic, taken in accepted.items()
+            }
+        self._take(group, kept)
         if request.force:
             for topic, taken in accepted.items():
                 for queue_id, offset in taken.items():

@@ -87,6 +87,10 @@ def test_members_of_both_kinds_share_a_name_and_no_queue(cluster: RunningCluster
         wait_until(lambda: cluster.committed("g", "orders", 0) == 5, what="the commit of the one that shares")
         admin.reset_offset("g", "orders", "first", queues=[("broker-a", 0)])
         wait_until(lambda: len(sharing) == len(everything) == 15, what="the reset at both")
+    with Admin(cluster.namesrv) as admin, broadcasting(cluster, Seen(), tmp_path):
+        wait_members(cluster, "x")  # the other kind is away: what it will go on from is kept
+        admin.reset_offset("g", "orders", offset=2)
+        assert [cluster.committed("g", "orders", queue_id) for queue_id in range(2)] == [2, 2]
 
 
 def test_a_group_that_may_not_broadcast_ends_such_a_consumer(cluster: RunningCluster, tmp_path: Path) -> None:
