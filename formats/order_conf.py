@@ -45,7 +45,7 @@ def parse_order_conf(text: str) -> Shards:
     total = sum(found.values())
     if total > _ALL_QUEUES_MAX:
         raise InvalidArgument(
-            f"{ORDER_CONF} of {total} queues at {len(found)} broker groups: {_ALL_QUEUES_MAX} are allowed, give it fewer"
+            f"{ORDER_CONF} of {total} queues at {len(found)} broker groups: at most {_ALL_QUEUES_MAX}, give fewer"
         )
     return tuple(sorted(found.items()))
 
