@@ -181,7 +181,7 @@ class Consumer:
         """Counts since it was made, and latencies. Cheap."""
         buffers = self._core.buffers
         with buffers.lock:
-            failed, listener = self._listener_statistics()
+            failed, dropped, listener = self._listener_statistics()
             return ConsumerStatistics(
                 queues=sum(local.is_held() for local in buffers.queues.values()),
                 received=buffers.received,
@@ -189,12 +189,13 @@ class Consumer:
                 handed_out=buffers.handed_out,
                 buffered_bytes=buffers.held_bytes,
                 failed=failed,
+                dropped=dropped,
                 listener=listener,
             )
 
-    def _listener_statistics(self) -> tuple[int, Latency]:
-        """Failed calls and all calls of a listener; under the lock."""
-        return 0, Latency()
+    def _listener_statistics(self) -> tuple[int, int, Latency]:
+        """Failed calls of a listener, messages given up, and all its calls; under the lock."""
+        return 0, 0, Latency()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
