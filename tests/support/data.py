@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 
 from penstock.proto.data_frames import HEAD, VERSION, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, from_bytes
+from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2 import Hello
+from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
+from penstock.runtime.channel import open_async_channel
 
 
 class DataConnection:
@@ -58,3 +61,18 @@ async def connected(
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected_to(address: str, metadata: Mapping[str, str] | None = None) -> AsyncIterator[DataConnection]:
+    """The same to the data port of the broker at ``address``, which tells it."""
+    port = await data_port_of(address)
+    async with connected(address.rpartition(":")[0], port, metadata) as made:
+        yield made
+
+
+async def data_port_of(address: str) -> int:
+    """The data port of the broker at ``address``."""
+    async with open_async_channel(address) as channel:
+        stub = BrokerDataStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        return int((await stub.Open(Empty(), timeout=10, wait_for_ready=True)).port)

@@ -23,10 +23,9 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import PenstockError, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
-from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.runtime.channel import open_async_channel, open_channel
 from tests.support.broker.requests import batch, wanting
-from tests.support.data import connected
+from tests.support.data import connected_to
 from tests.support.waiting import wait_until
 
 SMALL = {
@@ -80,8 +79,7 @@ class Caller:
         await self.call("CreateTopic", broker_pb2.CreateTopicRequest(config=config))
 
     async def append_bytes(self, request: bytes) -> broker_pb2.AppendReceipt:
-        port = (await self.call("Open", common_pb2.Empty(), BrokerDataStub)).port
-        async with asyncio.timeout(10), connected(self.address.rpartition(":")[0], port) as connection:
+        async with asyncio.timeout(10), connected_to(self.address) as connection:
             return broker_pb2.AppendReceipt.FromString(await connection.ask(Method.APPEND, request))
 
     async def append(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> broker_pb2.AppendReceipt:
