@@ -6,7 +6,8 @@ the moment it ends.
 
 Each heartbeat of the client is answered by one heartbeat, and nothing else is: requests are handled in order, so an
 answered heartbeat tells the client that every request sent before it has been handled. A client uses that to tell a
-grant that crossed its release on the way from a grant that came after it.
+grant that crossed its release on the way from a grant that came after it. A member that locks its queues uses it as
+its lease too: the session lives for ``SILENCE_S`` from the moment at which an answered heartbeat was sent, or longer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from penstock.proto.errors import (
@@ -35,16 +36,17 @@ from penstock.runtime.clock import Clock
 from ..core.wire import QUEUES_MAX, TURN, check_queues
 from ..limits import Limits
 from .groups import Changes, Groups, Mismatch
+from .locks import KEPT_MAX, SILENCE_S, Locks
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_MS = 1000
-SILENCE_S = 3.0
 WATCH_INTERVAL_S = 0.25
 COMPARE_AFTER_S = 1.0
 CLAIMS_MAX = QUEUES_MAX
 EXPRESSIONS_LENGTH_MAX = 256 * 1024  # characters, of all subscriptions of one consumer, with the topics' names
 CLIENT_ID_LENGTH_MAX = 255
+LOCK_MS_MAX = 24 * 3600 * 1000
 # Above every claim's grant there is room for what the group and an administrator cause meanwhile.
 OUTGOING_MAX = CLAIMS_MAX + 10_000
 
@@ -102,6 +104,10 @@ class _Session:
                 return
 
 
+async def _nothing_to_wait_for() -> None:
+    """Everything is acknowledged."""
+
+
 class ConsumerSessions:
     """All consumer sessions of one broker; event loop only.
 
@@ -121,11 +127,14 @@ class ConsumerSessions:
         clock: Clock,
         limits: Limits = Limits(),  # noqa: B008  frozen
         catch_up: Callable[[], None] = lambda: None,
+        is_acting: Callable[[], bool] = lambda: True,
+        shown: Callable[[], Awaitable[None]] = _nothing_to_wait_for,
     ) -> None:
         """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends.
 
         ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group, topic)``: a group
-        that has committed nothing is told of no older messages.
+        that has committed nothing is told of no older messages. ``is_acting()``: true if this broker is master, and
+        nobody else can be: only then are queues locked. ``shown()`` returns when the next master will know the group.
         """
         self._committed = committed
         self._queue_range = queue_range
@@ -135,7 +144,9 @@ class ConsumerSessions:
         self._clock = clock
         self._limits = limits
         self._catch_up = catch_up
-        self._groups = Groups()
+        self._shown = shown
+        self._locks = Locks(is_acting)
+        self._groups = Groups(self._locks)
         self._sessions: dict[int, _Session] = {}
         self._closed = False
 
@@ -192,6 +203,17 @@ class ConsumerSessions:
             reset = ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset)
             session.send(ConsumerEvent(reset=reset))
 
+    def on_role(self, groups: Collection[str] | None) -> None:
+        """A mastership has begun, in which these groups are known already, or is over (None).
+
+        What was locked here is for the next master to say: members come again and tell what they hold.
+        """
+        for session in list(self._sessions.values()):
+            if self._has_locks(session):
+                self._end(session, BrokerUnavailable("the broker's mastership has changed: join again"))
+        if groups is not None:
+            self._locks.begin(groups, self._clock.monotonic_s())
+
     def close(self) -> None:
         """End every session; new ones are refused."""
         self._closed = True
@@ -226,6 +248,9 @@ class ConsumerSessions:
             if not session.ended and now_s >= session.compare_at_s:
                 session.compare_at_s = math.inf
                 self._compare_subscriptions(session)
+            if not session.ended and session.group:
+                self._locks.forget_old(now_s)
+                self._publish(self._groups.look_again(session.session_id, now_s))
             silent_s = now_s - session.heard_s
             if silent_s >= SILENCE_S:
                 log.warning(
@@ -246,9 +271,16 @@ class ConsumerSessions:
             raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
         elif kind == "claim":
             await self._claim(session, request.claim)
+        elif kind == "reclaim":
+            left_s = min(max(request.reclaim.left_ms, 0), LOCK_MS_MAX) / 1000
+            await self._claim(session, request.reclaim.queues, session.heard_s + left_s)
         elif kind == "release":
             await self._release(session, request.release)
         elif kind == "heartbeat":
+            if self._has_locks(session) and not self._locks.is_acting():
+                # An answer would be a promise that no other broker grants the queues meanwhile.
+                self._end(session, BrokerUnavailable("another broker may be master by now: join again"))
+                return
             session.send(ConsumerEvent(heartbeat=Empty()))
         else:
             raise InvalidArgument("consumer session: a request without content")
@@ -259,6 +291,8 @@ class ConsumerSessions:
             raise InvalidArgument(
                 f"client id of {len(join.client_id)} characters: 1..{CLIENT_ID_LENGTH_MAX} are allowed"
             )
+        if not 0 <= join.lock_ms <= LOCK_MS_MAX:
+            raise InvalidArgument(f"client {join.client_id}: lock_ms {join.lock_ms}: 0..{LOCK_MS_MAX} are allowed")
         self._check_subscriptions(join)
         is_new = not session.group
         if not is_new and (session.group, session.client_id) != (join.group, join.client_id):
@@ -274,9 +308,11 @@ class ConsumerSessions:
             session.send(ConsumerEvent(joined=joined))
             log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
         wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
-        self._publish(self._groups.join(session.session_id, join.group, join.client_id, wanted))
+        now_s = self._clock.monotonic_s()
+        who = session.session_id, join.group, join.client_id
+        self._publish(self._groups.join(*who, wanted, join.lock_ms / 1000, now_s))
         # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
-        session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
+        session.compare_at_s = now_s + COMPARE_AFTER_S
 
     def _check_subscriptions(self, join: ConsumerRequest.Join) -> None:
         count, length = len(join.subscriptions), 0
@@ -305,7 +341,10 @@ class ConsumerSessions:
             log.warning("consumer joined again, former session ended group=%s client=%s", join.group, join.client_id)
             self._end(former, BrokerUnavailable(f"client {join.client_id} has joined again in another session"))
 
-    async def _claim(self, session: _Session, claim: TopicQueues) -> None:
+    def _has_locks(self, session: _Session) -> bool:
+        return bool(session.group) and self._groups.has_locks(session.session_id)
+
+    async def _claim(self, session: _Session, claim: TopicQueues, held_until_s: float = 0.0) -> None:
         if len(self._groups.member(session.session_id).wanted) + len(claim.queue_ids) > CLAIMS_MAX:
             raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
         check_queues(claim.topic, claim.queue_ids)
@@ -313,16 +352,22 @@ class ConsumerSessions:
             raise InvalidArgument(f"claim of topic {claim.topic[:64]!r}: no topic has so long a name")
         if any(queue_id < 0 for queue_id in claim.queue_ids):
             raise InvalidArgument(f"claim of a negative queue id of topic {claim.topic!r:.80}")
+        if self._groups.member(session.session_id).lock_s:
+            if len(self._locks) > KEPT_MAX:
+                raise FlowControl(f"{KEPT_MAX} queues are locked for members that are gone: try again later")
+            await self._shown()
         for part in _parts(claim.queue_ids):
-            self._publish(self._groups.claim(session.session_id, claim.topic, part))
-            await asyncio.sleep(0)
             if session.ended:
                 return
+            now_s = self._clock.monotonic_s()
+            self._publish(self._groups.claim(session.session_id, claim.topic, part, now_s, held_until_s))
+            await asyncio.sleep(0)
 
     async def _release(self, session: _Session, release: TopicQueues) -> None:
         check_queues(release.topic, release.queue_ids)
         for part in _parts(release.queue_ids):
-            self._publish(self._groups.release(session.session_id, release.topic, part))
+            now_s = self._clock.monotonic_s()
+            self._publish(self._groups.release(session.session_id, release.topic, part, now_s))
             await asyncio.sleep(0)
             if session.ended:
                 return
@@ -331,7 +376,7 @@ class ConsumerSessions:
         known = self._sessions.pop(session.session_id, None)
         session.end(error)
         if known is not None:
-            self._publish(self._groups.end(session.session_id))
+            self._publish(self._groups.end(session.session_id, self._clock.monotonic_s()))
             # A broken stream ends without an error of ours; being refused is the client's to report.
             why = error.message if isinstance(error, Retryable) else "left"
             log.info("consumer session ended group=%s client=%s why=%s", session.group, session.client_id, why)
