@@ -126,11 +126,11 @@ class Groups:
 
     def look_again(self, session_id: int, now_s: float) -> Changes:
         """Grant what the session waits for and what may be had by now."""
-        group_name = self._sessions[session_id].group
-        changes = Changes()
-        lines = self._groups[group_name].waiting.items()
-        for key in [key for key, line in lines if session_id in line]:
-            self._grant(group_name, key, now_s, changes)
+        session, changes = self._sessions[session_id], Changes()
+        waiting = self._groups[session.group].waiting
+        for key in session.wanted if waiting else ():
+            if key in waiting:
+                self._grant(session.group, key, now_s, changes)
         return changes
 
     def release(self, session_id: int, topic: str, queue_ids: Iterable[int], now_s: float = 0.0) -> Changes:

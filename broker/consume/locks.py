@@ -20,6 +20,7 @@ from typing import Final
 SILENCE_S: Final = 3.0
 """A session ends after so long without a word; its member stops work by its own clock, and not later."""
 KEPT_MAX: Final = 1_000_000
+FORGET_S: Final = 5.0
 
 Key = tuple[str, str, int]
 """Group, topic, queue id."""
@@ -34,6 +35,7 @@ class Locks:
         self._kept: dict[Key, tuple[str, float]] = {}  # by whom, and until when
         self._began_s = -math.inf
         self._older: frozenset[str] = frozenset()  # groups that may have locks of earlier masters
+        self._forget_at_s = -math.inf
         self._known: set[Key] = set()  # granted by this one: what earlier ones granted is over
 
     def begin(self, groups: Collection[str], now_s: float) -> None:
@@ -75,6 +77,7 @@ class Locks:
         return len(self._kept)
 
     def forget_old(self, now_s: float) -> None:
-        """Drop what has ended."""
-        if self._kept:
+        """Drop what has ended, now and then."""
+        if self._kept and now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + FORGET_S
             self._kept = {key: kept for key, kept in self._kept.items() if now_s < kept[1]}

@@ -80,8 +80,7 @@ FOUND_BY = {
         "tests/unit/broker/features/test_transactions.py::test_a_half_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back",
     ),
     "26": (
-        "tests/unit/broker/features/test_timers.py::test_a_run_that_was_cut_short_is_finished_by_whoever_comes",
-        "tests/unit/broker/features/test_timers.py::test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files",
+        "tests/unit/broker/features/test_timers.py::test_a_run_that_was_cut_short_between_two_topics_comes_once_to_each",
     ),
     "27": (
         LOCKS + "test_a_queue_whose_holders_session_ended_is_another_members_when_its_work_has_had_its_time",

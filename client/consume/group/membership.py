@@ -275,8 +275,10 @@ class Membership(QueueOwner):
             for local in locals_:
                 self._buffers.remove(local.queue)
                 self._leaving.pop(local, None)
+        # Who closes has waited long enough for work, and says nothing of what is locked and still in work.
+        stays = busy if self._lock_ms and self._leave_by_s < math.inf else []
         if shard is not None:
-            shard.session.release([local.queue for local in locals_])
+            shard.session.release([local.queue for local in locals_ if local.queue not in stays])
 
     def _finished_here(self, queue: MessageQueue) -> int:
         """The offset up to which this member finished the queue before its broker went away lately, else -1.
@@ -335,12 +337,11 @@ class Membership(QueueOwner):
             shard.settle_until_s = time.monotonic() + self._core.config.settle_ms / 1000
         with self._buffers.lock:
             mine = self._buffers.of_broker().get(session.broker_name, [])
-            # Of the revoked ones those whose work still runs: it ends first, then they are released.
-            held = {local.queue: local.lease for local in mine if self._lock_ms and local.lease is not None}
+            # Also those that are revoked by now: their work ends first, then they are released.
+            held = {local.queue: until_s for local in mine if (until_s := self._locked_until_s(local))}
             wanted = [local.queue for local in mine if local.standing in (Standing.WAITING, Standing.SUSPENDED)]
         if held:
-            lapsed_s = min(lease.until_s for lease in held.values())
-            shard.session.reclaim(held, lapsed_s + self._lock_ms / 1000)
+            shard.session.reclaim(held, min(held.values()))
         shard.session.claim(each for each in wanted if each not in held)
 
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
@@ -405,6 +406,11 @@ class Membership(QueueOwner):
         if was_suspended:  # others had the queue meanwhile
             self._notices.revoked(queue, lambda: None)
         self._begin(local, committed, shard)
+
+    def _locked_until_s(self, local: LocalQueue) -> float:
+        """How long nobody else can have the queue, by what its last grant says; 0 if that is over."""
+        until_s = local.lease.until_s + self._lock_ms / 1000 if self._lock_ms and local.lease is not None else 0.0
+        return until_s if until_s > time.monotonic() else 0.0
 
     def _go_on_in(self, shard: Shard, local: LocalQueue, committed: int) -> None:
         local.lease = shard.lease

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -79,11 +79,14 @@ def test_a_session_that_broke_comes_back_to_its_queue_in_the_middle_of_work(clus
     assert (first_seen.bodies(), second_seen.bodies()) == (numbered(3), [])
 
 
-def test_who_closes_in_the_middle_of_work_keeps_its_lock(cluster: RunningCluster) -> None:
+@pytest.mark.parametrize("on_revoked", [None, lambda queues: None])
+def test_who_closes_in_the_middle_of_work_keeps_its_lock(
+    cluster: RunningCluster, on_revoked: Callable[[list[MessageQueue]], None] | None
+) -> None:
     cluster.put("orders", numbered(1))
     gate = threading.Event()
     first_seen, second_seen = Seen(lambda message: gate.wait(30) and None), Seen()
-    first = consumer(cluster, first_seen, client_id="b", orderly=True)
+    first = consumer(cluster, first_seen, client_id="b", orderly=True, on_revoked=on_revoked)
     with first, consumer(cluster, second_seen, client_id="c", orderly=True):
         wait_until(lambda: len(first_seen) == 1, what="work of the first member")
         first.close(timeout_s=0.5)
