@@ -1,0 +1,21 @@
+"""Taking messages for later back."""
+
+from __future__ import annotations
+
+from penstock.formats.recall_handle import RecallHandle
+from penstock.proto.errors import InvalidArgument
+from penstock.proto.wire.later_pb2 import RecallRequest
+from penstock.proto.wire.later_pb2_grpc import LaterStub
+
+from ..cluster import Calls, Service
+
+LATER: Service = LaterStub
+
+
+def recall(calls: Calls, topic: str, recall_handle: str, timeout_s: float) -> bool:
+    """True if the message was taken back in time; see :meth:`~penstock.client.Producer.recall`."""
+    handle = RecallHandle.decode(recall_handle)
+    if handle.topic != topic:
+        raise InvalidArgument(f"recall from topic {topic!r:.80}: the handle is of topic {handle.topic!r:.80}")
+    request = RecallRequest(topic=topic, unique_key=handle.unique_key, due_ms=handle.due_ms)
+    return bool(calls.at_master(handle.broker_name, "Recall", request, timeout_s, service=LATER).in_time)
