@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.consume import session
+from penstock.broker.consume import consumer_sessions
+from penstock.broker.consume import session as one_session
 from penstock.broker.consume.consumer_sessions import COMPARE_AFTER_S, ConsumerSessions
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -387,7 +388,7 @@ def test_requests_that_make_no_sense_end_the_session_by_name(
 
 
 def test_a_member_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "OUTGOING_MAX", 20)
+    monkeypatch.setattr(one_session, "OUTGOING_MAX", 20)
 
     @with_broker
     async def body(broker: Broker) -> None:
