@@ -124,7 +124,8 @@ class PushConsumer(Consumer):
             credentials=credentials,
             new_queue=PushedQueue,
         )
-        self._core.is_concurrent, self._core.is_broadcasting = not orderly, model == BROADCASTING
+        self._core.is_orderly, self._core.is_concurrent = orderly, not orderly
+        self._core.is_broadcasting = model == BROADCASTING
         self._redelivery = self._redelivery_of(times, orderly=orderly)
         self._workers = Workers(
             self._core.buffers,
