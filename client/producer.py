@@ -11,14 +11,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.formats.destination import Destination, Ordinary
-from penstock.formats.recall_handle import RecallHandle
 from penstock.proto import names
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
-from penstock.proto.wire.later_pb2 import RecallRequest
-from penstock.proto.wire.later_pb2_grpc import LaterStub
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster import Calls, Service, check_timeout, local_host
+from .cluster import Calls, check_timeout, local_host
 from .cluster.choices import Choices, Selector
 from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, SendReceipt
 from .produce.buffer import Buffer
@@ -28,16 +25,17 @@ from .produce.drafts import Draft, PartMaker
 from .produce.health import BrokerHealth
 from .produce.keys import property_bytes
 from .produce.parts import RECORD_COST, Kind, Part, limited
+from .produce.recalls import recall
 from .produce.receipts import result_of, results_of
 from .produce.sender import Deliveries, Sender
 from .signatures import taking
 from .statistics import ProducerStatistics
+from .trace.making import send_trace
 
 log = logging.getLogger(__name__)
 
 TAGS_CACHED = 10_000
 CLOSE_TIMEOUT_S = 30.0
-LATER: Service = LaterStub
 
 
 class Producer:
@@ -80,17 +78,20 @@ class Producer:
         self.config = (config or ProducerConfig()).replaced(settings)
         self.producer_id = secrets.randbits(64) or 1
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
+        host = local_host(self._calls.connections.addresses[0])
+        trace = send_trace(self.config, self.group, nameservers, tls, credentials)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
         self._shipping = Shipping(
             config=self.config,
             connections=self._calls.connections,
             directory=self._calls.directory,
-            encoder=Encoder(self.producer_id, 0, local_host(self._calls.connections.addresses[0])),
+            encoder=Encoder(self.producer_id, 0, host, tells_sizes=trace is not None),
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
             on_delivery=on_delivery,
+            trace=trace,
         )
         self._maker = PartMaker(self.config)
         self._choices = Choices(self._calls.directory)
@@ -207,12 +208,7 @@ class Producer:
             Refused: not done, as TopicNotFound. Retryable: not done. OutcomeUnknown: perhaps it is done: call again.
         """
         self._deliveries.require_open()
-        handle = RecallHandle.decode(recall_handle)
-        if handle.topic != topic:
-            raise InvalidArgument(f"recall from topic {topic!r:.80}: the handle is of topic {handle.topic!r:.80}")
-        request = RecallRequest(topic=topic, unique_key=handle.unique_key, due_ms=handle.due_ms)
-        left_s = max(self._deadline(timeout_s) - time.monotonic(), 0.0)
-        return bool(self._calls.at_master(handle.broker_name, "Recall", request, left_s, service=LATER).in_time)
+        return recall(self._calls, topic, recall_handle, self._deadline(timeout_s), self._shipping.trace)
 
     # The fast path.
 
@@ -365,6 +361,7 @@ class Producer:
         check_timeout(timeout_s)
         if not self._deliveries.begin_close():
             return
+        deadline = time.monotonic() + timeout_s
         try:
             self._wait_settled(timeout_s)
         finally:
@@ -372,6 +369,8 @@ class Producer:
             for delivery in self._deliveries.all():
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
             self._calls.close()
+            if self._shipping.trace is not None:
+                self._shipping.trace.tracer.close(deadline - time.monotonic())
         self._shipping.failures.raise_all()
 
     def __enter__(self) -> Self:

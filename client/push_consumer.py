@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
@@ -30,6 +32,7 @@ from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
 from .consume.send_backs import SendBacks
 from .consume.workers import ConsumeResult, Listener, Workers
 from .statistics import Latency, latency_of
+from .trace.making import consume_trace
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -77,6 +80,8 @@ class PushConsumer(Consumer):
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         config: ConsumerConfig | None = None,
+        trace: bool | float = False,
+        trace_topic: str = TRACE_TOPIC,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -89,6 +94,8 @@ class PushConsumer(Consumer):
         (``ConsumerConfig.revoke_timeout_ms``; at the close, half of its time). When a session broke and others went on
         with a queue meanwhile, both are called when it is back.
 
+        ``trace``, ``trace_topic``: tell of each message, or of a share of them (0..1), when a listener begins with it
+        and how it ended; as of :class:`~penstock.client.ProducerConfig`.
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         A broadcasting consumer keeps its offsets in ``~/.penstock/offsets`` under its ``client_id``; two on one host
@@ -126,6 +133,9 @@ class PushConsumer(Consumer):
         )
         self._core.is_concurrent, self._core.is_broadcasting = not orderly, model == BROADCASTING
         self._redelivery = self._redelivery_of(times, orderly=orderly)
+        self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        if self._trace is not None:
+            listener = self._trace.listener(listener, math.inf if orderly else consume_timeout_s)
         self._workers = Workers(
             self._core.buffers,
             listener,
@@ -233,6 +243,8 @@ class PushConsumer(Consumer):
             self._workers.close(before_s)
             self._redelivery.close(before_s)
         self._core.close(deadline_s)
+        if self._trace is not None:
+            self._trace.tracer.close(deadline_s - time.monotonic())
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class ProducerStatistics:
     batches: int  # acknowledged
     failed_tries: int  # of batches; most are tried again
     append: Latency  # from the last try of an acknowledged batch to its answer
+    traces_dropped: int = 0  # of what ``trace`` was to tell: there was no room, or nobody took it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class ConsumerStatistics:
     buffered_bytes: int  # received and not finished now
     failed: int  # calls of the listener that failed or took too long
     listener: Latency  # of its calls, each counted with the mean of the few that were made together
+    traces_dropped: int = 0  # of what ``trace`` was to tell: there was no room, or nobody took it
 
 
 class Stopwatch:

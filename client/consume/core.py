@@ -19,6 +19,7 @@ from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue
 
 if TYPE_CHECKING:
+    from ..trace.consuming import ConsumeTrace
     from .owner import QueueOwner
 
 log = logging.getLogger(__name__)
@@ -162,6 +163,7 @@ class Consumer:
     """What consumers of every kind have in common."""
 
     _core: ConsumerCore
+    _trace: ConsumeTrace | None
 
     @property
     def group(self) -> str:
@@ -190,6 +192,7 @@ class Consumer:
                 buffered_bytes=buffers.held_bytes,
                 failed=failed,
                 listener=listener,
+                traces_dropped=self._trace.tracer.dropped if self._trace is not None else 0,
             )
 
     def _listener_statistics(self) -> tuple[int, Latency]:

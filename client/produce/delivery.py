@@ -36,6 +36,7 @@ from .parts import Batch, Failure, Kind, Part, limited, new_part
 from .receipts import Failures, receipts_of
 
 if TYPE_CHECKING:
+    from ..trace.sending import SendTrace
     from .encoding import Encoder
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Shipping:
     health: BrokerHealth
     wake: Callable[[], None]  # the sender thread
     on_delivery: Callable[[Delivery], None] | None
+    trace: SendTrace | None = None
     failures: Failures = field(default_factory=Failures)
 
 
@@ -135,6 +137,8 @@ class TopicDelivery:
 
     def hold(self, part: Part) -> None:
         """Count a part into the buffer."""
+        if self._shipping.trace is not None:
+            part.held_s = time.monotonic()
         part.ticket = self._shipping.buffer.hold(part.cost, part.count)
 
     # What the sender thread does.
@@ -295,6 +299,8 @@ class TopicDelivery:
                 _complete(future, one)
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
+        if self._shipping.trace is not None:
+            self._shipping.trace.on_stored(self.destination, batch, receipt, address)
 
     def _on_error(self, batch: Batch, error: PenstockError, *, is_final: bool = False) -> None:
         """A try has failed; ``is_final``: there can be no other."""
@@ -326,6 +332,8 @@ class TopicDelivery:
         for future in part.futures:
             _complete(future, error=error)
         self._report(part, "", error)
+        if self._shipping.trace is not None:
+            self._shipping.trace.on_failed(self.destination, part)
 
     def _report(self, part: Part, broker_name: str, error: PenstockError | None) -> None:
         """Tell ``on_delivery``, then count the part out."""

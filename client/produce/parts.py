@@ -77,6 +77,7 @@ class Part:
     is_alone: bool = False  # never joined with others: one of its messages was refused
     error: PenstockError | None = None  # of the last try
     owner: Owner | None = None  # of halves: their transaction
+    held_s: float = 0.0  # monotonic, when its producer took it; of traced ones
 
     @property
     def count(self) -> int:

@@ -1,0 +1,279 @@
+"""RocketMQ's message trace: what clients tell of each message, as text in the messages of a trace topic.
+
+A trace message's body is a row of contexts. Each ends with 0x02; its fields are separated by 0x01, the first one is its
+kind. KEYS of the message are the ids and keys of the messages told of, so that a query by key finds it.
+
+| Kind | Fields |
+|---|---|
+| Pub | time, region, group, topic, message id, tags, keys, store host, body bytes, cost, type, offset id, success |
+| SubBefore | time, region, group, request id, message id, tries before, keys |
+| SubAfter | request id, message id, cost, success, keys, code, time, group |
+| EndTransaction | time, region, group, topic, message id, tags, keys, store host, type, transaction id, state, check |
+| Recall | time, region, group, topic, message id, success |
+
+Times are ms since 1970 UTC, costs ms, truths ``true`` and ``false``; check: a broker had asked. Of Pub, older clients
+leave the offset id out, and some add the sender's address; of SubAfter, older ones leave out everything from the keys
+on.
+Source: RocketMQ ``TraceDataEncoder``, ``TraceBean``, ``MessageType``, ``ConsumeReturnType``.
+
+>>> SubBefore(1700000000000, REGION, "g", "R1", "ID1", 2, "k").encode()
+'SubBefore\\x011700000000000\\x01DefaultRegion\\x01g\\x01R1\\x01ID1\\x012\\x01k\\x02'
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from .record.properties import KEY_SEPARATOR
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+"""The producer group of traces."""
+REGION: Final = "DefaultRegion"
+"""What RocketMQ's brokers call the only region that there is."""
+FIELD_SEPARATOR: Final = "\x01"
+CONTEXT_END: Final = "\x02"
+
+MESSAGE_BYTES_MAX: Final = 64 * 1024
+"""A trace message of several contexts is no longer."""
+KEYS_BYTES_MAX: Final = 8 * 1024
+_FIELDS_MAX: Final = 20
+_DIGITS_MAX: Final = 18
+
+
+class MessageType(enum.IntEnum):
+    """What kind of message a producer has sent."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+    ORDER = 4
+
+
+class ReturnCode(enum.IntEnum):
+    """How a listener came back."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    RETURN_NULL = 3
+    FAILED = 4
+
+
+class Pub(NamedTuple):
+    """A producer's send of one message has ended."""
+
+    timestamp_ms: int
+    region: str
+    group: str
+    topic: str
+    message_id: str
+    tags: str
+    keys: str
+    store_host: str
+    body_bytes: int
+    cost_ms: int
+    message_type: int
+    offset_message_id: str
+    success: bool
+    client_host: str = ""
+
+    def encode(self) -> str:
+        """The context."""
+        return _encoded("Pub", self if self.client_host else self[:-1])
+
+
+class SubBefore(NamedTuple):
+    """A consumer begins with a message; the request id is that of its :class:`SubAfter`."""
+
+    timestamp_ms: int
+    region: str
+    group: str
+    request_id: str
+    message_id: str
+    retry_times: int
+    keys: str
+
+    def encode(self) -> str:
+        """The context."""
+        return _encoded("SubBefore", self)
+
+
+class SubAfter(NamedTuple):
+    """A consumer has come to an end with a message."""
+
+    request_id: str
+    message_id: str
+    cost_ms: int
+    success: bool
+    keys: str
+    code: int
+    timestamp_ms: int
+    group: str
+
+    def encode(self) -> str:
+        """The context."""
+        return _encoded("SubAfter", self)
+
+
+class EndTransaction(NamedTuple):
+    """A producer has decided about a message that was sent in a transaction."""
+
+    timestamp_ms: int
+    region: str
+    group: str
+    topic: str
+    message_id: str
+    tags: str
+    keys: str
+    store_host: str
+    message_type: int
+    transaction_id: str
+    state: str  # COMMIT_MESSAGE, ROLLBACK_MESSAGE
+    from_check: bool
+
+    def encode(self) -> str:
+        """The context."""
+        return _encoded("EndTransaction", self)
+
+
+class Recall(NamedTuple):
+    """A producer wanted a message back before its time."""
+
+    timestamp_ms: int
+    region: str
+    group: str
+    topic: str
+    message_id: str
+    success: bool
+
+    def encode(self) -> str:
+        """The context."""
+        return _encoded("Recall", self)
+
+
+Context = Pub | SubBefore | SubAfter | EndTransaction | Recall
+
+
+def place(kind: type[Context], field: str) -> int:
+    """The number of a field in a context of that kind; the kind itself is 0."""
+    return kind._fields.index(field) + 1
+
+
+def decode(body: bytes) -> list[Context]:
+    """The contexts of a trace message, in their order; what is none, or of a kind that nobody knows, is left out."""
+    found: list[Context] = []
+    for text in body.decode("utf-8", "replace").split(CONTEXT_END):
+        kind, *fields = text.split(FIELD_SEPARATOR, _FIELDS_MAX)
+        reader = _READERS.get(kind.strip())
+        if reader is None:
+            continue
+        try:
+            found.append(reader(["" if field == "null" else field for field in fields]))
+        except (ValueError, IndexError):  # another program's, or cut off: the others count all the same
+            continue
+    return found
+
+
+def packed(contexts: Iterable[Context]) -> Iterator[tuple[bytes, list[str], int]]:
+    """Body, keys, and number of contexts of the trace messages that tell of ``contexts``, each within the limits."""
+    texts: list[str] = []
+    keys: dict[str, None] = {}
+    size = key_bytes = 0
+    for context in contexts:
+        text = context.encode()
+        own = _keys_of(context)
+        new = [key for key in own if key not in keys]
+        # A character takes four bytes at most.
+        if texts and (size + len(text) > MESSAGE_BYTES_MAX or key_bytes + _room(new) > KEYS_BYTES_MAX):
+            yield "".join(texts).encode(), list(keys), len(texts)
+            texts, keys, size, key_bytes = [], {}, 0, 0
+            new = own
+        texts.append(text)
+        keys.update(dict.fromkeys(new))
+        size += len(text)
+        key_bytes += _room(new)
+    if texts:
+        yield "".join(texts).encode(), list(keys), len(texts)
+
+
+def _keys_of(context: Context) -> list[str]:
+    """The id and the keys of the message, those that a trace message has room for."""
+    keys = "" if isinstance(context, Recall) else context.keys
+    own = [key for key in (context.message_id, *keys.split(KEY_SEPARATOR)) if key]
+    while _room(own) > KEYS_BYTES_MAX:
+        own.pop()
+    return own
+
+
+def _room(keys: Sequence[str]) -> int:
+    return sum(len(key.encode()) + 1 for key in keys)
+
+
+def _encoded(kind: str, fields: tuple[Any, ...]) -> str:
+    texts = [kind]
+    for field in fields:
+        texts.append(("true" if field else "false") if isinstance(field, bool) else str(field))
+    return FIELD_SEPARATOR.join(texts) + CONTEXT_END
+
+
+def _number(text: str) -> int:
+    if len(text) > _DIGITS_MAX:
+        raise ValueError(text)
+    return int(text)
+
+
+def _truth(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+def _at(fields: Sequence[str], index: int, otherwise: str = "") -> str:
+    return fields[index] if len(fields) > index else otherwise
+
+
+def _pub(fields: list[str]) -> Pub:
+    has_offset_id = len(fields) > 12
+    return Pub(
+        _number(fields[0]),
+        *fields[1:8],
+        _number(fields[8]),
+        _number(fields[9]),
+        _number(fields[10]),
+        fields[11] if has_offset_id else "",
+        _truth(fields[12] if has_offset_id else _at(fields, 11, "true")),
+        _at(fields, 13),
+    )
+
+
+def _sub_before(fields: list[str]) -> SubBefore:
+    return SubBefore(_number(fields[0]), *fields[1:5], _number(fields[5]), _at(fields, 6))
+
+
+def _sub_after(fields: list[str]) -> SubAfter:
+    code = _number(_at(fields, 5, "0") or "0")
+    at_ms = _number(_at(fields, 6, "0") or "0")
+    return SubAfter(
+        fields[0], fields[1], _number(fields[2]), _truth(fields[3]), _at(fields, 4), code, at_ms, _at(fields, 7)
+    )
+
+
+def _end_transaction(fields: list[str]) -> EndTransaction:
+    return EndTransaction(
+        _number(fields[0]), *fields[1:8], _number(fields[8]), fields[9], fields[10], _truth(fields[11])
+    )
+
+
+def _recall(fields: list[str]) -> Recall:
+    return Recall(_number(fields[0]), *fields[1:5], _truth(fields[5]))
+
+
+_READERS: Final[dict[str, Callable[[list[str]], Context]]] = {
+    "Pub": _pub,
+    "SubBefore": _sub_before,
+    "SubAfter": _sub_after,
+    "EndTransaction": _end_transaction,
+    "Recall": _recall,
+}
