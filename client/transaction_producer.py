@@ -6,10 +6,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.formats.destination import Half
-from penstock.formats.record.properties import TRANSACTION_ID
+from penstock.formats.record.properties import TRANSACTION_ID, UNIQ_KEY
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK
 
@@ -19,10 +19,13 @@ from .produce.delivery import TopicDelivery
 from .produce.parts import Part
 from .produce.receipts import result_of
 from .producer import CLOSE_TIMEOUT_S, Producer
-from .transact.checks import Check, Checks
+from .transact.checks import Check, Checks, HalfMessage
 from .transact.ranges import Ranges
 from .transact.sessions import TRANSACTIONS, ProducerSessions
 from .transact.transaction import Transaction, TransactionState
+
+if TYPE_CHECKING:
+    from .trace.sending import SendTrace
 
 T = TypeVar("T")
 
@@ -53,7 +56,10 @@ class TransactionProducer(Producer):
         self._lock = threading.Lock()  # of the next one
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
-        self._checks = Checks(check, self._known, self._answer)
+        trace = self._shipping.trace
+        self._checks = Checks(
+            check if check is None or trace is None else _traced(check, trace), self._known, self._answer
+        )
         self._checks.start()
         self._sessions = ProducerSessions(
             self._calls, group, self.client_id, answers=check is not None, on_check=self._checks.ask
@@ -68,7 +74,8 @@ class TransactionProducer(Producer):
         """
         self._deliveries.require_open()
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
-        made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s)
+        trace = self._shipping.trace
+        made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s, trace=trace)
         with self._lock:
             self._transactions[made.id] = made
             if len(self._transactions) > ENDED_KNOWN:
@@ -182,3 +189,16 @@ class TransactionProducer(Producer):
         for transaction_id, made in list(self._transactions.items())[: len(self._transactions) - ENDED_KNOWN + 1]:
             if made.is_left or made.state is not TransactionState.UNKNOWN:
                 del self._transactions[transaction_id]
+
+
+def _traced(check: Check, trace: SendTrace) -> Check:
+    """A check that does as ``check``, and tells what it has decided about messages that have an id."""
+
+    def asked(message: HalfMessage) -> TransactionState:
+        state = check(message)
+        if state in _RESOLUTIONS and UNIQ_KEY in message.all_properties:
+            told = f"{state.name}_MESSAGE"
+            trace.on_ended([(message.topic, message.message_id)], message.transaction_id, told, from_check=True)
+        return state
+
+    return asked
