@@ -14,12 +14,12 @@ from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK
 
 from .consume.consumer_config import new_client_id
-from .message import Message, SendReceipt
+from .message import Message, MessageView, SendReceipt
 from .produce.delivery import TopicDelivery
 from .produce.parts import Part
 from .produce.receipts import result_of
 from .producer import CLOSE_TIMEOUT_S, Producer
-from .transact.checks import Check, Checks, HalfMessage
+from .transact.checks import Check, Checks
 from .transact.ranges import Ranges
 from .transact.sessions import TRANSACTIONS, ProducerSessions
 from .transact.transaction import Transaction, TransactionState
@@ -56,10 +56,9 @@ class TransactionProducer(Producer):
         self._lock = threading.Lock()  # of the next one
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
-        trace = self._shipping.trace
-        self._checks = Checks(
-            check if check is None or trace is None else _traced(check, trace), self._known, self._answer
-        )
+        if check is not None and self._shipping.trace is not None:
+            check = _traced(check, self._shipping.trace)
+        self._checks = Checks(check, self._known, self._answer)
         self._checks.start()
         self._sessions = ProducerSessions(
             self._calls, group, self.client_id, answers=check is not None, on_check=self._checks.ask
@@ -194,11 +193,12 @@ class TransactionProducer(Producer):
 def _traced(check: Check, trace: SendTrace) -> Check:
     """A check that does as ``check``, and tells what it has decided about messages that have an id."""
 
-    def asked(message: HalfMessage) -> TransactionState:
-        state = check(message)
-        if state in _RESOLUTIONS and UNIQ_KEY in message.all_properties:
+    def asked(message: MessageView) -> Any:
+        state, found = check(message), message.all_properties
+        if isinstance(state, TransactionState) and state is not TransactionState.UNKNOWN and UNIQ_KEY in found:
+            transaction_id = found.get(TRANSACTION_ID) or message.message_id
             told = f"{state.name}_MESSAGE"
-            trace.on_ended([(message.topic, message.message_id)], message.transaction_id, told, from_check=True)
+            trace.on_ended([(message.topic, message.message_id)], transaction_id, told, from_check=True)
         return state
 
     return asked
