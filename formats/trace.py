@@ -168,12 +168,12 @@ def decode(body: bytes) -> list[Context]:
     found: list[Context] = []
     for text in body.decode("utf-8", "replace").split(CONTEXT_END):
         kind, *fields = text.split(FIELD_SEPARATOR, _FIELDS_MAX)
-        reader = _READERS.get(kind.strip())
-        if reader is None:
+        known = _KINDS.get(kind)
+        if known is None:
             continue
         try:
-            found.append(reader(["" if field == "null" else field for field in fields]))
-        except (ValueError, IndexError):  # another program's, or cut off: the others count all the same
+            found.append(_read(*known, ["" if field == "null" else field for field in fields]))
+        except ValueError:  # another program's, or cut off: the others count all the same
             continue
     return found
 
@@ -223,57 +223,33 @@ def _encoded(kind: str, fields: tuple[Any, ...]) -> str:
 def _number(text: str) -> int:
     if len(text) > _DIGITS_MAX:
         raise ValueError(text)
-    return int(text)
+    return int(text or "0")
 
 
 def _truth(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _at(fields: Sequence[str], index: int, otherwise: str = "") -> str:
-    return fields[index] if len(fields) > index else otherwise
+_TYPES: Final[dict[str, Callable[[str], Any]]] = {"int": _number, "bool": _truth, "str": str}
 
 
-def _pub(fields: list[str]) -> Pub:
-    has_offset_id = len(fields) > 12
-    return Pub(
-        _number(fields[0]),
-        *fields[1:8],
-        _number(fields[8]),
-        _number(fields[9]),
-        _number(fields[10]),
-        fields[11] if has_offset_id else "",
-        _truth(fields[12] if has_offset_id else _at(fields, 11, "true")),
-        _at(fields, 13),
+def _read(kind: type[Context], least: int, fields: list[str]) -> Context:
+    """The context of that kind, of which ``least`` fields have to be there; those behind them may be."""
+    if len(fields) < least:
+        raise ValueError(f"{kind.__name__} of {len(fields)} fields")
+    if kind is Pub and len(fields) <= _OFFSET_ID + 1:
+        fields.insert(_OFFSET_ID, "")
+        fields += ["true"] * (_OFFSET_ID + 2 - len(fields))
+    missing = [""] * (len(kind._fields) - len(fields))
+    make: Callable[..., Context] = kind
+    return make(
+        *(_TYPES[kind.__annotations__[name]](text) for name, text in zip(kind._fields, fields + missing, strict=False))
     )
 
 
-def _sub_before(fields: list[str]) -> SubBefore:
-    return SubBefore(_number(fields[0]), *fields[1:5], _number(fields[5]), _at(fields, 6))
-
-
-def _sub_after(fields: list[str]) -> SubAfter:
-    code = _number(_at(fields, 5, "0") or "0")
-    at_ms = _number(_at(fields, 6, "0") or "0")
-    return SubAfter(
-        fields[0], fields[1], _number(fields[2]), _truth(fields[3]), _at(fields, 4), code, at_ms, _at(fields, 7)
-    )
-
-
-def _end_transaction(fields: list[str]) -> EndTransaction:
-    return EndTransaction(
-        _number(fields[0]), *fields[1:8], _number(fields[8]), fields[9], fields[10], _truth(fields[11])
-    )
-
-
-def _recall(fields: list[str]) -> Recall:
-    return Recall(_number(fields[0]), *fields[1:5], _truth(fields[5]))
-
-
-_READERS: Final[dict[str, Callable[[list[str]], Context]]] = {
-    "Pub": _pub,
-    "SubBefore": _sub_before,
-    "SubAfter": _sub_after,
-    "EndTransaction": _end_transaction,
-    "Recall": _recall,
+_OFFSET_ID: Final = Pub._fields.index("offset_message_id")
+_KINDS: Final[dict[str, tuple[type[Context], int]]] = {
+    kind.__name__: (kind, least)
+    for kind, least in ((Pub, 11), (SubBefore, 6), (SubAfter, 4), (EndTransaction, 12), (Recall, 6))
 }
+"""The kinds, with how many of their fields even old clients tell."""

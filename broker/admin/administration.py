@@ -10,6 +10,7 @@ from dataclasses import replace
 from penstock.formats.record.layout import decode_record
 from penstock.proto import names
 from penstock.proto.errors import (
+    BrokerUnavailable,
     FlowControl,
     Forbidden,
     InvalidArgument,
@@ -111,24 +112,23 @@ class Administration(Feature):
         while self.core.config.topics.trace:
             await self._is_master.wait()
             self._is_master.clear()
-            while not await self._has_trace_topic():
-                await asyncio.sleep(TRACE_RETRY_S)
-
-    async def _has_trace_topic(self) -> bool:
-        """Make the topic of traces where this is a master without one. Returns False if it has to be tried again."""
-        if self.core.events.journal is None:
-            return True
-        name = self.core.config.topics.trace_topic
-        if self.core.store.dispatched_offset < self._known_end:
-            return False  # it may be in there
-        if self.core.tables.topic(name) is None:
             try:
-                config = common_pb2.TopicConfig(topic=name, read_queues=1, write_queues=1)
-                await self.create_topic(broker_pb2.CreateTopicRequest(config=config))
+                await self._make_trace_topic()
             except PenstockError as error:
-                log.info("topic of traces not made yet topic=%s error=%s", name, error.message)
-                return False
-        return True
+                log.info("topic of traces not made yet error=%s", error.message)
+                await asyncio.sleep(TRACE_RETRY_S)
+                self._is_master.set()
+
+    async def _make_trace_topic(self) -> None:
+        """Raises PenstockError: it has to be tried again."""
+        name = self.core.config.topics.trace_topic
+        if self.core.events.journal is None:
+            return
+        if self.core.store.dispatched_offset < self._known_end:
+            raise BrokerUnavailable(f"topic {name}: the log may hold it, and is not dispatched yet")
+        if self.core.tables.topic(name) is None:
+            config = common_pb2.TopicConfig(topic=name, read_queues=1, write_queues=1)
+            await self.create_topic(broker_pb2.CreateTopicRequest(config=config))
 
     async def stop(self) -> None:
         if self.metrics is not None:
