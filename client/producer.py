@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -30,6 +31,7 @@ from .produce.receipts import result_of, results_of
 from .produce.sender import Deliveries, Sender
 from .signatures import taking
 from .statistics import ProducerStatistics
+from .telemetry import telemetry_of
 from .trace.making import send_trace
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class Producer:
             on_delivery=on_delivery,
             trace=trace,
         )
-        self._maker = PartMaker(self.config)
+        self._maker = PartMaker(self.config, telemetry_of(self.config.telemetry, self.group))
         self._choices = Choices(self._calls.directory)
         self._plain_below = self._maker.plain_below
         self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
@@ -188,12 +190,9 @@ class Producer:
             futures.update(zip(indexes, part.futures, strict=True))
             prepared.append((delivery, part))
         for delivery, part in prepared:
-            self._hold(delivery, part, deadline)
-            try:
+            delivery.admit(part, deadline)
+            with contextlib.suppress(ClientClosed):  # others may be stored: each message's future says for itself
                 delivery.enqueue(limited(part, self.config.batch_bytes_max, self.config.batch_count_max))
-            except ClientClosed as error:  # what went to other topics may be stored: each message says for itself
-                for future in part.futures:
-                    future.set_exception(error)
         self._sender.wake()
         return results_of([(message, futures[index]) for index, message in enumerate(messages)], deadline)
 
@@ -300,7 +299,7 @@ class Producer:
         wait_s = self._patience_s(timeout_s)
         place = None if queue is None else self._choices.place(topic, queue)
         accepted = 0
-        for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
+        for part in self._maker.columnar(topic, bodies, tags, keys, sharding_keys):
             part.bind(place)
             try:
                 self._buffer.wait_for_room(part.cost, wait_s, self._sender.wake)
@@ -361,7 +360,6 @@ class Producer:
         check_timeout(timeout_s)
         if not self._deliveries.begin_close():
             return
-        deadline = time.monotonic() + timeout_s
         try:
             self._wait_settled(timeout_s)
         finally:
@@ -370,7 +368,7 @@ class Producer:
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
             self._calls.close()
             if self._shipping.trace is not None:
-                self._shipping.trace.tracer.close(deadline - time.monotonic())
+                self._shipping.trace.tracer.close(timeout_s)
         self._shipping.failures.raise_all()
 
     def __enter__(self) -> Self:
@@ -408,12 +406,8 @@ class Producer:
         delivery = self._delivery(draft.destination, deadline)
         part = self._maker.one(kind, draft, deadline)
         part.bind(draft.place(self._choices))
-        self._hold(delivery, part, deadline)
+        delivery.admit(part, deadline)
         return delivery, part
-
-    def _hold(self, delivery: TopicDelivery, part: Part, deadline: float) -> None:
-        self._buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), self._sender.wake)
-        delivery.hold(part)
 
     def _encoded_tag(self, tag: str) -> bytes:
         encoded = property_bytes(tag, None, None, None)
@@ -441,9 +435,9 @@ class Producer:
         """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
         now = time.monotonic()
         until = now + self._patience_s(timeout_s)
-        part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
+        part = self._maker.produced(topic, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
         part.bind(place)
         delivery = self._delivery(Ordinary(topic), until)
-        self._hold(delivery, part, until)
+        delivery.admit(part, until)
         delivery.enqueue([part])
         self._sender.wake()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
@@ -28,6 +28,7 @@ from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, qu
 from .consume.pulled_queue import PulledQueue
 from .consume.send_backs import SendBacks, parts
 from .message import MessageQueue, MessageView, RetriedMessage
+from .telemetry import telemetry_of
 from .trace.making import consume_trace
 
 POLL_TIMEOUT_S = 1.0
@@ -62,6 +63,7 @@ class PullConsumer(Consumer):
         config: ConsumerConfig | None = None,
         trace: bool | float = False,
         trace_topic: str = TRACE_TOPIC,
+        telemetry: Any = False,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -70,7 +72,8 @@ class PullConsumer(Consumer):
         ``on_assigned``, ``on_revoked``: as of :class:`~penstock.client.PushConsumer`, for subscribed topics. The work
         on a queue has ended when the caller has come back.
         ``trace``, ``trace_topic``: as of :class:`~penstock.client.PushConsumer`; a message's consumption ends when the
-        next poll, the commit or the close counts it as processed.
+        next poll, the commit or the close counts it as processed. ``telemetry``: True, or a tracer of OpenTelemetry: a
+        span of each poll that returns messages, linked to their sends.
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         Raises:
@@ -90,6 +93,8 @@ class PullConsumer(Consumer):
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
         self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        self._telemetry = telemetry_of(telemetry, group)
+        self._is_watched = self._trace is not None or self._telemetry is not None
         self._send_backs = SendBacks(self._core.calls, group, None)
         self._lock = self._core.buffers.lock
         self._returned: set[PulledQueue] = set()  # queues whose messages the caller has; guarded by the lock
@@ -170,22 +175,24 @@ class PullConsumer(Consumer):
             ClientClosed: the consumer is closed.
         """
         require(max_messages >= 1, "max_messages must be at least 1", max_messages)
+        began_ns = time.time_ns() if self._is_watched else 0
         taken = self._wait(lambda: self._take(max_messages), timeout_s)
         messages = _views(taken)
-        if self._trace is not None:
-            self._trace.handed_out(messages)
+        if self._is_watched:
+            self._tell(messages, began_ns)
         return messages
 
     def poll_batch(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int | None = None) -> MessageBatch:
         """The next messages of one queue as columns; an empty batch when ``timeout_s`` runs out. Errors as ``poll``."""
         limit = max_messages or self._core.config.queue_messages
+        began_ns = time.time_ns() if self._is_watched else 0
         taken = self._wait(lambda: self._take_one(limit), timeout_s)
         if not taken:
             return MessageBatch.empty()
         queue, part = taken[0]
         batch = MessageBatch(queue, part.batch, part.indexes)
-        if self._trace is not None:
-            self._trace.handed_out(batch.messages())
+        if self._is_watched:
+            self._tell(batch.messages(), began_ns)
         return batch
 
     def __iter__(self) -> Iterator[MessageView]:
@@ -328,6 +335,13 @@ class PullConsumer(Consumer):
         self._close(self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s, processed=True)
 
     # Inside
+
+    def _tell(self, messages: list[MessageView], began_ns: int) -> None:
+        """Trace what a poll, which began then, returns."""
+        if self._trace is not None:
+            self._trace.handed_out(messages)
+        if self._telemetry is not None:
+            self._telemetry.received(messages, began_ns)
 
     def _begin(self, *, is_manual: bool) -> None:
         self._core.require_open()

@@ -30,8 +30,9 @@ from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
 from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
 from .consume.send_backs import SendBacks
-from .consume.workers import ConsumeResult, Listener, Workers
+from .consume.workers import ConsumeResult, Listener, Workers, is_success
 from .statistics import Latency, latency_of
+from .telemetry import telemetry_of
 from .trace.making import consume_trace
 
 __all__ = ["ConsumeResult", "PushConsumer"]
@@ -82,6 +83,7 @@ class PushConsumer(Consumer):
         config: ConsumerConfig | None = None,
         trace: bool | float = False,
         trace_topic: str = TRACE_TOPIC,
+        telemetry: Any = False,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -95,7 +97,8 @@ class PushConsumer(Consumer):
         with a queue meanwhile, both are called when it is back.
 
         ``trace``, ``trace_topic``: tell of each message, or of a share of them (0..1), when a listener begins with it
-        and how it ended; as of :class:`~penstock.client.ProducerConfig`.
+        and how it ended; as of :class:`~penstock.client.ProducerConfig`. ``telemetry``: True, or a tracer of
+        OpenTelemetry: the listener runs inside of a span, whose parent is the send.
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         A broadcasting consumer keeps its offsets in ``~/.penstock/offsets`` under its ``client_id``; two on one host
@@ -134,6 +137,8 @@ class PushConsumer(Consumer):
         self._core.is_concurrent, self._core.is_broadcasting = not orderly, model == BROADCASTING
         self._redelivery = self._redelivery_of(times, orderly=orderly)
         self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        if (spans := telemetry_of(telemetry, group)) is not None:
+            listener = spans.listener(listener, is_success)
         if self._trace is not None:
             listener = self._trace.listener(listener, math.inf if orderly else consume_timeout_s)
         self._workers = Workers(

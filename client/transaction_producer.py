@@ -160,7 +160,7 @@ class TransactionProducer(Producer):
         """The delivery that has the part now, and what ``how`` answered."""
         try:
             delivery = self._delivery(Half(topic, self.group), deadline)
-            self._hold(delivery, part, deadline)
+            delivery.admit(part, deadline)
             return delivery, how(delivery)
         except BaseException as error:
             if part.owner is not None:

@@ -70,6 +70,9 @@ class ProducerConfig:
     trace_topic: str = TRACE_TOPIC
     """The topic of the traces (RocketMQ's ``customizedTraceTopic``)."""
 
+    telemetry: Any = False
+    """True, or a tracer of OpenTelemetry: a span of each message, whose context travels with it."""
+
     def __post_init__(self) -> None:
         require(0 <= self.linger_ms <= 30_000, "linger_ms must be 0..30000", self.linger_ms)
         require(1 <= self.batch_count_max <= 65_536, "batch_count_max must be 1..65536", self.batch_count_max)

@@ -135,6 +135,20 @@ class TopicDelivery:
         self._new_queues = queues
         self._shipping.wake()
 
+    def admit(self, part: Part, deadline: float) -> None:
+        """Count a part into the buffer as soon as there is room.
+
+        Raises:
+            BufferFull: there was none before the deadline; nobody sends it.
+        """
+        shipping = self._shipping
+        try:
+            shipping.buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), shipping.wake)
+        except BaseException as error:
+            part.fail(error)
+            raise
+        self.hold(part)
+
     def hold(self, part: Part) -> None:
         """Count a part into the buffer."""
         if self._shipping.trace is not None:
@@ -225,9 +239,11 @@ class TopicDelivery:
     def _require_open(self, parts: list[Part]) -> None:
         """Refuse parts that nobody would send, and count them out of the buffer again."""
         if self._is_given_up:
+            error = closed()
             for part in parts:
                 self._shipping.buffer.settle(part)
-            raise closed()
+                part.fail(error)
+            raise error
 
     def _seal(self, now: float) -> None:
         if self._is_given_up or not len(self.open):

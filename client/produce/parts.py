@@ -89,6 +89,12 @@ class Part:
         """True if keys or the sender say which queues it goes to."""
         return self.hashes is not None or self.place is not None
 
+    def fail(self, error: BaseException) -> None:
+        """Nobody will send it, and whoever follows its futures hears why."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
+
     def bind(self, place: tuple[str, int] | None) -> None:
         """Let it go to that queue, if one was chosen, whatever keys its messages have."""
         if place is not None:

@@ -10,7 +10,7 @@ from penstock.formats.record.properties import KEYS, ORIGIN_MESSAGE_ID, UNIQ_KEY
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.formats.trace import REGION, ReturnCode, SubAfter, SubBefore
 
-from ..consume.workers import ConsumeResult, Listener
+from ..consume.workers import ConsumeResult, Listener, is_success
 from ..message import MessageView
 from .tracer import CONTEXTS_MAX, Tracer
 
@@ -107,6 +107,6 @@ class ConsumeTrace:
 
 
 def _code_of(outcome: object) -> ReturnCode:
-    if outcome is None or outcome is ConsumeResult.SUCCESS:
+    if is_success(outcome):
         return ReturnCode.SUCCESS
     return ReturnCode.FAILED if outcome is ConsumeResult.RETRY_LATER else ReturnCode.RETURN_NULL

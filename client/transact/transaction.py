@@ -159,7 +159,7 @@ class Transaction:
         else:
             encoded = self._with_own(property_bytes(tag, keys, properties, sharding_key))
         if type(body) is not bytes or not 0 < len(body) < self._maker.plain_below:
-            self._enqueue(topic, [self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, 0.0)])
+            self._enqueue(topic, [self._maker.produced(topic, body, encoded, sharding_key, 0.0)])
             return
         cost = accumulator.cost + len(body) + len(encoded) + RECORD_COST
         accumulator.extend((body, encoded, sharding_key))
@@ -177,7 +177,7 @@ class Transaction:
     ) -> None:
         """Buffer many messages in one call, as :meth:`~penstock.client.Producer.produce_many` takes them."""
         self._require_open()
-        for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
+        for part in self._maker.columnar(topic, bodies, tags, keys, sharding_keys):
             own = Column.repeated(self._own[len(TRANSACTION_ID) + 1 : -1], part.count)
             part.properties = with_property(part.property_column(), TRANSACTION_ID, own)
             part.cost += len(self._own) * part.count
