@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from .record.properties import KEY_SEPARATOR
 
@@ -95,7 +95,7 @@ class SubBefore(NamedTuple):
     request_id: str
     message_id: str
     retry_times: int
-    keys: str
+    keys: str = ""
 
     def encode(self) -> str:
         """The context."""
@@ -109,10 +109,10 @@ class SubAfter(NamedTuple):
     message_id: str
     cost_ms: int
     success: bool
-    keys: str
-    code: int
-    timestamp_ms: int
-    group: str
+    keys: str = ""
+    code: int = 0
+    timestamp_ms: int = 0
+    group: str = ""
 
     def encode(self) -> str:
         """The context."""
@@ -223,14 +223,11 @@ def _encoded(kind: str, fields: tuple[Any, ...]) -> str:
 def _number(text: str) -> int:
     if len(text) > _DIGITS_MAX:
         raise ValueError(text)
-    return int(text or "0")
+    return int(text)
 
 
 def _truth(text: str) -> bool:
     return text.strip().lower() == "true"
-
-
-_TYPES: Final[dict[str, Callable[[str], Any]]] = {"int": _number, "bool": _truth, "str": str}
 
 
 def _read(kind: type[Context], least: int, fields: list[str]) -> Context:
@@ -240,11 +237,8 @@ def _read(kind: type[Context], least: int, fields: list[str]) -> Context:
     if kind is Pub and len(fields) <= _OFFSET_ID + 1:
         fields.insert(_OFFSET_ID, "")
         fields += ["true"] * (_OFFSET_ID + 2 - len(fields))
-    missing = [""] * (len(kind._fields) - len(fields))
     make: Callable[..., Context] = kind
-    return make(
-        *(_TYPES[kind.__annotations__[name]](text) for name, text in zip(kind._fields, fields + missing, strict=False))
-    )
+    return make(*(read(text) for read, text in zip(_TYPES[kind], fields, strict=False)))
 
 
 _OFFSET_ID: Final = Pub._fields.index("offset_message_id")
@@ -253,3 +247,5 @@ _KINDS: Final[dict[str, tuple[type[Context], int]]] = {
     for kind, least in ((Pub, 11), (SubBefore, 6), (SubAfter, 4), (EndTransaction, 12), (Recall, 6))
 }
 """The kinds, with how many of their fields even old clients tell."""
+_OF_TYPE: Final[dict[type, Callable[[str], Any]]] = {int: _number, bool: _truth, str: str}
+_TYPES: Final = {kind: [_OF_TYPE[found] for found in get_type_hints(kind).values()] for kind, _ in _KINDS.values()}
