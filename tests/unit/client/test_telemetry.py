@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
@@ -93,9 +94,11 @@ def test_a_send_and_its_processing_are_one_trace(cluster: RunningCluster, spans:
         inside.append(otel.get_current_span().get_span_context().span_id)
         return None if message.reconsume_times else ConsumeResult.RETRY_LATER
 
-    with Producer(cluster.namesrv, group="makers", telemetry=spans.tracer) as producer:
-        with spans.tracer.start_as_current_span("checkout") as checkout:
-            receipt = producer.send("orders", b"x", tag="a", properties={"region": "eu"})
+    with (
+        Producer(cluster.namesrv, group="makers", telemetry=spans.tracer) as producer,
+        spans.tracer.start_as_current_span("checkout") as checkout,
+    ):
+        receipt = producer.send("orders", b"x", tag="a", properties={"region": "eu"})
     with consumer(cluster, Seen(then), telemetry=spans.tracer):
         failed, taken = spans.named("process orders", 2)
     (sent,) = spans.named("send orders")
@@ -139,16 +142,12 @@ def test_every_way_to_send_carries_a_context(cluster: RunningCluster, spans: Spa
             transaction.produce_many("orders", [b"9", b"10"])
         producer.flush()
     wait_until(lambda: len(stored(cluster)) == 13, what="all messages")
-    known = [
-        carried(span) for name, count in (("send orders", 5), ("create orders", 5)) for span in spans.named(name, count)
-    ]
+    created = spans.named("create orders", 5)
+    known = [carried(span) for span in (*spans.named("send orders", 5), *created)]
     found = [properties[PARENT] for properties in stored(cluster)]
     assert set(found) == set(known)
     assert sorted(found.count(each) for each in set(found)) == [1] * 8 + [2, 3]
-    many = [
-        span for span in spans.named("create orders", 5) if "messaging.batch.message_count" in (span.attributes or {})
-    ]
-    assert len(many) == 2
+    assert sum("messaging.batch.message_count" in (span.attributes or {}) for span in created) == 2
     assert [properties["TAGS"] for properties in stored(cluster) if "TAGS" in properties] == ["a"] * 4
 
 
@@ -209,7 +208,7 @@ def test_the_twins_keep_the_context_across_threads(cluster: RunningCluster, span
     asyncio.run(run())
     found = [spans.named(name)[0] for name in ("request", "send orders", "process orders", "work")]
     assert len({context(span).trace_id for span in found}) == 1
-    for parent, child in zip(found, found[1:], strict=False):
+    for parent, child in itertools.pairwise(found):
         assert child.parent is not None
         assert child.parent.span_id == context(parent).span_id
 
