@@ -92,7 +92,7 @@ def _of(told: Told, kind: type[T]) -> list[tuple[T, str]]:
 def _story(message_id: str, topic: str, told: Told, record: MessageView | None) -> MessageTrace:
     sends = sorted(_of(told, Pub), key=lambda each: each[0].timestamp_ms)
     tags = [send.tags for send, _ in sends if send.tags]
-    keys = [context.keys for context in told if not isinstance(context, Recall) and context.keys]
+    keys = [context.keys for context in told if context.keys]
     return MessageTrace(
         message_id=message_id,
         topic=topic,

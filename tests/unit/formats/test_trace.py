@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.formats.trace import (
-    KEYS_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
+    KEYS_LENGTH_MAX,
+    MESSAGE_LENGTH_MAX,
     Context,
     EndTransaction,
     MessageType,
@@ -91,13 +91,13 @@ def test_messages_stay_within_their_limits() -> None:
     assert [context for body, _, _ in found for context in decode(body)] == contexts
     assert len(found) > 1
     for body, keys, count in found:
-        assert len(body) <= MESSAGE_BYTES_MAX
-        assert len(" ".join(keys)) <= KEYS_BYTES_MAX
+        assert len(body) <= MESSAGE_LENGTH_MAX
+        assert len(" ".join(keys)) <= KEYS_LENGTH_MAX
         assert len(keys) == count
     many = " ".join(f"key-{number}" for number in range(3000))
     ((_, keys, _),) = packed([PUB._replace(keys=many)])
     assert keys[:2] == ["ID1", "key-0"]
-    assert len(" ".join(keys)) <= KEYS_BYTES_MAX
+    assert len(" ".join(keys)) <= KEYS_LENGTH_MAX
 
 
 def test_fields_are_numbered_behind_the_kind() -> None:
