@@ -14,6 +14,7 @@ from .cold_reads import cold_reads
 from .lookups import lookups
 from .rig import Rig
 from .runner import RATIO, Case, Figures, Turns, alone
+from .transactions import transactions
 
 KIB = 1024
 SMALL = 100
@@ -141,6 +142,7 @@ CASES: dict[str, Case] = {
             alone(_many_queues),
             floors={f"1000{RATIO}8": 0.8, f"10000{RATIO}8": 0.8},
         ),
+        Case("transactions", "messages of 100 B in transactions, against plain ones", alone(transactions)),
         Case(
             "memory",
             "a broker's memory besides mapped pages, highest sample while 1 KiB messages are produced and consumed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.formats.destination import Half
 from penstock.formats.record.properties import TRANSACTION_ID, UNIQ_KEY
 from penstock.proto.errors import InvalidArgument, PenstockError
-from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
 
 from .consume.consumer_config import new_client_id
 from .message import Message, MessageView, SendReceipt
@@ -20,6 +21,7 @@ from .produce.parts import Part
 from .produce.receipts import result_of
 from .producer import CLOSE_TIMEOUT_S, Producer
 from .transact.checks import Check, Checks
+from .transact.ends import Ends
 from .transact.ranges import Ranges
 from .transact.sessions import TRANSACTIONS, ProducerSessions
 from .transact.transaction import Transaction, TransactionState
@@ -55,6 +57,7 @@ class TransactionProducer(Producer):
         """What brokers and ``penstock group show`` call it."""
         self._lock = threading.Lock()  # of the next one
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
+        self._ends = Ends(group, self._ask)
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
         if check is not None and self._shipping.trace is not None:
             check = _traced(check, self._shipping.trace)
@@ -144,10 +147,10 @@ class TransactionProducer(Producer):
         """See :class:`.transact.transaction.Halves`."""
         if len(halves) == 1:
             ((broker_name, ranges),) = halves.items()
-            self._end(broker_name, ranges, state, timeout_s)
+            self._ends.end(broker_name, ranges, _RESOLUTIONS[state], timeout_s)
             return
         ends = [
-            self._at_brokers.submit(self._end, broker_name, ranges, state, timeout_s)
+            self._at_brokers.submit(self._ends.end, broker_name, ranges, _RESOLUTIONS[state], timeout_s)
             for broker_name, ranges in halves.items()
         ]
         errors = [error for end in ends if (error := end.exception()) is not None]
@@ -168,14 +171,11 @@ class TransactionProducer(Producer):
                 part.owner.on_given_up(part.count, known)
             raise
 
-    def _end(
-        self, broker_name: str, halves: Ranges, state: TransactionState, timeout_s: float, *, is_answer: bool = False
-    ) -> None:
-        for request in halves.requests(self.group, _RESOLUTIONS[state], is_answer=is_answer):
-            self._calls.at_master(broker_name, "End", request, timeout_s, service=TRANSACTIONS)
+    def _ask(self, broker_name: str, request: EndRequest, timeout_s: float) -> None:
+        self._calls.at_master(broker_name, "End", request, timeout_s, service=TRANSACTIONS)
 
     def _answer(self, broker_name: str, halves: Ranges, state: TransactionState) -> None:
-        self._end(broker_name, halves, state, self.config.send_timeout_s, is_answer=True)
+        self._ends.end(broker_name, halves, _RESOLUTIONS[state], self.config.send_timeout_s, is_answer=True)
 
     def _known(self, transaction_id: str) -> TransactionState | None:
         """What was decided about a transaction here; UNKNOWN while it is under way, None to ask ``check``."""
@@ -185,7 +185,8 @@ class TransactionProducer(Producer):
 
     def _forget_some(self) -> None:
         """Forget the oldest that have ended; the lock is held."""
-        for transaction_id, made in list(self._transactions.items())[: len(self._transactions) - ENDED_KNOWN + 1]:
+        oldest = list(itertools.islice(self._transactions.items(), len(self._transactions) - ENDED_KNOWN + 1))
+        for transaction_id, made in oldest:
             if made.is_left or made.state is not TransactionState.UNKNOWN:
                 del self._transactions[transaction_id]
 

@@ -259,8 +259,8 @@ class PartMaker:
         return part
 
     def limited(self, part: Part) -> list[Part]:
-        """The part, or pieces of it that are each within the limits of a batch."""
-        return limited(part, self._config.batch_bytes_max, self._config.batch_count_max)
+        """The part, or pieces of it that each fit a batch. A part that is a little above the limits is one piece."""
+        return limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2)
 
     def columnar(self, topic: str, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
         """Parts of many messages, each within the limits of a batch; checks everything before the first one."""

@@ -249,7 +249,24 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
 
 def new_part(kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, deadline: float) -> Part:
     """A part of ``bodies``, with its cost."""
+    shared = _shared(properties) if kind is Kind.PRODUCE and properties else None
+    if shared is not None:
+        column = Column.repeated(shared, len(bodies))
+        return Part(
+            kind=kind,
+            bodies=bodies,
+            properties=column,
+            cost=cost_of(bodies, None) + len(column.data),
+            deadline=deadline,
+        )
     return Part(kind=kind, bodies=bodies, properties=properties, cost=cost_of(bodies, properties), deadline=deadline)
+
+
+def _shared(properties: Sequence[bytes | None]) -> bytes | None:
+    """The properties that all messages have, as with one tag; None where there are others, or none."""
+    first = properties[0]
+    is_shared = properties[-1] is first and properties.count(first) == len(properties)
+    return first if is_shared else None
 
 
 class Line(deque[Part]):

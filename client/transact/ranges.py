@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Self
 
 from penstock.proto.wire.transactions_pb2 import EndRequest, HalfRange, Resolution
 
@@ -17,6 +17,14 @@ class Ranges:
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
         self._found: list[tuple[int, int]] = [(offset, 1) for offset in offsets]
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """All of them, none of which holds an offset of another."""
+        made = cls()
+        for first, count in sorted(each for part in parts for each in part._found):
+            made.add(first, count)
+        return made
 
     def __bool__(self) -> bool:
         return bool(self._found)

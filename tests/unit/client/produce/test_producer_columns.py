@@ -196,6 +196,17 @@ def test_drained_columns_without_a_value_are_none() -> None:
     assert accumulator.drain() == ([b"a", b"b"], [b"p", None], [None, "k"])
 
 
+def test_properties_that_all_messages_share_are_a_column_at_the_same_cost() -> None:
+    tag, bodies = b"TAGS\x01paid\x02", [b"x" * 10] * 3
+    shared, others = (new_part(Kind.PRODUCE, bodies, [tag, *rest], 0.0) for rest in ([tag, tag], [tag[:], b"" + tag]))
+    assert isinstance(shared.properties, Column)
+    assert list(shared.properties) == [tag] * 3
+    assert shared.cost == 3 * (10 + len(tag) + RECORD_COST)
+    mixed = new_part(Kind.PRODUCE, bodies, [tag, None, tag], 0.0)
+    assert mixed.properties == [tag, None, tag]
+    assert (others.cost, mixed.cost) == (shared.cost, shared.cost - len(tag))
+
+
 def test_parts_are_cut_at_the_limits_and_their_costs_add_up() -> None:
     part = new_part(Kind.PRODUCE, [b"x" * 100] * 10, [b"p" * 10] * 10, 0.0)
     assert part.cost == 10 * (110 + RECORD_COST)

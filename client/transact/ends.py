@@ -1,0 +1,136 @@
+"""Ends of transactions on their way to brokers: those that come together share a request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from penstock.proto.errors import PenstockError
+from penstock.proto.wire.transactions_pb2 import EndRequest, Resolution
+
+from .ranges import Ranges
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[str, EndRequest, float], object]
+"""Has the broker, by name, do what the request says within so many seconds; raises a PenstockError."""
+
+ENDS_MAX: Final = 256
+"""Ends of one request."""
+
+
+class _Line(NamedTuple):
+    """What ends of one request have in common."""
+
+    broker_name: str
+    resolution: Resolution
+    is_answer: bool
+
+
+class _End:
+    """One that waits for others to take it along, or to leave it the turn. The lock of :class:`Ends` guards it."""
+
+    __slots__ = ("halves", "is_done", "is_first", "is_taken", "woken")
+
+    def __init__(self, halves: Ranges) -> None:
+        self.halves = halves
+        self.woken = threading.Event()
+        self.is_taken = False  # it is in a request that is under way, or was
+        self.is_done = False  # that request was answered
+        self.is_first = False  # it is this one's turn to ask
+
+
+class Ends:
+    """Asks brokers to decide about halves. Thread-safe.
+
+    One request of a line is under way at a time. Who comes meanwhile waits, and the first of those who wait asks for
+    all of them next: so many threads that end small transactions cost a broker few requests, and one alone waits for
+    nobody. Brokers do a request as a whole or not at all: where a shared one fails, each of its ends asks by itself,
+    and has an error of its own.
+    """
+
+    def __init__(self, group: str, ask: Ask) -> None:
+        self._group = group
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._waiting: dict[_Line, list[_End]] = {}  # with a key for each line whose turn somebody has
+
+    def end(
+        self, broker_name: str, halves: Ranges, resolution: Resolution, timeout_s: float, *, is_answer: bool = False
+    ) -> None:
+        """Return when the broker has decided so.
+
+        Raises:
+            PenstockError: as :data:`Ask` does.
+        """
+        deadline = time.monotonic() + timeout_s
+        line, mine = _Line(broker_name, resolution, is_answer), _End(halves)
+        try:
+            if not self._has_turn(line, mine):
+                self._wait(line, mine, timeout_s)
+            is_done = mine.is_done or (mine.is_first and self._ask_with_others(line, mine, deadline))
+        finally:
+            if mine.is_first:
+                self._pass_on(line)
+        if not is_done:
+            self._request(line, halves, deadline)
+
+    def _has_turn(self, line: _Line, mine: _End) -> bool:
+        with self._lock:
+            waiting = self._waiting.get(line)
+            if waiting is None:
+                self._waiting[line] = []
+                mine.is_first = True
+            else:
+                waiting.append(mine)
+        return mine.is_first
+
+    def _wait(self, line: _Line, mine: _End, timeout_s: float) -> None:
+        """Until it was taken along, or has the turn, or the time is up."""
+        try:
+            mine.woken.wait(timeout_s)
+        finally:
+            with self._lock:
+                if not mine.is_first and not mine.is_taken:
+                    self._waiting[line].remove(mine)
+
+    def _ask_with_others(self, line: _Line, mine: _End, deadline: float) -> bool:
+        """True if the broker has decided for this one, and for those that wait. Raises where it is alone."""
+        with self._lock:
+            waiting = self._waiting[line]
+            taken = waiting[: ENDS_MAX - 1]
+            del waiting[: len(taken)]
+            for each in taken:
+                each.is_taken = True
+        if not taken:
+            self._request(line, mine.halves, deadline)
+            return True
+        is_done = False
+        try:
+            self._request(line, Ranges.joined([mine.halves, *(each.halves for each in taken)]), deadline)
+            is_done = True
+        except PenstockError as error:
+            log.debug("ends of transactions were refused together, each asks by itself error=%s", error)
+        finally:
+            for each in taken:
+                each.is_done = is_done
+                each.woken.set()
+        return is_done
+
+    def _pass_on(self, line: _Line) -> None:
+        """Leave the turn to the first who waits."""
+        with self._lock:
+            waiting = self._waiting[line]
+            if not waiting:
+                del self._waiting[line]
+                return
+            following = waiting.pop(0)
+            following.is_first = True
+        following.woken.set()
+
+    def _request(self, line: _Line, halves: Ranges, deadline: float) -> None:
+        for request in halves.requests(self._group, line.resolution, is_answer=line.is_answer):
+            self._ask(line.broker_name, request, max(deadline - time.monotonic(), 0.0))

@@ -1,0 +1,123 @@
+"""Ends of transactions share requests: who waits for whom, and whose an error is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from penstock.client.transact.ends import ENDS_MAX, Ends
+from penstock.client.transact.ranges import Ranges
+from penstock.proto.errors import BrokerUnavailable, MessageNotFound, PenstockError, TransactionEnded
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
+from tests.support.waiting import wait_until
+
+Asked = list[tuple[str, list[int]]]
+
+
+class Brokers:
+    """Notes what is asked, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: Asked = []
+        self.refusal: Callable[[list[int]], PenstockError | None] = lambda _: None
+        self.answering = threading.Event()
+        self.ends = Ends("payments", self.ask)
+
+    def ask(self, broker_name: str, request: EndRequest, timeout_s: float) -> None:
+        offsets = [offset for each in request.halves for offset in range(each.offset, each.offset + each.count)]
+        self.asked.append((broker_name, offsets))
+        if not self.answering.wait(min(timeout_s, 30)):
+            raise BrokerUnavailable("no answer")
+        refusal = self.refusal(offsets)
+        if refusal is not None:
+            raise refusal
+
+    def waiting(self) -> int:
+        return sum(map(len, self.ends._waiting.values()))
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+def start(
+    pool: ThreadPoolExecutor, brokers: Brokers, offset: int, name: str = "a", state: int = COMMIT, timeout_s: float = 30
+) -> Future[None]:
+    return pool.submit(brokers.ends.end, name, Ranges([offset]), state, timeout_s)  # type: ignore[arg-type]
+
+
+def first_and_others(pool: ThreadPoolExecutor, brokers: Brokers, count: int) -> list[Future[None]]:
+    """The first one's request is under way, and the others wait in order."""
+    ends = [start(pool, brokers, 0)]
+    wait_until(lambda: brokers.asked, what="the first request")
+    for number in range(1, count):
+        ends.append(start(pool, brokers, number))
+        wait_until(lambda number=number: brokers.waiting() == number, what="one more that waits")
+    return ends
+
+
+def test_those_that_come_while_a_request_is_under_way_share_the_next_one(brokers: Brokers) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ends = first_and_others(pool, brokers, 5)
+        brokers.answering.set()
+        for each in ends:
+            each.result(30)
+    assert brokers.asked == [("a", [0]), ("a", [1, 2, 3, 4])]
+    assert brokers.ends._waiting == {}
+
+
+def test_other_brokers_and_other_decisions_do_not_wait(brokers: Brokers) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ends = [start(pool, brokers, 1), start(pool, brokers, 2, "b"), start(pool, brokers, 3, state=ROLLBACK)]
+        wait_until(lambda: len(brokers.asked) == 3, what="three requests at once")
+        brokers.answering.set()
+        for each in ends:
+            each.result(30)
+
+
+def test_a_refusal_of_a_shared_request_is_that_ones_alone(brokers: Brokers) -> None:
+    brokers.refusal = lambda offsets: TransactionEnded("rolled back") if 2 in offsets else None
+    with ThreadPoolExecutor(8) as pool:
+        ends = first_and_others(pool, brokers, 4)
+        brokers.answering.set()
+        errors = [each.exception(30) for each in ends]
+    assert [type(error) for error in errors] == [type(None), type(None), TransactionEnded, type(None)]
+    assert sorted(brokers.asked) == [("a", [0]), ("a", [1]), ("a", [1, 2, 3]), ("a", [2]), ("a", [3])]
+
+
+def test_an_error_of_one_alone_is_raised_and_asked_once(brokers: Brokers) -> None:
+    brokers.answering.set()
+    brokers.refusal = lambda _: MessageNotFound("no such half")
+    with pytest.raises(MessageNotFound):
+        brokers.ends.end("a", Ranges([7]), COMMIT, 1.0)
+    assert len(brokers.asked) == 1
+    brokers.refusal = lambda _: None
+    brokers.ends.end("a", Ranges([7]), COMMIT, 1.0)
+
+
+def test_one_whose_time_is_up_goes_and_the_others_are_asked_for(brokers: Brokers) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ends = first_and_others(pool, brokers, 2)
+        late = start(pool, brokers, 9, timeout_s=0.01)
+        assert isinstance(late.exception(30), BrokerUnavailable)
+        brokers.answering.set()
+        for each in ends:
+            each.result(30)
+    assert brokers.asked[-1] == ("a", [1])
+
+
+def test_a_request_takes_so_many_along_and_the_rest_comes_next(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ENDS_MAX > 3
+    monkeypatch.setattr("penstock.client.transact.ends.ENDS_MAX", 3)
+    with ThreadPoolExecutor(8) as pool:
+        ends = first_and_others(pool, brokers, 6)
+        brokers.answering.set()
+        for each in ends:
+            each.result(30)
+    assert [offsets for _, offsets in brokers.asked] == [[0], [1, 2, 3], [4, 5]]
