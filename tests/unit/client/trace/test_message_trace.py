@@ -28,7 +28,7 @@ from penstock.client.aio import AsyncAdmin
 from penstock.client.trace.sampling import Sample
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties
-from penstock.formats.trace import TRACE_TOPIC, Context, Pub, SubAfter, decode
+from penstock.formats.trace import TRACE_TOPIC, Context, Pub, ReturnCode, SubAfter, decode
 from tests.support.client.push_consumers import QUICK, Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -119,18 +119,16 @@ def test_what_was_produced_is_told_batch_by_batch_under_the_ids_that_consumers_s
         producer.produce_many("orders", numbered(20), keys=[f"key-{number}" for number in range(20)])
         producer.flush()
     with consumer(cluster, seen, trace=True):
-        wait_until(lambda: len(seen) == 44, what="two attempts at each")
-    wait_until(lambda: sum(isinstance(each, SubAfter) for each in told(cluster)) == 44, what="their traces")
+        wait_until(lambda: sum(bool(each.reconsume_times) for each in seen.messages) >= 22, what="two attempts at each")
+        wait_until(lambda: len({(each.message_id, each.code) for each in _ends(cluster)}) == 44, what="their traces")
     first = {each.message_id: each for each in seen.messages if not each.reconsume_times}
     pubs = {each.message_id: each for each in told(cluster) if isinstance(each, Pub)}
     assert pubs.keys() == first.keys()
     assert {(pub.tags, pub.keys, pub.body_bytes) for pub in pubs.values()} >= {("a", "k", 3), ("", "", 5)}
     assert all((pub.keys, pub.offset_message_id) == (" ".join(first[at].keys), at) for at, pub in pubs.items())
-    codes: dict[str, list[int]] = {}
-    for each in told(cluster):
-        if isinstance(each, SubAfter):
-            codes.setdefault(each.message_id, []).append(each.code)
-    assert codes == {each: [4, 0] for each in first}  # what came again is told of under its first id
+    # What came again is told of under its first id.
+    codes = {(each.message_id, each.code) for each in _ends(cluster)}
+    assert codes == {(each, code) for each in first for code in (ReturnCode.SUCCESS, ReturnCode.FAILED)}
 
 
 def test_of_a_share_producers_and_consumers_tell_of_the_same_messages(cluster: RunningCluster) -> None:
@@ -140,16 +138,16 @@ def test_of_a_share_producers_and_consumers_tell_of_the_same_messages(cluster: R
         receipts = producer.send_batch([_message(number) for number in range(40)])
         producer.flush()
     with consumer(cluster, seen, trace=0.3):
-        wait_until(lambda: len(seen) == 240, what="all messages")
+        wait_until(lambda: len(seen) >= 240, what="all messages")
     expected = {each.message_id for each in seen.messages if Sample(0.3).has(each.message_id)}
     assert 0 < len(expected) < 240
     assert not expected.isdisjoint(receipt.message_id for receipt in receipts)
 
-    def of(kind: type[Context]) -> list[str]:
-        return sorted(each.message_id for each in told(cluster) if isinstance(each, kind))
+    def of(kind: type[Context]) -> set[str]:
+        return {each.message_id for each in told(cluster) if isinstance(each, kind)}
 
-    wait_until(lambda: len(of(SubAfter)) >= len(expected), what="their traces")
-    assert of(Pub) == of(SubAfter) == sorted(expected)
+    wait_until(lambda: of(SubAfter) == expected, what="their traces")
+    assert of(Pub) == expected
 
 
 def _message(number: int) -> Any:
@@ -188,11 +186,13 @@ def test_errors_of_listeners_and_late_ends_have_a_code_of_their_own(cluster: Run
     cluster.put("orders", numbered(4), 0)
     made = consumer(cluster, Seen(then), trace=True, consume_timeout_s=0.2)
     with made:
-        wait_until(lambda: made.statistics().failed == 3, what="three failures")
+        wait_until(lambda: made.statistics().failed >= 3, what="three failures")
         leave.set()
-        wait_until(lambda: sum(isinstance(each, SubAfter) for each in told(cluster)) == 4, what="four ends")
-    codes = sorted(each.code for each in told(cluster) if isinstance(each, SubAfter))
-    assert codes == [0, 1, 2, 3]
+        wait_until(lambda: {each.code for each in _ends(cluster)} == {0, 1, 2, 3}, what="an end of each kind")
+
+
+def _ends(cluster: RunningCluster) -> list[SubAfter]:
+    return [each for each in told(cluster) if isinstance(each, SubAfter)]
 
 
 def test_ends_of_transactions_are_told_also_those_that_a_check_decides() -> None:
