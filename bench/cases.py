@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from .cold_reads import cold_reads
 from .lookups import lookups
+from .request_reply import request_reply
 from .rig import Rig
 from .runner import RATIO, Case, Figures, Turns, alone
 from .transactions import transactions
@@ -119,6 +120,12 @@ CASES: dict[str, Case] = {
         ),
         Case("poll-batch-100b", "PullConsumer.poll_batch into arrays, 100 B", _consume("arrays")),
         Case("send-latency", "one acknowledged send after the other, 1 KiB", alone(_send_latency), "ms"),
+        Case(
+            "request-reply",
+            "one request after the other, 1 KiB, with its reply from another process, beside acknowledged sends",
+            alone(request_reply),
+            "ms",
+        ),
         Case(
             "sync-replica",
             "produce 1 KiB with one synchronous replica, against none",

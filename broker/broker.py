@@ -34,6 +34,7 @@ from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
 from .features.levels.levels import DelayLevels
+from .features.replies.replies import Replies
 from .features.retry.retry import Retry
 from .features.transactions.transactions import Transactions
 from .group.group import BrokerGroup
@@ -54,6 +55,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     DelayLevels,
     Retry,
     Transactions,
+    Replies,
     ExactlyOnce,
     Archive,
     Retention,

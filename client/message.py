@@ -11,23 +11,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
 from penstock.formats.record.properties import (
+    ARRIVE_TIME,
     CHECK_IMMUNITY_SECONDS,
+    CORRELATION_ID,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     KEY_SEPARATOR,
     KEYS,
     LATER_WISHES,
+    MESSAGE_TYPE,
     ORIGIN_MESSAGE_ID,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
+    PUSH_REPLY_TIME,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    REPLY_TO_CLIENT,
     RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
     TIMER_OUT_MS,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_PREPARED,
+    TTL,
     UNIQ_KEY,
     WAIT,
 )
@@ -50,6 +56,8 @@ SYSTEM_PROPERTIES = frozenset(
     }
 )
 """Property names that have an attribute of their own, or are the system's alone."""
+REQUEST_PROPERTIES = frozenset({CORRELATION_ID, REPLY_TO_CLIENT, TTL, MESSAGE_TYPE, PUSH_REPLY_TIME, ARRIVE_TIME})
+"""The same in requests and replies, which have a ``CORRELATION_ID``."""
 
 
 class MessageQueue(NamedTuple):
@@ -161,7 +169,9 @@ class MessageView:
     @property
     def properties(self) -> dict[str, str]:
         """The sender's own properties: without tag, keys and what the system keeps there."""
-        return {name: value for name, value in self.all_properties.items() if name not in SYSTEM_PROPERTIES}
+        found = self.all_properties
+        system = SYSTEM_PROPERTIES | REQUEST_PROPERTIES if CORRELATION_ID in found else SYSTEM_PROPERTIES
+        return {name: value for name, value in found.items() if name not in system}
 
     @property
     def tag(self) -> str | None:

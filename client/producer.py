@@ -18,17 +18,19 @@ from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster import Calls, check_timeout, local_host
 from .cluster.choices import Choices, Selector
-from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, SendReceipt
+from .consume.consumer_config import new_client_id
+from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig
 from .produce.delivery import Shipping, TopicDelivery
 from .produce.drafts import Draft, PartMaker
 from .produce.health import BrokerHealth
-from .produce.keys import property_bytes
+from .produce.keys import EncodedTags, property_bytes
 from .produce.parts import RECORD_COST, Kind, Part, limited
-from .produce.recalls import recall
+from .produce.recalling import recall
 from .produce.receipts import result_of, results_of
 from .produce.sender import Deliveries, Sender
+from .request.request_reply import RequestReply
 from .signatures import taking
 from .statistics import ProducerStatistics
 from .telemetry import telemetry_of
@@ -36,7 +38,6 @@ from .trace.making import send_trace
 
 log = logging.getLogger(__name__)
 
-TAGS_CACHED = 10_000
 CLOSE_TIMEOUT_S = 30.0
 
 
@@ -79,8 +80,8 @@ class Producer:
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)
         self.producer_id = secrets.randbits(64) or 1
+        self.client_id = new_client_id()  # as brokers call it
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
-        host = local_host(self._calls.connections.addresses[0])
         trace = send_trace(self.config, self.group, nameservers, tls, credentials)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
@@ -88,7 +89,9 @@ class Producer:
             config=self.config,
             connections=self._calls.connections,
             directory=self._calls.directory,
-            encoder=Encoder(self.producer_id, 0, host, tells_sizes=trace is not None),
+            encoder=Encoder(
+                self.producer_id, 0, local_host(self._calls.connections.addresses[0]), tells_sizes=bool(trace)
+            ),
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
@@ -101,7 +104,8 @@ class Producer:
         self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
         self._delivery = self._deliveries.get
         self._open = self._deliveries.open
-        self._tags: dict[str, bytes] = {}
+        self._tags = EncodedTags()
+        self._request_reply = RequestReply(self._calls, self.client_id, self.send, self._sent, self._deadline)
 
     # Waiting for one message.
 
@@ -138,12 +142,7 @@ class Producer:
         deadline = self._deadline(timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at, delay_s, delay_level)
         draft.queue, draft.selector, draft.wait = queue, selector, wait
-        delivery, part = self._taken(Kind.SEND, draft, deadline)
-        future = part.futures[0]
-        batch = delivery.start_now(part)
-        if batch is not None:
-            delivery.transmit(batch, wait=True)
-        return result_of(future, topic, deadline)
+        return self._sent(draft, deadline)
 
     @taking(send)
     def send_async(self, *message: Any, timeout_s: float | None = None, **options: Any) -> Future[SendReceipt]:
@@ -207,7 +206,16 @@ class Producer:
             Refused: not done, as TopicNotFound. Retryable: not done. OutcomeUnknown: perhaps it is done: call again.
         """
         self._deliveries.require_open()
-        return recall(self._calls, topic, recall_handle, self._deadline(timeout_s), self._shipping.trace)
+        left_s = max(self._deadline(timeout_s) - time.monotonic(), 0.0)
+        return recall(self._calls, topic, recall_handle, left_s, self._shipping.trace)
+
+    @taking(RequestReply.request)
+    def request(self, *message: Any, **options: Any) -> MessageView:
+        return self._request_reply.request(*message, **options)
+
+    @taking(RequestReply.reply)
+    def reply(self, *reply: Any, **options: Any) -> SendReceipt:
+        return self._request_reply.reply(*reply, **options)
 
     # The fast path.
 
@@ -254,7 +262,7 @@ class Producer:
         if keys is not None or properties is not None or sharding_key is not None:
             encoded = property_bytes(tag, keys, properties, sharding_key)
         elif tag is not None:
-            encoded = self._tags.get(tag) or self._encoded_tag(tag)
+            encoded = self._tags[tag]
         if encoded is not None:
             cost += len(encoded)
         if cost > accumulator.limit:
@@ -361,6 +369,7 @@ class Producer:
         if not self._deliveries.begin_close():
             return
         try:
+            self._request_reply.close()
             self._wait_settled(timeout_s)
         finally:
             self._sender.stop()
@@ -409,13 +418,13 @@ class Producer:
         delivery.admit(part, deadline)
         return delivery, part
 
-    def _encoded_tag(self, tag: str) -> bytes:
-        encoded = property_bytes(tag, None, None, None)
-        assert encoded is not None
-        if len(self._tags) >= TAGS_CACHED:
-            self._tags = {}
-        self._tags[tag] = encoded
-        return encoded
+    def _sent(self, draft: Draft, deadline: float) -> SendReceipt:
+        delivery, part = self._taken(Kind.SEND, draft, deadline)
+        future = part.futures[0]
+        batch = delivery.start_now(part)
+        if batch is not None:
+            delivery.transmit(batch, wait=True)
+        return result_of(future, draft.topic, deadline)
 
     def _make_room(self, topic: str, cost: int, timeout_s: float | None) -> None:
         wait_s = self._patience_s(timeout_s)

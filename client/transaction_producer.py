@@ -14,7 +14,6 @@ from penstock.formats.record.properties import TRANSACTION_ID, UNIQ_KEY
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
 
-from .consume.consumer_config import new_client_id
 from .message import Message, MessageView, SendReceipt
 from .produce.delivery import TopicDelivery
 from .produce.parts import Part
@@ -53,8 +52,6 @@ class TransactionProducer(Producer):
         if check is not None and not callable(check):
             raise InvalidArgument(f"check must be a function of a message, not {type(check).__name__}")
         super().__init__(nameservers, group=group, **settings)
-        self.client_id = new_client_id()
-        """What brokers and ``penstock group show`` call it."""
         self._lock = threading.Lock()  # of the next one
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._ends = Ends(group, self._ask)

@@ -4,7 +4,8 @@
 properties say when they are due and where they belong, and at its time the broker makes each a message of its topic.
 ``Delayed`` ones are stored in the schedule topic, in the queue of their delay level, whose time the broker knows.
 Whoever sends them numbers the batches like any others, so that a batch which is sent again is stored once, and a
-stored message is delivered once. A ``Half`` is stored in the topic of halves until its producer decides.
+stored message is delivered once. A ``Half`` is stored in the topic of halves until its producer decides. A ``Reply`` is
+stored in the topic of replies, for the client that its properties name.
 Source of these: RocketMQ ``HookUtils#transformTimerMessage``, ``#transformDelayLevelMessage``,
 ``TransactionalMessageBridge#parseHalfMessageInner``; there the broker writes these properties.
 """
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, reply_topic
 
 from .columns import Column, with_property
 from .record.properties import (
@@ -137,6 +138,25 @@ class Half(Destination):
             texts = Column.of([f"{pairs}{queue_id}".encode() for queue_id in known.tolist()])
             values = texts.take(numbers.astype(np.int64))
         return with_property(properties, TRANSACTION_PREPARED, values), np.zeros_like(queue_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Destination):
+    """Stored in the topic of replies of ``cluster``; ``topic`` is that of the request."""
+
+    cluster: str
+
+    flags: ClassVar[Mapping[str, Any]] = {"later": 4}
+
+    @property
+    def stored_topic(self) -> str:
+        return reply_topic(self.cluster)
+
+    def producer(self, producer_id: int) -> int:
+        return _apart(producer_id, self.topic)
+
+    def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
+        return properties, np.zeros_like(queue_ids)
 
 
 def _apart(producer_id: int, what: str) -> int:

@@ -47,6 +47,9 @@ REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Internal topic, one queue, RocketMQ's: messages that are delivered to their own topic later."""
 
+REPLY_SUFFIX = "_REPLY_TOPIC"
+"""Ends the name of RocketMQ's topic of replies, which begins with the cluster's."""
+
 PRODUCER_PROPERTY = "__PSEQ"
 """First property of a batch's first record: see :mod:`.record.producer_mark`."""
 
@@ -86,6 +89,11 @@ def check_group(group: str) -> str:
 def check_broker_name(name: str) -> str:
     """``name`` itself. Raises :class:`InvalidName` unless it is a legal broker or cluster name."""
     return _check("broker", name, TOPIC_LENGTH_MAX)
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that holds the replies of a cluster, one queue at each broker group."""
+    return cluster + REPLY_SUFFIX
 
 
 def is_system_topic(topic: str) -> bool:

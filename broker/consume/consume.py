@@ -50,8 +50,7 @@ class Consume(Feature):
         self.fetch = Fetch(core)
         core.events.on_commits = self.offsets.take_from_slave
         core.events.pending_commits = self.pending.take
-        core.dispatcher.on_arrived = self.fetch.waiters.on_arrived
-        core.dispatcher.is_awaited = lambda: bool(self.fetch.waiters)
+        core.dispatcher.watchers.append(self.fetch.waiters)
         core.tables.topics.on_changed.append(self._on_topics_changed)
 
     def services(self) -> Iterable[Service]:

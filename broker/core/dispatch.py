@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto.errors import DiskFull, StorageError
@@ -31,16 +30,24 @@ Arrivals = dict[str, set[int]]
 """topic -> queue ids that have new messages."""
 
 
+class Watcher(Protocol):
+    """Who wants to know at once what can be read."""
+
+    def __bool__(self) -> bool:
+        """True if somebody waits for messages now."""
+
+    def on_arrived(self, arrivals: Arrivals) -> None:
+        """These queues have new messages."""
+
+
 class Dispatcher:
     """Runs the store's dispatch up to the confirm offset whenever there is progress; one task owns it.
 
-    The tables take the state records and producer marks, then ``on_arrived`` is told which queues have new messages.
-    ``is_awaited`` tells if somebody waits for any. Whoever lets consumers wait sets both.
+    The tables take the state records and producer marks, then the watchers are told which queues have new messages.
     """
 
     def __init__(self, store: Store, tables: Tables) -> None:
-        self.on_arrived: Callable[[Arrivals], None] = lambda arrivals: None
-        self.is_awaited: Callable[[], bool] = lambda: False
+        self.watchers: list[Watcher] = []
         self._store = store
         self._tables = tables
         self._progress = asyncio.Event()
@@ -52,7 +59,7 @@ class Dispatcher:
         if self._progress.is_set():
             return
         behind = self._store.confirm_offset - self._store.dispatched_offset
-        if behind >= HURRY_BYTES or self._waiting or self.is_awaited():
+        if behind >= HURRY_BYTES or self._waiting or any(self.watchers):
             self._progress.set()
         elif behind > 0 and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
@@ -105,15 +112,16 @@ class Dispatcher:
 
     def dispatch_slice(self) -> bool:
         """Dispatch one slice. True if there was one."""
-        before = self._store.dispatched_offset
+        before, is_awaited = self._store.dispatched_offset, any(self.watchers)
         result = self._store.dispatch(SLICE_BYTES)
         arrivals: Arrivals = {}
-        if result.arrived and self.is_awaited():
+        if result.arrived and is_awaited:
             for topic, queue_id, _ in result.arrived:
                 arrivals.setdefault(topic, set()).add(queue_id)
         self._tables.take(result)
         if arrivals:
-            self.on_arrived(arrivals)
+            for watcher in self.watchers:
+                watcher.on_arrived(arrivals)
         if self._waiting:
             for end, future in self._waiting:
                 if end <= result.end and not future.done():

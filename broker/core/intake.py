@@ -30,6 +30,8 @@ HALVES: Final = 3
 """Records of the topic of halves, to be messages of their topic when their producer commits them."""
 DELAYED: Final = 2
 """Records of the schedule topic, to be messages of their topic when their delay level is over."""
+REPLIES: Final = 4
+"""Records of the topic of replies, for the client that sent a request to their topic."""
 
 
 RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)

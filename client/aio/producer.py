@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ..cluster import check_timeout
-from ..message import SendReceipt
+from ..message import MessageView, SendReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..signatures import taking
 from .outcomes import Outcomes
@@ -75,6 +75,38 @@ class AsyncProducer(Twin):
 
     send_batch = in_thread(Producer.send_batch)
     recall = in_thread(Producer.recall)
+
+    @taking(Producer.request)
+    async def request(
+        self,
+        topic: str,
+        body: bytes,
+        tag: Any = None,
+        keys: Any = None,
+        properties: Any = None,
+        sharding_key: Any = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Any,
+    ) -> MessageView:
+        """Send one message and wait for the reply to it; requests of many tasks share batches.
+
+        Cancelling it takes back nothing: the message may be sent, and processed.
+        """
+        check_timeout(timeout_s)
+        given_s = self._sync.config.send_timeout_s if timeout_s is None else timeout_s
+        with self._sync._request_reply.requests.begin(topic, given_s) as request:
+            own = request.properties(properties)
+            request.on_sent(
+                await self.send_async(topic, body, tag, keys, own, sharding_key, timeout_s=given_s, **options)
+            )
+            try:
+                async with asyncio.timeout(request.left_s):
+                    return await self._outcomes_here().follow(request.future)
+            except TimeoutError:
+                raise request.late() from None
+
+    reply = in_thread(Producer.reply)
 
     @taking(Producer.produce)
     async def produce(self, topic: str, body: bytes, *rest: Any, **options: Any) -> None:

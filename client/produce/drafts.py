@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, lengths_of
-from penstock.formats.destination import Delayed, Destination, Later, Ordinary
+from penstock.formats.destination import Delayed, Destination, Later, Ordinary, Reply
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.compression import compress
 from penstock.formats.record.properties import (
@@ -60,6 +60,8 @@ class Draft:
     wait: bool = True
     due_ms: int | None = field(init=False, default=None)
     """When it is to be delivered; None: at once, or when its delay level is over."""
+    replies_at: tuple[str, str] | None = field(init=False, default=None)
+    """Of a reply: cluster and broker group that have the request, which was sent to ``topic``."""
 
     def __post_init__(self) -> None:
         if self.properties and not LATER_WISHES.isdisjoint(self.properties):
@@ -111,10 +113,14 @@ class Draft:
         """Where brokers are to store it."""
         if self.delay_level is not None:
             return Delayed(self.topic, self.delay_level)
+        if self.replies_at is not None:
+            return Reply(self.topic, self.replies_at[0])
         return Ordinary(self.topic) if self.due_ms is None else Later(self.topic)
 
     def place(self, choices: Choices) -> tuple[str, int] | None:
         """The queue that its sender chose, or None. Raises what :meth:`.choices.Choices.place` raises."""
+        if self.replies_at is not None:
+            return self.replies_at[1], 0
         if self.queue is None and self.selector is None:
             return None
         body: Any = self.body

@@ -28,6 +28,7 @@ from penstock.formats.record.properties import (
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
 _REFUSED = RESERVED | UNKEPT
+TAGS_CACHED = 10_000
 
 
 def checked_body(body: object, bytes_max: int) -> bytes:
@@ -95,6 +96,18 @@ def property_bytes(
             f"({PROPERTIES_BYTES_MAX} in a record, of which {MARK_ROOM} are the producer's)"
         )
     return encoded
+
+
+class EncodedTags(dict[str, bytes]):
+    """The property strings of messages with a tag and nothing else, made when first asked for."""
+
+    def __missing__(self, tag: str) -> bytes:
+        encoded = property_bytes(tag, None, None, None)
+        assert encoded is not None
+        if len(self) >= TAGS_CACHED:
+            self.clear()
+        self[tag] = encoded
+        return encoded
 
 
 def _user_value(name: object, value: object) -> str:

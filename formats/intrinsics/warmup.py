@@ -23,6 +23,7 @@ _MODULES = (
     "penstock.formats.record.timers",
     "penstock.formats.record.retries",
     "penstock.formats.record.halves",
+    "penstock.formats.record.replies",
 )
 
 Progress = Callable[[str, int, int], None]

@@ -37,7 +37,7 @@ from ..intrinsics.memory import (
     store_i64,
 )
 from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
+from .kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
 from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
 from .properties import (
@@ -83,7 +83,6 @@ _COMMITTED, _, _ASKED, _RENEWED = map(int, Becomes)
 _BYTES_MAX = PROPERTIES_BYTES_MAX
 _PROPERTIES_MAX = _BYTES_MAX - PROPERTIES_GROWTH_MAX
 _GROUP_MAX = 255
-_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _COMMIT, _KEPT_FLAGS = SysFlag.TRANSACTION_COMMIT, ~SysFlag.TRANSACTION_MASK
 _COMMA = ord(",")
 
@@ -93,14 +92,6 @@ _IMMUNITY, _KEY = pair_name(CHECK_IMMUNITY_SECONDS), pair_name(UNIQ_KEY)
 _PREPARED = np.frombuffer(f"{TRANSACTION_PREPARED}\x01true".encode(), np.uint8)
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 _R, _T, _P, _C = map(ord, "RTPC")
-
-
-def name_hash(name: str) -> int:
-    """The 64-bit FNV-1a hash of a name, signed, as the kernels here tell it of groups, topics and keys."""
-    result = int(_FNV_START)
-    for byte in name.encode():
-        result = (result ^ byte) * int(_FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
-    return result - (1 << 64) if result >> 63 else result
 
 
 @kernel((int64,) * 12, int64, int64, int64)
@@ -136,17 +127,6 @@ def _values(address, start, end):
         *(topic, topic_end, queue, queue_end, group, group_end),
         *(times, times_end, first, first_end, is_prepared, immunity),
     )
-
-
-@kernel(int64, int64, int64, int64)
-def _hash_at(address, start, end):
-    """The hash of the bytes ``[start, end)``; 0 without any."""
-    if start == end:
-        return np.int64(0)
-    result = _FNV_START
-    for at in range(start, end):
-        result = (result ^ np.uint64(load_u8(address, at))) * _FNV_PRIME
-    return np.int64(result)
 
 
 @kernel((int64,) * 2, BYTES, BYTES, int64)
@@ -206,9 +186,9 @@ def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, key
             immunity[i] = number_at(address, value, value_end)
         times[i] = number_at(address, asked, asked_end)
         firsts[i] = number_at(address, first, first_end)
-        groups[i] = _hash_at(address, group, group_end)
+        groups[i] = hash_at(address, group, group_end)
         value, value_end = value_at(address, properties, end, _KEY)
-        keys[i] = _hash_at(address, value, value_end)
+        keys[i] = hash_at(address, value, value_end)
 
 
 @kernel(void, BYTES, LONGS, INTS, OUT_LONGS, OUT_LONGS, OUT_LONGS)
@@ -222,8 +202,8 @@ def homes_of(records, positions, sizes, topics, hashes, groups):
             continue
         start, end, _, _, group, group_end, _, _, _, _, _, _ = _values(address, properties, properties + size)
         if start != end:
-            topics[i], hashes[i] = start, _hash_at(address, start, end)
-        groups[i] = _hash_at(address, group, group_end)
+            topics[i], hashes[i] = start, hash_at(address, start, end)
+        groups[i] = hash_at(address, group, group_end)
 
 
 @kernel(int64, OUT_BYTES, int64, int64)

@@ -11,8 +11,10 @@ from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load
 from penstock.broker.core import intake, wire
 from penstock.broker.core.tables import producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
+from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
+from penstock.formats.record import replies
 from penstock.proto import errors, frames, names
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
 from penstock.runtime.conf import keyed_fields
@@ -74,6 +76,9 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Characters of a writer's, run's, key's or archive's name", wire.NAME_LENGTH_MAX, errors.InvalidArgument),
     ("Milliseconds that staged data is kept undecided", staging.KEEP_MS_MAX, errors.InvalidArgument),
     ("Days that an idle writer is remembered", staging_table.REMEMBERED_MS // 86_400_000, "it counts as new"),
+    ("Bytes of a reply's correlation id", replies.CORRELATION_BYTES_MAX, errors.InvalidArgument),
+    ("Bytes of replies that a client leaves unread", listeners.UNSENT_BYTES_MAX, "the rest comes when it reads"),
+    ("Replies looked through for a client that was away", pushing.LOOK_BACK_MAX, "earlier ones are not sent"),
     ("Calls of one connection", CALLS_PER_CONNECTION_MAX, "more wait at the client"),
 )
 """What, how much, and what happens beyond."""

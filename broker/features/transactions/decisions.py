@@ -274,7 +274,7 @@ class Decisions:
         return found
 
     def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
-        from penstock.formats.record.halves import name_hash
+        from penstock.formats.record.kernels.pairs import name_hash
 
         groups = self._homes_of(records)[2]
         foreign = np.flatnonzero(groups != name_hash(group))

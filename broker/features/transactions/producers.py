@@ -159,7 +159,7 @@ class ProducerSessions:
         # Also where the stream itself cannot notice, because it waits for a client that reads nothing.
 
     def _join(self, session: _Session, join: ProducerRequest.Join) -> None:
-        from penstock.formats.record.halves import name_hash
+        from penstock.formats.record.kernels.pairs import name_hash
 
         if session.join is not None:
             raise InvalidArgument(f"producer {join.client_id:.80}: it has joined already in this session")
@@ -184,7 +184,7 @@ class ProducerSessions:
         join = session.join
         if join is None or self._groups.get(join.group, {}).get(join.client_id) is not session:
             return
-        from penstock.formats.record.halves import name_hash
+        from penstock.formats.record.kernels.pairs import name_hash
 
         del self._groups[join.group][join.client_id]
         self._count -= 1

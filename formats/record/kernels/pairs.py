@@ -12,11 +12,20 @@ from ...intrinsics.text import find_byte_at
 PAIR_END = 2
 _DIGITS_MAX = 18
 _NOT_A_NUMBER = -1
+_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 def pair_name(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """What a pair of that name begins with, for the kernels here."""
     return np.frombuffer(text.encode() + b"\x01", np.uint8)
+
+
+def name_hash(name: str) -> int:
+    """The 64-bit FNV-1a hash of a name, signed, as :func:`hash_at` tells it of a value."""
+    result = int(_FNV_START)
+    for byte in name.encode():
+        result = (result ^ byte) * int(_FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
+    return result - (1 << 64) if result >> 63 else result
 
 
 @kernel(boolean, int64, int64, int64, BYTES)
@@ -55,3 +64,14 @@ def number_at(address, start, end):
         number = number * 10 + digit
         start += 1
     return number
+
+
+@kernel(int64, int64, int64, int64)
+def hash_at(address, start, end):
+    """The hash of the bytes ``[start, end)``; 0 without any."""
+    if start == end:
+        return np.int64(0)
+    result = _FNV_START
+    for at in range(start, end):
+        result = (result ^ np.uint64(load_u8(address, at))) * _FNV_PRIME
+    return np.int64(result)

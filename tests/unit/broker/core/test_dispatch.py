@@ -10,6 +10,19 @@ from tests.support.broker.kit import Kit, in_loop
 from tests.support.waiting import eventually
 
 
+class Awaiting:
+    """Somebody who waits for messages, or not."""
+
+    def __init__(self, *, waits: bool = True) -> None:
+        self.waits = waits
+
+    def __bool__(self) -> bool:
+        return self.waits
+
+    def on_arrived(self, arrivals: dispatch.Arrivals) -> None:
+        pass
+
+
 @in_loop
 async def test_dispatch_follows_the_confirm_offset() -> None:
     parts = Kit(holds=True)
@@ -41,7 +54,7 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
         return real(max_bytes)
 
     parts.store.dispatch = failing
-    parts.core.dispatcher.is_awaited = lambda: True
+    parts.core.dispatcher.watchers.append(Awaiting())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "DISK_FULL_RETRY_S", 0.001)
         task = asyncio.create_task(parts.core.dispatcher.run())
@@ -57,9 +70,9 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
 async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_same() -> None:
     parts = Kit()
     parts.add_topic()
-    awaited: list[bool] = []
+    awaiting = Awaiting(waits=False)
     lingering = dispatch.Dispatcher(parts.store, parts.tables)
-    lingering.is_awaited = lambda: bool(awaited)
+    lingering.watchers.append(awaiting)
     slices: list[int] = []
     real = parts.store.dispatch
     parts.store.dispatch = lambda max_bytes: slices.append(max_bytes) or real(max_bytes)
@@ -77,7 +90,7 @@ async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_s
         lingering.poke()
         await asyncio.wait_for(lingering.wait_dispatched(parts.store.end_offset), 5)
         assert parts.store.reader.queue_range("orders", 0) == (0, 4)
-        awaited.append(True)
+        awaiting.waits = True
         await parts.append()
         lingering.poke()
         await eventually(lambda: parts.store.reader.queue_range("orders", 0) == (0, 5))

@@ -1,0 +1,1 @@
+"""Replies to requests are pushed to the clients that wait for them."""

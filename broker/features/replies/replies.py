@@ -1,0 +1,135 @@
+"""Request-reply: replies come in, are stored, and go to the clients that wait for them.
+
+A request is an ordinary message whose properties say who waits for its reply (:mod:`penstock.formats.record.replies`).
+The reply is appended at the broker group that has the request, to ``<cluster>_REPLY_TOPIC``, under the marks of its
+producer like any message: so it is stored once, replicated, and as safe as the mode promises. Once that is so, it is
+pushed to the client that it names. Whoever listens names a position of the log, that of its oldest request without a
+reply: replies lie behind their requests, at every member of the group.
+
+Source: RocketMQ ``ReplyMessageProcessor``; differs: the push comes after the acknowledgement and tells the responder
+nothing; a requester whose connection broke gets from the topic what it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
+from penstock.proto.wire import replies_pb2 as wire
+
+from ...core.core import Core
+from ...core.feature import Feature
+from ...core.intake import REPLIES, Intake, check_creatable
+from ...core.journal import Journal, Target
+from ...core.metrics import Families
+from ...core.tables.topics import CREATED_MS, TOPIC, Topic
+from ...core.wire import Service, service
+from .pushing import Pusher
+
+log = logging.getLogger(__name__)
+
+QUEUES: Final = 1
+RETRY_S: Final = 1.0
+
+
+class Replies(Feature, Intake):
+    """Takes replies, and pushes them."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.pusher = Pusher(core)
+        self.listeners = self.pusher.listeners
+        core.dispatcher.watchers.append(self.pusher)
+
+    def intakes(self) -> Mapping[int, Intake]:
+        return {REPLIES: self}
+
+    def services(self) -> Iterable[Service]:
+        yield service(wire.DESCRIPTOR.services_by_name["Replies"], Listen=self._listen)
+
+    # Replies come in.
+
+    def target(self, topic: Topic) -> Target:
+        return Target(self.pusher.topic, QUEUES)
+
+    def check(self, records: memoryview, topic: Topic) -> None:
+        from penstock.formats.record.replies import (
+            CLIENT_BYTES_MAX,
+            CORRELATION_BYTES_MAX,
+            ReplyStatus,
+            check_replies,
+        )
+
+        status, index = check_replies(np.frombuffer(records, np.uint8))
+        where, index = f"reply to a request of topic {topic.name}, record {index} of the batch", int(index)
+        if status == ReplyStatus.NO_RECORD:
+            raise CorruptBatch(f"{where}: it is no record", index=index)
+        if status == ReplyStatus.NOT_A_REPLY:
+            raise InvalidArgument(f"{where}: its property MSG_TYPE must be reply", index=index)
+        if status == ReplyStatus.BAD_CORRELATION:
+            raise InvalidArgument(
+                f"{where}: it needs a CORRELATION_ID of 1..{CORRELATION_BYTES_MAX} bytes, that of its request",
+                index=index,
+            )
+        if status == ReplyStatus.BAD_CLIENT:
+            raise InvalidArgument(
+                f"{where}: it needs a REPLY_TO_CLIENT of 1..{CLIENT_BYTES_MAX} bytes, that of its request", index=index
+            )
+        self._ensure_topic()
+        self.pusher.expect()
+
+    def _ensure_topic(self) -> None:
+        name, journal = self.pusher.topic, self.core.events.journal
+        if self.core.tables.topic(name) is None and journal is not None:
+            check_creatable(self.core, names.check_topic(name))
+            created = {CREATED_MS: self.core.clock.wall_ms()}
+            journal.put(TOPIC, Topic(name, QUEUES, QUEUES, names.PERM_READ, extra=created).to_json())
+
+    # Its place in the broker.
+
+    def describe(self, families: Families) -> None:
+        pusher = self.pusher
+        pusher.pass_over()
+        families.gauge("penstock_reply_listeners", "Clients that listen for replies", len(self.listeners))
+        for name, doc, count in (
+            ("penstock_replies_pushed", "Replies sent to the clients that wait for them", pusher.pushed),
+            ("penstock_replies_unheard", "Replies whose client did not listen when they came", pusher.unheard),
+            ("penstock_replies_postponed", "Replies that a slow client gets later, from the topic", pusher.postponed),
+        ):
+            families.counters(name, doc, (), [((), count)])
+
+    def on_role(self, journal: Journal | None) -> None:
+        self.pusher.on_role(journal)
+        if journal is None:
+            self.listeners.end_all(BrokerUnavailable("the broker is not master any more: listen at the new one"))
+
+    async def run(self) -> None:
+        """Push until cancelled; what goes wrong is logged and tried again."""
+        while True:
+            try:
+                await self.pusher.run()
+            except StorageError:
+                raise
+            except PenstockError as error:
+                log.warning("replies not pushed error=%s: %s", type(error).__name__, error)
+                await asyncio.sleep(RETRY_S)
+                self.pusher.poke()
+
+    async def stop(self) -> None:
+        self.listeners.close()
+
+    async def _listen(
+        self, requests: AsyncIterator[wire.ListenRequest], _context: Any
+    ) -> AsyncIterator[wire.ListenEvent]:
+        self.core.role.check_master()
+        events = self.listeners.serve(requests, self.pusher.poke)
+        async with contextlib.aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                yield event

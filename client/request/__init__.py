@@ -1,0 +1,1 @@
+"""Requests: messages whose sender waits for another message, their reply."""

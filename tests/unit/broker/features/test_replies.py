@@ -1,0 +1,312 @@
+"""Replies at one broker: stored like messages, pushed to whoever they name, and found again by whoever missed them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.broker.features.replies import listeners, pushing
+from penstock.broker.features.replies.replies import Replies
+from penstock.formats.destination import Reply
+from penstock.formats.record.batch import RecordBatch, encode_messages, producer_mark
+from penstock.formats.record.properties import encode_properties
+from penstock.proto import frames
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    CorruptBatch,
+    Forbidden,
+    InvalidArgument,
+    LimitReached,
+    NotMaster,
+    PenstockError,
+    TopicNotFound,
+)
+from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.replies_pb2 import ListenRequest
+from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import BORN
+from tests.support.broker.stores import bodies
+from tests.support.clock import ManualClock
+from tests.support.waiting import eventually
+
+TOPIC = "main_REPLY_TOPIC"
+SEQUENCES = itertools.count(1)
+
+
+def told(client: str, **changes: str) -> dict[str, str]:
+    found = {"MSG_TYPE": "reply", "CORRELATION_ID": "id", "REPLY_TO_CLIENT": client} | changes
+    return {name: value for name, value in found.items() if value}
+
+
+def reply_batch(
+    replies: Sequence[tuple[str, bytes]], *, sequence: int = 0, topic: str = "orders", queue_id: int = 0, **changes: str
+) -> bytes:
+    """A framed append of replies: (client id, body) each."""
+    destination, sequence = Reply(topic, "main"), sequence or next(SEQUENCES)
+    mark = producer_mark(99, 0, 0, sequence, len(replies))
+    strings = [encode_properties(told(client, **changes)) for client, _ in replies]
+    said, queues = [body for _, body in replies], np.full(len(replies), queue_id, np.int32)
+    records = encode_messages(TOPIC, said, strings, queues, born_host=BORN, mark=mark)
+    header = {"producer_id": 99, "sequence": sequence, "count": len(replies)}
+    return frames.pack(AppendHeader(topic=topic, **header, **destination.flags), records)
+
+
+class Node(Kit):
+    """A broker with a topic for requests; no client is silent, because its clock stands still."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self.manual = ManualClock(1_700_000_000_000)
+        super().__init__(*arguments, clock=self.manual, **settings)
+
+    @property
+    def pusher(self) -> pushing.Pusher:
+        return self[Replies].pusher
+
+    async def reply(self, *replies: tuple[str, bytes], **settings: Any) -> AppendReceipt:
+        receipt = await self.append_bytes(reply_batch(replies, **settings))
+        self.settle()
+        return receipt
+
+    def settle(self) -> None:
+        if not self.role.holds:
+            self.confirm()
+            self.dispatch()
+
+
+class Client:
+    """One that listens; ``reads`` is cleared to leave what comes unread."""
+
+    def __init__(self, node: Node, client_id: str, position: int = 0, *, begins: bool = True) -> None:
+        self.heard: list[bytes] = []
+        self.events = 0
+        self.error: PenstockError | None = None
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._node = node
+        self._requests: asyncio.Queue[ListenRequest | None] = asyncio.Queue()
+        if begins:
+            self.ask(ListenRequest(open=ListenRequest.Open(client_id=client_id, position=position)))
+        self._task = asyncio.create_task(self._listen())
+
+    def ask(self, request: ListenRequest | None) -> None:
+        self._requests.put_nowait(request)
+
+    async def _sent(self) -> AsyncIterator[ListenRequest]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    async def _listen(self) -> None:
+        try:
+            async for event in self._node[Replies]._listen(self._sent(), None):
+                self.events += 1
+                self.heard += RecordBatch(event.records).bodies() if event.records else []
+                await self.reads.wait()
+        except PenstockError as error:
+            self.error = error
+
+    async def begun(self) -> Client:
+        await eventually(lambda: self.events > 0 or self._task.done())
+        return self
+
+    async def ended(self) -> PenstockError | None:
+        self.ask(None)
+        await self._task
+        return self.error
+
+
+def opened(**settings: Any) -> Node:
+    node = Node(**settings)
+    node.add_topic()
+    return node
+
+
+@in_loop
+async def test_a_reply_is_stored_and_goes_to_the_client_that_it_names_alone() -> None:
+    node = opened()
+    mine, other = await Client(node, "mine").begun(), await Client(node, "other").begun()
+    await node.reply(("mine", b"one"), ("nobody", b"two"), ("other", b"three"), ("mine", b"four"))
+    await eventually(lambda: mine.heard == [b"one", b"four"] and other.heard == [b"three"])
+    assert bodies(node.store, TOPIC, 0) == [b"one", b"two", b"three", b"four"]
+    assert [await mine.ended(), await other.ended()] == [None, None]
+    metrics = node.metrics()
+    assert metrics["penstock_replies_pushed_total", ""] == 3
+    assert metrics["penstock_replies_unheard_total", ""] == 1
+    assert metrics["penstock_reply_listeners", ""] == 0
+
+
+@in_loop
+async def test_nothing_is_pushed_before_it_is_confirmed() -> None:
+    node = opened()
+    client = await Client(node, "mine").begun()
+    node.role.holds = True
+    await node.reply(("mine", b"one"))
+    node.dispatch()
+    await asyncio.sleep(0)
+    assert client.heard == []
+    node.role.holds = False
+    node.settle()
+    await eventually(lambda: client.heard == [b"one"])
+    await client.ended()
+
+
+@in_loop
+async def test_a_reply_that_is_sent_again_is_stored_and_pushed_once() -> None:
+    node = opened()
+    client = await Client(node, "mine").begun()
+    first = await node.reply(("mine", b"one"), sequence=10_000)
+    again = await node.reply(("mine", b"one"), sequence=10_000)
+    assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
+    await node.reply(("mine", b"two"), sequence=10_001)
+    await eventually(lambda: client.heard == [b"one", b"two"])
+    await client.ended()
+
+
+@in_loop
+async def test_whoever_listens_anew_gets_what_lies_behind_its_oldest_request() -> None:
+    node = opened()
+    pushing_task = asyncio.create_task(node.pusher.run())
+    receipts = [await node.reply(("mine", b"%d" % number), ("other", b"x")) for number in range(4)]
+    client = await Client(node, "mine", receipts[2].physical_offset).begun()
+    await eventually(lambda: client.heard == [b"2", b"3"])
+    await node.reply(("mine", b"4"))
+    client.ask(ListenRequest(look_back=receipts[1].physical_offset))
+    await eventually(lambda: client.heard[-4:] == [b"1", b"2", b"3", b"4"])
+    await client.ended()
+    pushing_task.cancel()
+    await asyncio.gather(pushing_task, return_exceptions=True)
+
+
+@in_loop
+async def test_a_client_that_reads_slowly_gets_the_rest_from_the_topic() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listeners, "UNSENT_BYTES_MAX", 1000)
+        node = opened()
+        pushing_task = asyncio.create_task(node.pusher.run())
+        client, other = await Client(node, "mine").begun(), await Client(node, "other").begun()
+        client.reads.clear()
+        expected = [b"%04d" % number for number in range(60)]
+        for body in expected:
+            await node.reply(("mine", body), ("other", body))
+        await eventually(lambda: other.heard == expected)
+        assert node.pusher.postponed > 0
+        assert client.heard != expected
+        client.reads.set()
+        await eventually(lambda: sorted(set(client.heard)) == expected)
+        await client.ended()
+        await other.ended()
+        pushing_task.cancel()
+        await asyncio.gather(pushing_task, return_exceptions=True)
+
+
+@in_loop
+async def test_the_next_master_pushes_what_the_last_one_has_stored() -> None:
+    node = opened()
+    first = await Client(node, "mine").begun()
+    receipt = await node.reply(("mine", b"one"))
+    await eventually(lambda: first.heard == [b"one"])
+    node.change_role(master=False)
+    assert isinstance(await first.ended(), BrokerUnavailable)
+    refused = Client(node, "mine")
+    assert isinstance(await refused.ended(), NotMaster)
+    again = Node.restarted(node)
+    pushing_task = asyncio.create_task(again.pusher.run())  # type: ignore[attr-defined]
+    second = await Client(again, "mine", receipt.physical_offset).begun()  # type: ignore[arg-type]
+    await again.reply(("mine", b"two"))  # type: ignore[attr-defined]
+    await eventually(lambda: second.heard == [b"one", b"two"])
+    await second.ended()
+    pushing_task.cancel()
+    await asyncio.gather(pushing_task, return_exceptions=True)
+
+
+@in_loop
+async def test_the_next_master_pushes_what_is_confirmed_only_after_somebody_listens() -> None:
+    node = opened(holds=True)
+    node.role.holds = False
+    node.settle()
+    node.role.holds = True
+    receipt = await node.reply(("mine", b"one"))
+    again = Node.restarted(node, holds=True)
+    client = await Client(again, "mine", receipt.physical_offset).begun()  # type: ignore[arg-type]
+    assert client.heard == []
+    again.role.holds = False
+    again.settle()  # type: ignore[attr-defined]
+    await eventually(lambda: client.heard == [b"one"])
+    await client.ended()
+
+
+@in_loop
+async def test_what_is_no_reply_is_refused_and_nothing_is_stored() -> None:
+    node = opened()
+    end = node.store.end_offset
+    for changes, error in (
+        ({"MSG_TYPE": ""}, "record 1 of the batch: its property MSG_TYPE must be reply"),
+        ({"MSG_TYPE": "rep1y"}, "its property MSG_TYPE must be reply"),
+        ({"CORRELATION_ID": ""}, r"needs a CORRELATION_ID of 1\.\.255 bytes"),
+        ({"CORRELATION_ID": "x" * 256}, "needs a CORRELATION_ID"),
+        ({"CORRELATION_ID": "x" * 30_000}, "needs a CORRELATION_ID"),
+        ({"REPLY_TO_CLIENT": ""}, r"needs a REPLY_TO_CLIENT of 1\.\.255 bytes"),
+        ({"REPLY_TO_CLIENT": "x" * 256}, "needs a REPLY_TO_CLIENT"),
+    ):
+        good, bad = told("mine"), told("mine", **changes)
+        strings = [encode_properties(good), encode_properties(bad)]
+        mark = producer_mark(99, 0, 0, next(SEQUENCES), 2)
+        records = encode_messages(TOPIC, [b"a", b"b"], strings, born_host=BORN, mark=mark)
+        header = {"producer_id": 99, "sequence": next(SEQUENCES) - 1, "count": 2}
+        with pytest.raises(InvalidArgument, match=error) as refused:
+            await node.append_bytes(frames.pack(AppendHeader(topic="orders", later=4, **header), records))
+        assert refused.value.details["index"] == 1
+    with pytest.raises(CorruptBatch):
+        await node.append_bytes(reply_batch([("mine", b"one")], queue_id=1))
+    with pytest.raises(TopicNotFound):
+        await node.append_bytes(reply_batch([("mine", b"one")], topic="unknown"))
+    node.settle()
+    assert bodies(node.store, TOPIC, 0) == []
+    assert node.store.end_offset - end < 1000, "no more than the topic's own record"
+    with pytest.raises(Forbidden, match="may not be written"):
+        await node.append(topic=TOPIC)
+
+
+@in_loop
+async def test_listening_has_its_rules_and_bounds() -> None:
+    node = opened(maxConsumerSessions=1)
+    early = Client(node, "", begins=False)
+    early.ask(ListenRequest(heartbeat=Empty()))
+    assert "begins with an Open" in str(await early.ended())
+    for client_id, position, error in (
+        ("", 0, "client id ''"),
+        ("x" * 201, 0, "1..200 printable ASCII"),
+        ("mine", -1, "may not be negative"),
+    ):
+        assert error in str(await Client(node, client_id, position).ended())
+    first = await Client(node, "mine").begun()
+    assert isinstance(await Client(node, "other").ended(), LimitReached)
+    second = await Client(node, "mine").begun()
+    assert "listens in another stream now" in str(await first.ended())
+    second.ask(ListenRequest(heartbeat=Empty()))
+    await eventually(lambda: second.events == 2)
+    second.ask(ListenRequest(open=ListenRequest.Open(client_id="mine")))
+    assert "listens already" in str(await second.ended())
+    third = await Client(node, "mine").begun()
+    await node[Replies].stop()
+    assert "shutting down" in str(await third.ended())
+    assert isinstance(await Client(node, "mine").ended(), BrokerUnavailable)
+
+
+@in_loop
+async def test_a_client_that_is_silent_is_not_listened_for() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listeners, "WATCH_INTERVAL_S", 0.001)
+        node = opened()
+        client = await Client(node, "mine").begun()
+        node.manual.advance(2.9)
+        client.ask(ListenRequest(heartbeat=Empty()))
+        await eventually(lambda: client.events == 2)
+        node.manual.advance(3.0)
+        await eventually(lambda: client.error is not None)
+        assert "no heartbeat for 3.0 s" in str(await client.ended())
