@@ -82,6 +82,7 @@ class Producer:
         self.producer_id = secrets.randbits(64) or 1
         self.client_id = new_client_id()  # as brokers call it
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
+        host = local_host(self._calls.connections.addresses[0])
         trace = send_trace(self.config, self.group, nameservers, tls, credentials)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
@@ -89,9 +90,7 @@ class Producer:
             config=self.config,
             connections=self._calls.connections,
             directory=self._calls.directory,
-            encoder=Encoder(
-                self.producer_id, 0, local_host(self._calls.connections.addresses[0]), tells_sizes=bool(trace)
-            ),
+            encoder=Encoder(self.producer_id, 0, host, tells_sizes=trace is not None),
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
