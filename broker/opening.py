@@ -24,7 +24,7 @@ from .config import BrokerConfig, BrokerRole
 from .core.feature import Feature
 from .core.tables.snapshots import Snapshots
 from .core.tables.tables import Tables
-from .core.tables.topics import deleted_topic
+from .core.tables.topics import CLEANUP_POLICY, COMPACTION, deleted_topic
 from .group.epoch_file import EpochFile
 from .identity import check_identity, write_identity
 from .store.config import StoreConfig
@@ -162,4 +162,11 @@ def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile,
         }
         for topics, count, text in leftovers(ranges, config.store.root / "config"):
             log.warning("taken over from RocketMQ topics=%s count=%d: %s", ",".join(topics), count, text)
+        for each in tables.topics.values():
+            if each.attributes.get(CLEANUP_POLICY) == COMPACTION:
+                log.warning(
+                    "taken over from RocketMQ topic=%s %s=%s: it is not compacted here, every message is kept until "
+                    "retention deletes it: see that consumers bear it, or leave the topic to RocketMQ",
+                    *(each.name, CLEANUP_POLICY, COMPACTION),
+                )
     return Opened(store, tables, epochs, loaded.imported)

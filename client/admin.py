@@ -17,7 +17,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, TopicName
-from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicConfig
+from penstock.proto.wire.common_pb2 import Empty, GroupConfig
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.proto.wire.transactions_pb2 import ProducerGroupName
 from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
@@ -34,13 +34,13 @@ from .administer.admin_results import (
     QueuePosition,
     RetryPolicy,
     TopicInfo,
-    TopicShard,
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
 from .administer.group_view import as_info, group_info
 from .administer.message_trace import message_trace
 from .administer.message_track import message_track
+from .administer.topics import MessageTypeName, order_queues, topic_config, topic_info, update_steps, with_type
 from .cluster import Calls, master_of
 from .cluster.routes import covers
 from .message import MessageView
@@ -73,25 +73,36 @@ class Admin:
         read_queues: int | None = None,
         write_queues: int | None = None,
         perm: int = names.PERM_READ_WRITE,
+        type: MessageTypeName | None = None,
+        order_topic: bool = False,
         attributes: Mapping[str, str] | None = None,
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TopicInfo:
         """Create ``topic`` with ``queues`` queues at each broker group (or those of ``brokers``); routes show it.
 
+        ``type``: it refuses messages of others: the attribute ``message.type``. NORMAL, FIFO (with a sharding key),
+        DELAY, TRANSACTION; MIXED, and None, take all.
+        ``order_topic``: a sharding key keeps its queue also while that shard is down: sends of the key wait for it
+        until their time-out, and the keys of other shards go on. New shards get keys by :meth:`update_topic` alone.
+
         Creating it again with the same shape changes nothing.
 
         Raises:
+            BrokerUnavailable: an order topic, and not every broker group has a living master.
             TopicExists: with another shape; use :meth:`update_topic`. InvalidName, InvalidArgument.
         """
         names.check_topic(topic)
-        config = TopicConfig(
-            topic=topic,
-            read_queues=_queues(queues if read_queues is None else read_queues),
-            write_queues=_queues(queues if write_queues is None else write_queues),
-            perm=perm,
-            attributes=attributes or {},
+        config = topic_config(
+            topic,
+            queues if read_queues is None else read_queues,
+            queues if write_queues is None else write_queues,
+            perm,
+            with_type(attributes, type),
         )
+        if order_topic:
+            brokers, others = (brokers, []) if brokers is not None else self._directory.masters(timeout_s)
+            order_queues(config, brokers, others)
         return self._put_topic(CreateTopicRequest(config=config), brokers, timeout_s)
 
     def update_topic(
@@ -102,26 +113,33 @@ class Admin:
         read_queues: int | None = None,
         write_queues: int | None = None,
         perm: int | None = None,
+        type: MessageTypeName | None = None,
+        order_topic: bool | None = None,
         attributes: Mapping[str, str] | None = None,
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TopicInfo:
         """Change an existing topic; what is not given stays. Removing queues: write queues first, then read queues.
 
+        ``type``: holds for what is sent from now on. ``attributes``: all of them, unless ``type`` alone is given; an
+        empty value removes one. ``order_topic``: as of :meth:`create_topic`, over the queues that there are now.
+
         Raises:
             TopicNotFound: no such topic. InvalidArgument: queues that still hold unread messages would vanish.
-            BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was.
+            BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was. Of an
+                order topic nothing was changed.
         """
         known = self.topic(topic, timeout_s=timeout_s)
-        config = TopicConfig(
-            topic=topic,
-            read_queues=_queues(read_queues if read_queues is not None else queues, 0),
-            write_queues=_queues(write_queues if write_queues is not None else queues, 0),
-            perm=perm or 0,
-            attributes=attributes or {},
+        config = topic_config(
+            topic,
+            read_queues if read_queues is not None else queues,
+            write_queues if write_queues is not None else queues,
+            perm,
+            with_type(known.attributes if attributes is None and type else attributes, type),
         )
         holders = brokers if brokers is not None else [shard.broker_name for shard in known.shards]
-        info = self._put_topic(CreateTopicRequest(config=config, update=True), holders, timeout_s)
+        for step in update_steps(known, config, order_topic, brokers):
+            info = self._put_topic(CreateTopicRequest(config=step, update=True), holders, timeout_s)
         if known.absent and brokers is None:
             raise BrokerUnavailable(
                 f"topic {topic} is changed at {', '.join(holders)}, and as it was at {', '.join(known.absent)}, of "
@@ -190,7 +208,7 @@ class Admin:
 
     def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:
         """Where ``topic`` lies. Raises TopicNotFound."""
-        return _topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
+        return topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
 
     def topic_stats(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicStats:
         """Offsets and message counts of every queue of ``topic``. Raises TopicNotFound."""
@@ -299,11 +317,14 @@ class Admin:
         timestamp_ms: int | None = None,
         offset: int | None = None,
         queues: Sequence[tuple[str, int]] | None = None,
+        dry_run: bool = False,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> list[QueuePosition]:
         """Move ``group`` in every queue of ``topic``, or in ``queues`` (broker name, queue id); members follow at once.
 
-        Exactly one of ``to``, ``timestamp_ms`` (the first message stored at or after it) and ``offset``.
+        Members that broadcast follow too, if they are there: their offsets are in their own files.
+        Exactly one of ``to`` (``"last"`` skips what waits), ``timestamp_ms`` (the first message stored at or after it)
+        and ``offset``. ``dry_run``: the answer is the same, and nothing is changed.
 
         Raises:
             OffsetOutOfRange: ``offset`` lies outside a queue's range; nothing was changed.
@@ -315,16 +336,24 @@ class Admin:
             raise InvalidArgument("give exactly one of to, timestamp_ms and offset")
         if to not in (None, "first", "last"):
             raise InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
-        return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s)
+        return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s, dry_run)
 
     def clone_offsets(
-        self, source: str, target: str, topic: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+        self,
+        source: str,
+        target: str,
+        topic: str | None = None,
+        *,
+        dry_run: bool = False,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> list[QueuePosition]:
-        """Give ``target`` the committed offsets of ``source`` (of one topic, or all).
+        """Give ``target`` the committed offsets of ``source`` (of one topic, or all); members follow at once.
 
+        ``dry_run``: the answer is the same, and nothing is changed.
         ``target`` is made when it does not exist. Raises GroupNotFound: ``source`` does not.
         """
-        return group_offsets.clone(self._calls, names.check_group(source), names.check_group(target), topic, timeout_s)
+        names.check_group(source)
+        return group_offsets.clone(self._calls, source, names.check_group(target), topic, timeout_s, dry_run)
 
     # The cluster and single messages.
 
@@ -413,21 +442,9 @@ class Admin:
 
         def shows_it(route: TopicRoute) -> bool:
             counts = {queues.broker_name: queues.read_queues for queues in route.queues}
+            told = route.attributes
+            if brokers is None and any(told.get(name, "") != value for name, value in wanted.attributes.items()):
+                return False
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 
-        return _topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
-
-
-def _queues(count: int | None, lowest: int = 1) -> int:
-    if count is None:
-        return 0
-    if not isinstance(count, int) or not max(lowest, 1) <= count <= 65_536:
-        raise InvalidArgument(f"queues {count!r}: must be 1..65536")
-    return count
-
-
-def _topic_info(route: TopicRoute) -> TopicInfo:
-    shards = [
-        TopicShard(queues.broker_name, queues.read_queues, queues.write_queues, queues.perm) for queues in route.queues
-    ]
-    return TopicInfo(route.topic, shards, dict(route.attributes), [part.broker_name for part in route.absent])
+        return topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))

@@ -182,7 +182,7 @@ class Producer:
         prepared = []
         for destination, indexes in together.items():
             part = self._maker.together([drafts[index] for index in indexes], deadline)
-            delivery = self._delivery(destination, deadline)
+            delivery = self._delivery(destination, deadline, *(drafts[index].is_keyed for index in indexes))
             if queue is not None:
                 part.bind(self._choices.place(destination.topic, queue))
             futures.update(zip(indexes, part.futures, strict=True))
@@ -302,7 +302,7 @@ class Producer:
             ClientClosed: another thread has closed the producer; ``details["accepted"]`` as above.
             Refused: a bad argument; nothing was accepted.
         """
-        delivery = self._delivery(Ordinary(topic), self._deadline(timeout_s))
+        delivery = self._delivery(Ordinary(topic), self._deadline(timeout_s), sharding_keys is not None)
         wait_s = self._patience_s(timeout_s)
         place = None if queue is None else self._choices.place(topic, queue)
         accepted = 0
@@ -411,7 +411,7 @@ class Producer:
 
     def _taken(self, kind: Kind, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
         """The delivery that is to send the message, and a part of it alone, which is counted into the buffer."""
-        delivery = self._delivery(draft.destination, deadline)
+        delivery = self._delivery(draft.destination, deadline, draft.is_keyed)
         part = self._maker.one(kind, draft, deadline)
         part.bind(draft.place(self._choices))
         delivery.admit(part, deadline)

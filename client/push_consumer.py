@@ -20,9 +20,9 @@ from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
-from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
 from .consume.core import Consumer, ConsumerCore
+from .consume.group.broadcasting import Broadcasting
 from .consume.group.membership import Membership
 from .consume.group.notices import Callback, Callbacks
 from .consume.group.rebalance import Strategy, strategy_named
@@ -203,7 +203,7 @@ class PushConsumer(Consumer):
         if self._model == CLUSTERING:
             core.begin(Membership(core, self._strategy, self._callbacks))
         else:
-            core.begin(Assignment(core, FileOffsets(core.config.offsets_root, core.client_id, core.group), None))
+            core.begin(Broadcasting(core, FileOffsets(core.config.offsets_root, core.client_id, core.group)))
         self._is_started = True
         self._workers.start()
 
@@ -231,8 +231,8 @@ class PushConsumer(Consumer):
             raise self._core.failure
         return self._ended.is_set()
 
-    def _listener_statistics(self) -> tuple[int, Latency]:
-        return self._workers.failed, latency_of([self._workers.stopwatch])
+    def _listener_statistics(self) -> tuple[int, int, Latency]:
+        return self._workers.failed, self._redelivery.dropped, latency_of([self._workers.stopwatch])
 
     def close(self, timeout_s: float | None = None) -> None:
         """Let running listeners finish, commit, release the queues, disconnect. May be called again.

@@ -48,6 +48,7 @@ class ConsumerStatistics:
     handed_out: int  # to the listener, or by polls; again after a reset or a rebalance
     buffered_bytes: int  # received and not finished now
     failed: int  # calls of the listener that failed or took too long
+    dropped: int  # by a broadcasting consumer, whose listener failed with them too often
     listener: Latency  # of its calls, each counted with the mean of the few that were made together
     traces_dropped: int = 0  # of what ``trace`` was to tell: there was no room, or nobody took it
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, reply_topic
 
 from .columns import Column, with_property
+from .message_types import MessageType
 from .record.properties import (
     DELAY,
     PRODUCER_GROUP,
@@ -49,6 +50,9 @@ class Destination:
 
     flags: ClassVar[Mapping[str, Any]] = {}
     """Fields of an ``AppendHeader`` or ``StageHeader`` that say how the batch is to be stored."""
+
+    message_type: ClassVar[MessageType | None] = None
+    """Of all messages that go there; None: NORMAL or FIFO, as each has a sharding key or not."""
 
     gives_offsets: ClassVar[bool] = True
     """True if a stored message has its offset in its queue; else the receipt cannot tell one yet."""
@@ -77,6 +81,7 @@ class Later(Destination):
     """Stored in the timer topic until it is due; the time is among the properties already."""
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 1}
+    message_type: ClassVar[MessageType | None] = MessageType.DELAY
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -98,6 +103,7 @@ class Delayed(Destination):
     level: int
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 2}
+    message_type: ClassVar[MessageType | None] = MessageType.DELAY
     gives_offsets: ClassVar[bool] = False
 
     @property
@@ -119,6 +125,7 @@ class Half(Destination):
     group: str
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 3}
+    message_type: ClassVar[MessageType | None] = MessageType.TRANSACTION
     gives_offsets: ClassVar[bool] = False
 
     @property

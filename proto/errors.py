@@ -314,6 +314,13 @@ class TransactionEnded(Refused, code=51, status=Status.FAILED_PRECONDITION):
     """
 
 
+class MessageTypeConflict(Refused, code=52):
+    """A topic takes messages of one type (``message.type``), and this is another.
+
+    Do: send it as the message says, or to another topic; ``penstock topic update T --type MIXED`` lets it take all.
+    """
+
+
 class DataLoss(PenstockError, code=90):
     """Messages that were to be read are not there any more.
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.formats.message_types import MESSAGE_TYPE, MessageType
+from penstock.formats.order_conf import ORDER_CONF, parse_order_conf
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicExists, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest
 from penstock.proto.wire.common_pb2 import TopicConfig
 
 from ..config import TopicsConfig
-from ..core.tables.topics import RETENTION_MS, Topic
+from ..core.tables.topics import CLEANUP_POLICY, COMPACTION, RETENTION_MS, Topic
 
 QUEUES_MAX = 65_536
+_VALUES = {MESSAGE_TYPE: tuple(MessageType), CLEANUP_POLICY: ("DELETE",)}
+"""The values that these attributes may be given. A topic of RocketMQ's keeps what it has."""
+_WHY = {
+    (CLEANUP_POLICY, COMPACTION): ": the last message of each key is not kept by itself: leave the attribute out, let "
+    f"{RETENTION_MS} say how long messages are kept, and keep what is current in a table of your own",
+}
 
 
 def topic_to_create(
@@ -78,7 +86,7 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
         read_queues=asked.read_queues or before.read_queues,
         write_queues=asked.write_queues or before.write_queues,
         perm=asked.perm or before.perm,
-        attributes=dict(asked.attributes) or before.attributes,
+        attributes={name: value for name, value in (asked.attributes or before.attributes).items() if value},
     )
     for kind, count in (("read_queues", topic.read_queues), ("write_queues", topic.write_queues)):
         if not 1 <= count <= QUEUES_MAX:
@@ -88,6 +96,15 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
             f"topic {topic.name}: write_queues {topic.write_queues} above read_queues {topic.read_queues}: "
             "nobody could read the messages of the others"
         )
+    if ORDER_CONF in topic.attributes:
+        parse_order_conf(topic.attributes[ORDER_CONF])
+    for attribute, value in topic.attributes.items():
+        allowed = _VALUES.get(attribute, (value,))
+        if value not in allowed and before.attributes.get(attribute) != value:
+            raise InvalidArgument(
+                f"topic {topic.name}: attribute {attribute} {value[:40]!r}: allowed: {', '.join(allowed)}"
+                + _WHY.get((attribute, value), "")
+            )
     kept = topic.attributes.get(RETENTION_MS, "1")
     if not (kept.isdecimal() and kept.isascii() and 1 <= int(kept) < 1 << 53):
         raise InvalidArgument(f"topic {topic.name}: {RETENTION_MS} {kept[:40]!r}: a number of milliseconds from 1 on")

@@ -18,6 +18,7 @@ from ..core.core import Core
 from ..core.feature import Feature
 from ..core.journal import Journal
 from ..core.metrics import Families
+from ..core.tables.consumer_filters import ConsumerFilters
 from ..core.tables.groups import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
 from ..core.tables.retry_policy import RetryPolicy
 from ..core.tables.topics import TOPIC_DELETED, Topic
@@ -25,6 +26,7 @@ from ..core.wire import Service, in_turns, service
 from ..limits import check_attributes
 from .consumer_sessions import ConsumerSessions
 from .fetch import Fetch
+from .filter_records import FilterRecords
 from .offsets import OffsetService, PendingCommits, check_group_count, to_wire
 
 RETRY_SETTING_MAX: Final = 1024
@@ -32,6 +34,8 @@ RETRY_SETTING_MAX: Final = 1024
 
 class Consume(Feature):
     """Everything that consumers ask for."""
+
+    tables = (ConsumerFilters,)
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
@@ -42,6 +46,7 @@ class Consume(Feature):
             join_group=lambda group: self.offsets.join_group(group),
             check_join=self._check_join,
             begins_at_end=self._begins_at_end,
+            on_joined=FilterRecords(core).on_joined,
             clock=core.clock,
             limits=core.config.limits,
             catch_up=core.dispatcher.catch_up,
@@ -166,6 +171,8 @@ class Consume(Feature):
 
     def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
         group = self.core.tables.group(join.group)
+        if group is not None and join.broadcasting and not group.broadcast_enable:
+            raise Forbidden(f"group {join.group} may not broadcast: its consumeBroadcastEnable is false")
         if group is not None and group.orderly and join.concurrent:
             raise Forbidden(
                 f"group {join.group} is orderly (consumeMessageOrderly): make its push consumers with orderly=True"

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.proto.errors import (
@@ -118,6 +118,7 @@ class ConsumerSessions:
         join_group: Callable[[str], None],
         check_join: Callable[[ConsumerRequest.Join], None] = lambda join: None,
         begins_at_end: Callable[[str, str], bool] = lambda group, topic: False,
+        on_joined: Callable[[ConsumerRequest.Join], Awaitable[None]] | None = None,
         clock: Clock,
         limits: Limits = Limits(),  # noqa: B008  frozen
         catch_up: Callable[[], None] = lambda: None,
@@ -125,13 +126,14 @@ class ConsumerSessions:
         """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends.
 
         ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group, topic)``: a group
-        that has committed nothing is told of no older messages.
+        that has committed nothing is told of no older messages. ``on_joined``: is told what each member subscribes.
         """
         self._committed = committed
         self._queue_range = queue_range
         self._join_group = join_group
         self._check_join = check_join
         self._begins_at_end = begins_at_end
+        self._on_joined = on_joined
         self._clock = clock
         self._limits = limits
         self._catch_up = catch_up
@@ -182,15 +184,24 @@ class ConsumerSessions:
                 claimed.setdefault(topic, []).append(queue_id)
             queues = [TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in claimed.items()]
             wanted = self._groups.member(session_id).subscriptions
-            members.append(GroupMember(client_id=client_id, claimed=queues, subscriptions=wanted))
+            broadcasting = self._groups.member(session_id).broadcasting
+            members.append(
+                GroupMember(client_id=client_id, claimed=queues, subscriptions=wanted, broadcasting=broadcasting)
+            )
         return members
 
+    def only_broadcast(self, group: str) -> bool:
+        """True if the group has members here, and each gets everything: nobody goes by committed offsets."""
+        return bool(self._groups.broadcasting(group)) and not self._groups.members(group)[1]
+
     def notify_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Tell the holder of the queue, if there is one, to go on from ``offset``."""
-        session = self._sessions.get(self._groups.holder(group, topic, queue_id) or 0)
-        if session is not None:
-            reset = ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset)
-            session.send(ConsumerEvent(reset=reset))
+        """Tell the holder of the queue, if there is one, and who broadcasts the topic, to go on from ``offset``."""
+        event = ConsumerEvent(reset=ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset))
+        told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
+        for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):
+            session = self._sessions.get(session_id)
+            if session is not None:
+                session.send(event)
 
     def close(self) -> None:
         """End every session; new ones are refused."""
@@ -242,6 +253,8 @@ class ConsumerSessions:
         kind = request.WhichOneof("request")
         if kind == "join":
             self._join(session, request.join)
+            if self._on_joined is not None:
+                await self._on_joined(request.join)
         elif not session.group:
             raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
         elif kind == "claim":
@@ -274,7 +287,9 @@ class ConsumerSessions:
             session.send(ConsumerEvent(joined=joined))
             log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
         wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
-        self._publish(self._groups.join(session.session_id, join.group, join.client_id, wanted))
+        self._publish(
+            self._groups.join(session.session_id, join.group, join.client_id, wanted, broadcasting=join.broadcasting)
+        )
         # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
         session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
 
@@ -308,6 +323,8 @@ class ConsumerSessions:
     async def _claim(self, session: _Session, claim: TopicQueues) -> None:
         if len(self._groups.member(session.session_id).wanted) + len(claim.queue_ids) > CLAIMS_MAX:
             raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
+        if self._groups.member(session.session_id).broadcasting:
+            raise InvalidArgument(f"client {session.client_id} broadcasts: it gets everything and may claim nothing")
         check_queues(claim.topic, claim.queue_ids)
         if len(claim.topic) > DERIVED_TOPIC_LENGTH_MAX:
             raise InvalidArgument(f"claim of topic {claim.topic[:64]!r}: no topic has so long a name")

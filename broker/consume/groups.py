@@ -47,11 +47,15 @@ class Changes:
 
 @dataclass(slots=True)
 class Member:
-    """A session in its group; ``wanted``: the queues that it holds or waits for."""
+    """A session in its group; ``wanted``: the queues that it holds or waits for.
+
+    One that is ``broadcasting`` gets everything: the others share the queues without it.
+    """
 
     group: str
     client_id: str
     subscriptions: dict[str, str]
+    broadcasting: bool = False
     wanted: dict[tuple[str, int], None] = field(default_factory=dict)
 
 
@@ -61,6 +65,7 @@ class _Group:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.sessions: dict[str, int] = {}  # client id -> session id
+        self.broadcasting: dict[int, None] = {}  # those of them that get everything
         # (topic, queue id) -> session ids in order of arrival; the first one holds the queue.
         self.claims: dict[tuple[str, int], dict[int, None]] = {}
 
@@ -79,11 +84,19 @@ class Groups:
             0  # of all groups that went: one that comes again begins above it, so none is used twice
         )
 
-    def join(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
+    def join(
+        self,
+        session_id: int,
+        group: str,
+        client_id: str,
+        subscriptions: Mapping[str, str],
+        *,
+        broadcasting: bool = False,
+    ) -> Changes:
         """Make the session a member, or replace the subscriptions of a session that is one."""
         known = self._sessions.get(session_id)
         if known is None:
-            return self._admit(session_id, group, client_id, subscriptions)
+            return self._admit(session_id, Member(group, client_id, dict(subscriptions), broadcasting))
         known.subscriptions = dict(subscriptions)
         return Changes()
 
@@ -128,6 +141,7 @@ class Groups:
             self._leave_line(session.group, session_id, key, changes)
         group = self._groups[session.group]
         del group.sessions[session.client_id]
+        group.broadcasting.pop(session_id, None)
         group.generation += 1
         changes.groups.append(session.group)
         if not group.sessions:
@@ -153,11 +167,17 @@ class Groups:
         return sorted(key for key in session.wanted if next(iter(claims[key])) == session_id)
 
     def members(self, group: str) -> tuple[int, list[str]]:
-        """Generation and client ids, sorted."""
+        """Generation and client ids of those that share the queues, sorted."""
         found = self._groups.get(group)
         if found is None:
             return self._newest_generation, []
-        return found.generation, sorted(found.sessions)
+        sharing = (name for name, each in found.sessions.items() if each not in found.broadcasting)
+        return found.generation, sorted(sharing)
+
+    def broadcasting(self, group: str) -> list[int]:
+        """The sessions of the members that get everything."""
+        found = self._groups.get(group)
+        return list(found.broadcasting) if found else []
 
     def sessions(self, group: str) -> dict[str, int]:
         """Client id -> session of every member."""
@@ -173,7 +193,7 @@ class Groups:
         found: dict[str, Mismatch] = {}
         group = self._groups[session.group]
         for client_id, session_id in sorted(group.sessions.items()):
-            if client_id == session.client_id:
+            if session.broadcasting or client_id == session.client_id or self._sessions[session_id].broadcasting:
                 continue
             others = self._sessions[session_id].subscriptions
             for topic in sorted(session.subscriptions.keys() | others.keys()):
@@ -184,16 +204,18 @@ class Groups:
                     found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
         return list(found.values())
 
-    def _admit(self, session_id: int, group: str, client_id: str, subscriptions: Mapping[str, str]) -> Changes:
-        former = self.superseded(group, client_id)
+    def _admit(self, session_id: int, member: Member) -> Changes:
+        former = self.superseded(member.group, member.client_id)
         changes = self.end(former) if former is not None else Changes()
-        found = self._groups.get(group)
+        found = self._groups.get(member.group)
         if found is None:
-            found = self._groups[group] = _Group(self._newest_generation)
-        self._sessions[session_id] = Member(group, client_id, dict(subscriptions))
-        found.sessions[client_id] = session_id
+            found = self._groups[member.group] = _Group(self._newest_generation)
+        self._sessions[session_id] = member
+        found.sessions[member.client_id] = session_id
+        if member.broadcasting:
+            found.broadcasting[session_id] = None
         found.generation += 1
-        changes.groups = [group]
+        changes.groups = [member.group]
         return changes
 
     def _leave_line(self, group_name: str, session_id: int, key: tuple[str, int], changes: Changes) -> None:

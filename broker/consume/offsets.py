@@ -153,7 +153,8 @@ class OffsetService:
         """Take what is allowed of the offsets; the refused queues by topic.
 
         A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
-        also tells the member that holds the queue where to go on.
+        also tells the member that holds the queue, and those that broadcast, where to go on. The offsets of members
+        that broadcast are theirs: where there are no others, ``force`` begins none for the group.
 
         Raises:
             InvalidArgument: a negative queue or offset, lists that do not fit, or too many; nothing was taken.
@@ -196,7 +197,13 @@ class OffsetService:
                 accepted.setdefault(topic, {})[queue_id] = offset
             else:
                 refused.append((topic, queue_id))
-        self._take(group, accepted)
+        kept = accepted
+        if request.force and self._owners.only_broadcast(group):
+            kept = {
+                topic: {each: offset for each, offset in taken.items() if self.committed(group, topic, each) >= 0}
+                for topic, taken in accepted.items()
+            }
+        self._take(group, kept)
         if request.force:
             for topic, taken in accepted.items():
                 for queue_id, offset in taken.items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
+import numpy as np
+
+from penstock.formats.message_types import MessageType, conflict
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -40,6 +43,9 @@ RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)
 
 class Intake:
     """Ordinary messages. A feature overrides what is different about the messages that ask for it."""
+
+    message_type: ClassVar[MessageType | None] = None
+    """Of all these messages; None: NORMAL or FIFO, as each has a sharding key or not."""
 
     def target(self, topic: Topic) -> Target:
         """Under which topic records for ``topic`` are stored now, and in how many queues."""
@@ -87,6 +93,27 @@ def check_producer(producer_id: int) -> None:
     """Refuse a client that uses an id of the broker's own. Raises Forbidden."""
     if producer_id in RESERVED_PRODUCERS:
         raise Forbidden(f"producer id {producer_id:016x} is kept for the broker's own deliveries: use another")
+
+
+def check_types(records: memoryview, count: int, topic: Topic, intake: Intake) -> None:
+    """Refuse messages that are not of the topic's type.
+
+    Raises:
+        MessageTypeConflict: ``details['index']`` names the first one, where not all ``count`` of them are.
+    """
+    demanded = topic.message_type
+    if demanded is None or intake.message_type is demanded:
+        return
+    if intake.message_type is not None or demanded not in (MessageType.NORMAL, MessageType.FIFO):
+        raise conflict(topic.name, demanded, intake.message_type or MessageType.NORMAL)
+    from penstock.formats.record.sharding import keyed_records
+
+    found = MessageType.FIFO if demanded is MessageType.NORMAL else MessageType.NORMAL
+    others, first = keyed_records(np.frombuffer(records, np.uint8), found is MessageType.FIFO)
+    if others == count:
+        raise conflict(topic.name, demanded, found)
+    if others:
+        raise conflict(topic.name, demanded, found, index=int(first))
 
 
 def writable_topic(core: Core, name: str) -> Topic:

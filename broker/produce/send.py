@@ -18,7 +18,7 @@ from penstock.proto.wire import broker_pb2
 from ..config import RECORD_OVERHEAD_BYTES
 from ..core.acknowledge import SEND_OK
 from ..core.core import Core
-from ..core.intake import client_mark, writable_topic
+from ..core.intake import check_types, client_mark, writable_topic
 from ..core.journal import Target
 from ..core.tables.producers import Receipt
 from .stalls import AppendStalls
@@ -69,6 +69,7 @@ class Send:
         else:
             journal = self._core.acknowledging()
             intake.check(records, topic)
+            check_types(records, header.count, topic, intake)
             self._stalls.check()
             appending = time.perf_counter()
             receipt = journal.append(target, records, mark, count=header.count)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..options import ConsumeFrom, asking, queue_place
-from ..output import Answer, note, print_rows, print_table
+from ..output import Answer, note, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Admin, QueuePosition
@@ -110,7 +110,10 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
 
     def people() -> None:
         makers()
-        rows = [[m.client_id, [f"{t}: {e}" for t, e in m.subscriptions.items()], len(m.queues)] for m in info.members]
+        rows = [
+            [m.client_id, [f"{t}: {e}" for t, e in m.subscriptions.items()], "all" if m.broadcasting else len(m.queues)]
+            for m in info.members
+        ]
         print_table(["member", "subscriptions", "queues"], rows, title=f"group {info.group}")
         columns = ["topic", "broker_name", "queue_id", "committed_offset", "max_offset", "lag", "client_id"]
         found = [[getattr(queue, column) for column in columns] for queue in lag.queues]
@@ -120,6 +123,9 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
             note(f"broker group {missing} did not answer: its queues are missing above")
 
     answer({**asdict(info), **asdict(lag), **told}, people)
+
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Show from where to where, and change nothing.")
 
 
 @click.group()
@@ -133,6 +139,7 @@ def offset() -> None:
 @click.option("--to", "target", type=ConsumeFrom(), help="first, last, or the first message stored at that time.")
 @click.option("--offset", type=click.IntRange(min=0), help="The same offset in every queue.")
 @click.option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue; repeatable.")
+@_dry_run
 @asking
 def reset(
     admin: Admin,
@@ -142,25 +149,27 @@ def reset(
     target: str | int | None,
     offset: int | None,
     queues: tuple[str, ...],
+    dry_run: bool,
 ) -> None:
-    """Move GROUP in TOPIC; members follow at once."""
+    """Move GROUP in TOPIC; members follow at once. --to last skips what waits."""
     if (target is None) == (offset is None):
         raise click.UsageError("give exactly one of --to and --offset")
     place: dict[str, Any] = {"offset": offset}
     if target is not None:
         place = {"timestamp_ms": target} if isinstance(target, int) else {"to": target}
-    moved = admin.reset_offset(group_name, topic, **place, queues=[_queue(text) for text in queues] or None)
-    _tell(answer, group_name, moved)
+    place |= {"queues": [_queue(text) for text in queues] or None, "dry_run": dry_run}
+    _tell(answer, group_name, admin.reset_offset(group_name, topic, **place), dry_run)
 
 
 @offset.command()
 @click.argument("source")
 @click.argument("target")
 @click.option("--topic", help="Only this topic.")
+@_dry_run
 @asking
-def clone(admin: Admin, answer: Answer, source: str, target: str, topic: str | None) -> None:
+def clone(admin: Admin, answer: Answer, source: str, target: str, topic: str | None, dry_run: bool) -> None:
     """Give group TARGET the committed offsets of group SOURCE; TARGET is made when it does not exist."""
-    _tell(answer, target, admin.clone_offsets(source, target, topic))
+    _tell(answer, target, admin.clone_offsets(source, target, topic, dry_run=dry_run), dry_run)
 
 
 def _queue(text: str) -> tuple[str, int]:
@@ -170,6 +179,10 @@ def _queue(text: str) -> tuple[str, int]:
     return broker_name, number
 
 
-def _tell(answer: Answer, group_name: str, moved: Sequence[QueuePosition]) -> None:
-    document = {"group": group_name, "queues": [asdict(position) for position in moved]}
-    answer(document, lambda: print_rows(["topic", "broker_name", "queue_id", "offset"], moved))
+def _tell(answer: Answer, group_name: str, moved: Sequence[QueuePosition], dry_run: bool) -> None:
+    rows = [
+        [*astuple(each)[:3], None if each.former == NOTHING_COMMITTED else each.former, each.offset] for each in moved
+    ]
+    columns, title = ["topic", "broker_name", "queue_id", "from", "to"], f"group {group_name}"
+    document = {"group": group_name, "queues": [asdict(position) for position in moved], "dry_run": dry_run}
+    answer(document, lambda: print_table(columns, rows, title + (": nothing was changed" if dry_run else "")))

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from penstock.client import Admin, TopicInfo
 
 PERMISSIONS = {"r": 4, "w": 2, "rw": 6}
+TYPES = ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
 
 _shape = compose(
     click.option("--read-queues", type=int, help="Readable queues, where they differ from the writable ones."),
     click.option("--write-queues", type=int),
     click.option("--perm", type=click.Choice(list(PERMISSIONS)), help="What clients may do."),
+    click.option("--type", type=click.Choice(TYPES), help="What is sent there; others are refused. MIXED: all."),
+    click.option("--order/--no-order", "order_topic", default=None, help="Keys stay in their queues whatever happens."),
     click.option("--attribute", "attributes", multiple=True, callback=key_values, metavar="KEY=VALUE"),
     click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only at this broker group; repeatable."),
 )
@@ -72,10 +75,10 @@ def delete(admin: Admin, answer: Answer, name: str) -> None:
 def list_(admin: Admin, answer: Answer) -> None:
     """All topics, without internal ones."""
     infos = [admin.topic(name) for name in admin.list_topics()]
-    rows = [[info.topic, info.queues, _holders(info)] for info in infos]
+    rows = [[info.topic, info.queues, info.message_type, info.is_ordered, _holders(info)] for info in infos]
     answer(
         {"topics": [asdict(info) for info in infos]},
-        lambda: print_table(["topic", "queues", "broker groups"], rows),
+        lambda: print_table(["topic", "queues", "type", "order", "broker groups"], rows),
     )
 
 
@@ -104,4 +107,6 @@ def _holders(info: TopicInfo) -> list[str]:
 def _print(info: TopicInfo) -> None:
     names = {number: text for text, number in PERMISSIONS.items()}
     rows = [[s.broker_name, s.read_queues, s.write_queues, names.get(s.perm, str(s.perm))] for s in info.shards]
-    print_table(["broker group", "read queues", "write queues", "perm"], rows, title=f"topic {info.topic}")
+    title = f"topic {info.topic}" + (f" of {info.message_type} messages" if info.message_type else "")
+    title += ", an order topic" if info.is_ordered else ""
+    print_table(["broker group", "read queues", "write queues", "perm"], rows, title=title)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
+from penstock.formats.message_types import MESSAGE_TYPE
+from penstock.formats.order_conf import ORDER_CONF
 from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
 
@@ -36,6 +38,16 @@ class TopicInfo:
         """Readable queues over all broker groups."""
         return sum(shard.read_queues for shard in self.shards)
 
+    @property
+    def message_type(self) -> str | None:
+        """The type of messages that it takes; None, and MIXED: all."""
+        return self.attributes.get(MESSAGE_TYPE)
+
+    @property
+    def is_ordered(self) -> bool:
+        """True of an order topic, whose keys stay in their queues also while those are away."""
+        return bool(self.attributes.get(ORDER_CONF))
+
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
@@ -62,11 +74,12 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A living member of a consumer group."""
+    """A living member of a consumer group; one that is ``broadcasting`` gets everything and claims nothing."""
 
     client_id: str
     subscriptions: dict[str, str]
     queues: list[tuple[str, str, int]]  # topic, broker name, queue id: what it has claimed
+    broadcasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +169,13 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """A queue and an offset in it."""
+    """A queue and the offset that a group goes on from; ``former``: the one it had before, -1 for none."""
 
     topic: str
     broker_name: str
     queue_id: int
     offset: int
+    former: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, RouteNotFound
+from penstock.proto.errors import GroupNotFound, InvalidArgument, OffsetOutOfRange, RouteNotFound
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import TopicQueues
 
@@ -49,7 +50,8 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
     committed, holders = _committed(descriptions), _holders(descriptions)
     topics = {queue.topic for queue in (*committed, *holders)}
     for description in descriptions.values():
-        topics.update(topic for member in description.members for topic in member.subscriptions)
+        sharing = (member for member in description.members if not member.broadcasting)
+        topics.update(topic for member in sharing for topic in member.subscriptions)
     queues = []
     for topic in sorted(topics.intersection(calls.directory.topics(timeout_s))):
         stats = topic_stats(calls, topic, timeout_s)
@@ -82,9 +84,10 @@ def reset(
     offset: int | None,
     queues: Sequence[tuple[str, int]] | None,
     timeout_s: float,
+    dry_run: bool,
 ) -> list[QueuePosition]:
     """Move the group; all new offsets are known and checked before the first one is written."""
-    calls.describe_group(group, timeout_s)  # a misspelt name must not make a group
+    committed = _committed(calls.describe_group(group, timeout_s)[0])  # a misspelt name must not make a group
     stats = topic_stats(calls, topic, timeout_s)
     if stats.unreachable:
         raise RouteNotFound(f"topic {topic}: {', '.join(stats.unreachable)} do not answer; nothing was changed")
@@ -104,22 +107,30 @@ def reset(
                 f"offset {wanted}: queue {queue.queue_id} of {topic} at {queue.broker_name} has "
                 f"{queue.min_offset}..{queue.max_offset}; nothing was changed"
             )
-        positions.append(QueuePosition(topic, queue.broker_name, queue.queue_id, wanted))
-    _commit(calls, group, positions, timeout_s)
+        key = MessageQueue(topic, queue.broker_name, queue.queue_id)
+        positions.append(QueuePosition(*key, wanted, committed.get(key, -1)))
+    if not dry_run:
+        _commit(calls, group, positions, timeout_s)
     return positions
 
 
-def clone(calls: Calls, source: str, target: str, topic: str | None, timeout_s: float) -> list[QueuePosition]:
+def clone(
+    calls: Calls, source: str, target: str, topic: str | None, timeout_s: float, dry_run: bool
+) -> list[QueuePosition]:
     """Commit for ``target`` what ``source`` has committed."""
     descriptions, unreachable = calls.describe_group(source, timeout_s)
     if unreachable:
         raise RouteNotFound(f"group {source}: {', '.join(unreachable)} do not answer; nothing was changed")
+    former: dict[MessageQueue, int] = {}
+    with contextlib.suppress(GroupNotFound):
+        former = _committed(calls.describe_group(target, timeout_s)[0])
     positions = [
-        QueuePosition(*queue, offset)
+        QueuePosition(*queue, offset, former.get(queue, -1))
         for queue, offset in sorted(_committed(descriptions).items())
         if offset >= 0 and topic in (None, queue.topic)
     ]
-    _commit(calls, target, positions, timeout_s)
+    if not dry_run:
+        _commit(calls, target, positions, timeout_s)
     return positions
 
 

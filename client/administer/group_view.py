@@ -15,14 +15,20 @@ def group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo
     """Settings and living members, by broker group."""
     subscriptions: dict[str, dict[str, str]] = {}
     claimed: dict[str, list[tuple[str, str, int]]] = {}
+    broadcasting: set[str] = set()
     for broker_name, answer in answers.items():
         for member in answer.members:
             subscriptions.setdefault(member.client_id, {}).update(member.subscriptions)
             mine = claimed.setdefault(member.client_id, [])
+            if member.broadcasting:
+                broadcasting.add(member.client_id)
             for queues in member.claimed:
                 mine += [(queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids]
     config = next(iter(answers.values())).config
-    members = [GroupMember(name, subscriptions[name], sorted(claimed[name])) for name in sorted(subscriptions)]
+    members = [
+        GroupMember(name, subscriptions[name], sorted(claimed[name]), name in broadcasting)
+        for name in sorted(subscriptions)
+    ]
     return replace(as_info(config), group=group, members=members)
 
 

@@ -1,8 +1,7 @@
 """Who has consumed a message: each group's committed offset, held against the message's place.
 
 Source: RocketMQ ``DefaultMQAdminExtImpl#messageTrackDetail``; differs: a group that has passed the message has consumed
-it, also when none of its members is there. What brokers do not know is not told: whether a consumer pulls, and
-consumers that broadcast.
+it, also when none of its members is there. Whether a consumer pulls, or broadcasts, is not told.
 """
 
 from __future__ import annotations

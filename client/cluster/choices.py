@@ -9,7 +9,7 @@ from penstock.proto.errors import InvalidArgument, TopicNotFound
 
 from ..message import Message, MessageQueue
 from .directory import Directory
-from .queues import writable_queues
+from .queues import ordered_queues, writable_queues
 
 if TYPE_CHECKING:
     from penstock.proto.wire.nameserver_pb2 import TopicRoute
@@ -46,8 +46,9 @@ class Choices:
         route = self._directory.known(topic)
         known = self._known.get(topic)
         if known is None or known[0] is not route:
-            queues = tuple(writable_queues(route)) or (known[1] if known is not None else ())
-            known = self._known[topic] = (route, queues, frozenset(queues))
+            writable, ordered = writable_queues(route), ordered_queues(route)
+            queues = tuple(ordered or writable) or (known[1] if known is not None else ())
+            known = self._known[topic] = (route, queues, frozenset((*queues, *writable)))
         _, queues, members = known
         if selector is not None:
             if queue is not None:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.formats.order_conf import Shards, ordered_shards
 from penstock.proto.names import PERM_READ, PERM_WRITE
 from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
 
@@ -47,6 +48,14 @@ def writable_queues(route: TopicRoute | None) -> list[MessageQueue]:
         if data.perm & PERM_WRITE
         for index in range(data.write_queues)
     )
+
+
+def ordered_queues(route: TopicRoute | None) -> list[MessageQueue]:
+    """The queues that an order topic's keys have for good, sorted; none of another topic."""
+    if route is None:
+        return []
+    shards = ordered_shards(route.attributes)
+    return [MessageQueue(route.topic, name, index) for name, count in shards for index in range(count)]
 
 
 def topic_queues(queues: Iterable[Place]) -> list[TopicQueues]:
@@ -93,11 +102,13 @@ class WriteQueues:
     """The queues of one route that may be written now: those of broker groups with a living master.
 
     ``shards`` are ``(broker name, write queues)`` by name; the queues count through them in this order, which is
-    what a sharding key's hash selects from.
+    what a sharding key's hash selects from. ``ordered``: of an order topic, the queues that keys have for good, of all
+    broker groups; else empty.
     """
 
-    def __init__(self, shards: Iterable[tuple[str, int]], *, exists: bool = True) -> None:
+    def __init__(self, shards: Iterable[tuple[str, int]], *, exists: bool = True, ordered: Shards = ()) -> None:
         self.exists = exists  # false: the topic is gone
+        self.ordered = ordered
         self.shards = tuple(sorted((name, count) for name, count in shards if count > 0))
         self.total = sum(count for _, count in self.shards)
         self._names = frozenset(name for name, _ in self.shards)
@@ -115,13 +126,15 @@ class WriteQueues:
             for queues in route.queues
             if queues.perm & PERM_WRITE and queues.broker_name in with_master
         )
-        return cls(writable, exists=route.exists)
+        return cls(writable, exists=route.exists, ordered=ordered_shards(route.attributes))
 
     def __contains__(self, broker_name: str) -> bool:
         return broker_name in self._names
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, WriteQueues) and (self.shards, self.exists) == (other.shards, other.exists)
+        if not isinstance(other, WriteQueues):
+            return False
+        return (self.shards, self.exists, self.ordered) == (other.shards, other.exists, other.ordered)
 
     def __hash__(self) -> int:
         return hash(self.shards)

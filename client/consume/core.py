@@ -183,7 +183,7 @@ class Consumer:
         """Counts since it was made, and latencies. Cheap."""
         buffers = self._core.buffers
         with buffers.lock:
-            failed, listener = self._listener_statistics()
+            failed, dropped, listener = self._listener_statistics()
             return ConsumerStatistics(
                 queues=sum(local.is_held() for local in buffers.queues.values()),
                 received=buffers.received,
@@ -191,13 +191,14 @@ class Consumer:
                 handed_out=buffers.handed_out,
                 buffered_bytes=buffers.held_bytes,
                 failed=failed,
+                dropped=dropped,
                 listener=listener,
                 traces_dropped=self._trace.tracer.dropped if self._trace is not None else 0,
             )
 
-    def _listener_statistics(self) -> tuple[int, Latency]:
-        """Failed calls and all calls of a listener; under the lock."""
-        return 0, Latency()
+    def _listener_statistics(self) -> tuple[int, int, Latency]:
+        """Failed calls of a listener, messages given up, and all its calls; under the lock."""
+        return 0, 0, Latency()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""

@@ -49,6 +49,9 @@ class Pending:
 class Redelivery:
     """Decides on each failure, in the thread of the listener and without any lock: it may ask a broker."""
 
+    dropped = 0
+    """Messages that nobody gets again; grows."""
+
     def on_failure(self, item: Item, attempts: int) -> Again | Done | Pending:
         """What to do with ``item``, which has failed ``attempts`` times here by now."""
         raise NotImplementedError
@@ -73,16 +76,17 @@ class Dropped(Local):
     def __init__(self, delays_ms: Sequence[int], tries: int) -> None:
         super().__init__(delays_ms)
         self._tries = tries
-        self.count = 0  # dropped so far; a worker may miss another's
+        self._counting = threading.Lock()  # guards `dropped`: listeners run at once
 
     def on_failure(self, item: Item, attempts: int) -> Again | Done:  # type: ignore[override]
         if attempts <= self._tries:
             return super().on_failure(item, attempts)
         messages = messages_of(item)
-        self.count += len(messages)
+        with self._counting:
+            self.dropped += len(messages)
         log.warning(
             "messages dropped, their listener failed too often queue=%s offset=%d attempts=%d dropped=%d",
-            *(messages[0].message_queue, messages[0].queue_offset, attempts, self.count),
+            *(messages[0].message_queue, messages[0].queue_offset, attempts, self.dropped),
         )
         return Done()
 

@@ -117,6 +117,11 @@ class Draft:
             return Reply(self.topic, self.replies_at[0])
         return Ordinary(self.topic) if self.due_ms is None else Later(self.topic)
 
+    @property
+    def is_keyed(self) -> bool:
+        """True if it has a sharding key."""
+        return self.sharding_key is not None
+
     def place(self, choices: Choices) -> tuple[str, int] | None:
         """The queue that its sender chose, or None. Raises what :meth:`.choices.Choices.place` raises."""
         if self.replies_at is not None:

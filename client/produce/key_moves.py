@@ -3,7 +3,7 @@
 A key stays in its queue through a failover. It moves when its group has been without a master for :data:`KEY_AWAY_S`,
 when that is back, and when groups come or queues are added. While places change, a key whose old lane has a batch under
 way is held until that batch is settled: so of one key nothing is on its way at two places, and within a queue its
-messages never change their order.
+messages never change their order. The keys of an order topic move only when its queues are changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KeyMoves:
     """Where keys go now, and the messages that must wait until their key's former lane is free."""
 
     def __init__(self, queues: WriteQueues) -> None:
-        self.places = KeyPlaces(queues)
+        self.places = KeyPlaces(WriteQueues(queues.ordered) if queues.ordered else queues)
         self.held: dict[tuple[str, int], Line] = {}
         """While places change: by former lane with a batch under way, the messages that wait for its end."""
         self._queues = queues  # those that may be written now
@@ -56,8 +56,11 @@ class KeyMoves:
         if self._former is not None or (self._queues is self._settled_for and not self._gone_since):
             return False
         self._settled_for = self._queues
-        away = frozenset(name for name in self.missing if now - self._gone_since.get(name, now) >= KEY_AWAY_S)
-        wanted = self.places.changed(self._queues, away)
+        if self._queues.ordered:
+            wanted = KeyPlaces(WriteQueues(self._queues.ordered))
+        else:
+            away = frozenset(name for name in self.missing if now - self._gone_since.get(name, now) >= KEY_AWAY_S)
+            wanted = self.places.changed(self._queues, away)
         if wanted == self.places:
             return False
         for lane in lanes:
@@ -104,7 +107,7 @@ class KeyMoves:
 
     def next_due(self) -> float:
         """When a change may begin."""
-        if self._former is not None:
+        if self._former is not None or self._queues.ordered:
             return NEVER
         waiting = (name for name in self.missing if name not in self.places.away)
         return min((self._gone_since[name] + KEY_AWAY_S for name in waiting), default=NEVER)

@@ -35,6 +35,7 @@ from penstock.proto.errors import (
     FlushTimeout,
     LaneForgotten,
     MessageTooLarge,
+    MessageTypeConflict,
     OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
@@ -53,6 +54,13 @@ SMALL_PER_BROKER = 2
 senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
+
+
+def _is_of_one(error: PenstockError) -> bool:
+    """True if one message of a batch may be the reason of a refusal, and others may be stored."""
+    if isinstance(error, MessageTypeConflict):
+        return "index" in error.details
+    return isinstance(error, (MessageTooLarge, CorruptBatch))
 
 
 class Lanes:
@@ -378,15 +386,16 @@ class Lanes:
         return held is not None
 
     def _may_leave(self, lane: Lane, now: float) -> bool:
-        is_chosen = lane.batch is not None and any(part.place is not None for part in lane.batch.parts)
-        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0 and not is_chosen
+        parts = lane.batch.parts if lane.batch is not None else []
+        has_no_other = any(part.is_bound if self.queues.ordered else part.place is not None for part in parts)
+        may = self._config.retry_another_shard_on_unknown and self.queues.total > 0 and not has_no_other
         return self._moves.gone_s(lane.broker_name, now) >= MASTER_GONE_S and may
 
     def _on_refused(self, batch: Batch, error: PenstockError) -> list[Failure]:
         is_moving = self._leave(batch)
         if batch.unknown is not None:
             return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
-        if batch.count == 1 or not isinstance(error, (MessageTooLarge, CorruptBatch)):
+        if batch.count == 1 or not _is_of_one(error):
             return [Failure(batch.parts, error)]
         parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
         for part in parts:

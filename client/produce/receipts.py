@@ -89,6 +89,8 @@ def unsent(
         state = f"broker group {part.place[0]}, whose queue {part.place[1]} was chosen, has no living master"
     elif missing:
         state = f"every lane is busy, or its key belongs to a group without a living master ({', '.join(missing)})"
+        if queues.ordered:
+            state += ", which keeps it: this is an order topic"
     else:
         state = "every lane is busy"
     return BrokerUnavailable(f"topic {topic}: not sent before the time was up: {state}")

@@ -6,9 +6,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.message_types import MessageType, conflict, demanded_type
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ..cluster import Calls, WriteQueues
@@ -101,6 +102,7 @@ class Deliveries:
         self._shipping = shipping
         self._pump = pump
         self._lock = threading.Lock()
+        self._demanded: dict[str, MessageType | None] = {}  # by topic; put by whoever hears of a route
         self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
         calls.directory.add_listener(self._on_route)
 
@@ -108,20 +110,24 @@ class Deliveries:
         """Those that there are now."""
         return tuple(self.known.values())
 
-    def get(self, destination: Destination, deadline: float) -> TopicDelivery:
-        """The delivery to ``destination``.
+    def get(self, destination: Destination, deadline: float, *are_keyed: bool) -> TopicDelivery:
+        """The delivery to ``destination``; ``are_keyed``: of messages that have a sharding key, or have none.
 
         Raises:
+            MessageTypeConflict: its topic takes others.
             ClientClosed: the producer is closed.
             Refused, Retryable: the topic does not exist, or has no writable queue before ``deadline``.
         """
         delivery = self.known.get(destination)
         if delivery is not None and not self.is_closed:
+            self._check_type(destination, are_keyed)
             return delivery
         self.require_open()
         topic, config = destination.topic, self._shipping.config
         left_s = max(deadline - time.monotonic(), 0.0)
         route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
+        self._demanded[topic] = demanded_type(route.attributes)
+        self._check_type(destination, are_keyed)
         with self._lock:
             self.require_open()
             delivery = self.known.get(destination)
@@ -134,6 +140,7 @@ class Deliveries:
                 self._pump(delivery)
         newest = self._calls.directory.known(topic)
         if newest is not None:
+            self._demanded[topic] = demanded_type(newest.attributes)
             delivery.on_route(WriteQueues.of(newest))
         return delivery
 
@@ -169,6 +176,16 @@ class Deliveries:
         if self.is_closed:
             raise closed()
 
+    def _check_type(self, destination: Destination, are_keyed: Iterable[bool]) -> None:
+        demanded = self._demanded.get(destination.topic)
+        if demanded is None:
+            return
+        found = {MessageType.FIFO if is_keyed else MessageType.NORMAL for is_keyed in are_keyed}
+        if destination.message_type is not None:
+            found = {destination.message_type}
+        for other in found - {demanded}:
+            raise conflict(destination.topic, demanded, other)
+
     def _on_route(self, route: TopicRoute) -> None:
         for shard in route.shards:
             master, former = self._calls.directory.master(shard.broker_name), self._masters.get(shard.broker_name)
@@ -176,6 +193,7 @@ class Deliveries:
                 self._masters[shard.broker_name] = master
                 if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
                     self._calls.connections.leave(former)
+        self._demanded[route.topic] = demanded_type(route.attributes)
         for delivery in self.all():
             if delivery.topic == route.topic:
                 delivery.on_route(WriteQueues.of(route))

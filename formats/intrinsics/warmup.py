@@ -21,6 +21,7 @@ _MODULES = (
     "penstock.formats.record.kernels.sealing",
     "penstock.formats.record.lights",
     "penstock.formats.record.timers",
+    "penstock.formats.record.sharding",
     "penstock.formats.record.retries",
     "penstock.formats.record.halves",
     "penstock.formats.record.replies",

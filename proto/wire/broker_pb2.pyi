@@ -205,7 +205,7 @@ class GroupConfigs(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[_common_pb2.GroupConfig, _Mapping]]] = ...) -> None: ...
 
 class GroupMember(_message.Message):
-    __slots__ = ("client_id", "claimed", "subscriptions")
+    __slots__ = ("client_id", "claimed", "subscriptions", "broadcasting")
     class SubscriptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -216,10 +216,12 @@ class GroupMember(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BROADCASTING_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     claimed: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicQueues]
     subscriptions: _containers.ScalarMap[str, str]
-    def __init__(self, client_id: _Optional[str] = ..., claimed: _Optional[_Iterable[_Union[_common_pb2.TopicQueues, _Mapping]]] = ..., subscriptions: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    broadcasting: bool
+    def __init__(self, client_id: _Optional[str] = ..., claimed: _Optional[_Iterable[_Union[_common_pb2.TopicQueues, _Mapping]]] = ..., subscriptions: _Optional[_Mapping[str, str]] = ..., broadcasting: bool = ...) -> None: ...
 
 class GroupDescription(_message.Message):
     __slots__ = ("config", "generation", "members", "committed")
@@ -308,7 +310,7 @@ class QueueOffset(_message.Message):
 class ConsumerRequest(_message.Message):
     __slots__ = ("join", "claim", "release", "heartbeat")
     class Join(_message.Message):
-        __slots__ = ("group", "client_id", "subscriptions", "concurrent")
+        __slots__ = ("group", "client_id", "subscriptions", "concurrent", "broadcasting")
         class SubscriptionsEntry(_message.Message):
             __slots__ = ("key", "value")
             KEY_FIELD_NUMBER: _ClassVar[int]
@@ -320,11 +322,13 @@ class ConsumerRequest(_message.Message):
         CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
         SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
         CONCURRENT_FIELD_NUMBER: _ClassVar[int]
+        BROADCASTING_FIELD_NUMBER: _ClassVar[int]
         group: str
         client_id: str
         subscriptions: _containers.MessageMap[str, Filter]
         concurrent: bool
-        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Mapping[str, Filter]] = ..., concurrent: bool = ...) -> None: ...
+        broadcasting: bool
+        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Mapping[str, Filter]] = ..., concurrent: bool = ..., broadcasting: bool = ...) -> None: ...
     JOIN_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]

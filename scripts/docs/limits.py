@@ -95,6 +95,8 @@ ones are worked through in pieces, so that no request keeps others waiting.
 BEHIND = """
 ## What is not limited
 
+- There are no compacted topics (`cleanup.policy=COMPACTION`): a topic keeps all its messages for as long as its files
+  live, or `retention.ms` says; see [upgrade](../operate/upgrade.md#from-rocketmq).
 - **Users have no rights** (see [security](../operate/security.md)): a limit is for all clients together, or for one
   connection or name that a client chose itself.
 - A writer that was idle for so long as the table says is forgotten, with its last batch number: a query that starts

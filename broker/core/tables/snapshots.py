@@ -5,6 +5,7 @@
 | ``topics.json`` | topics | RocketMQ's |
 | ``subscriptionGroup.json`` | consumer groups | RocketMQ's |
 | ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
+| ``consumerFilter.json`` | SQL92 subscriptions | RocketMQ's |
 | ``producerSequence.json`` | the duplicate table | own |
 | others | tables of features | own |
 

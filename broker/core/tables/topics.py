@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from penstock.formats.message_types import MessageType, demanded_type
+from penstock.formats.order_conf import ORDER_CONF
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names
@@ -27,6 +29,9 @@ CREATED_MS: Final = "createdMs"
 """A field of ours in a topic's entry. RocketMQ passes over it, and drops it when it writes."""
 RETENTION_MS: Final = "retention.ms"
 """Topic attribute: its messages are readable for so long, if their file lives that long; see :mod:`...retention`."""
+CLEANUP_POLICY: Final = "cleanup.policy"
+COMPACTION: Final = "COMPACTION"
+"""RocketMQ's value of the attribute for topics that keep the last message of each key. There are none here."""
 
 _KEYS: Final = frozenset({"topicName", "readQueueNums", "writeQueueNums", "perm", "attributes"})
 _DEFAULTS: Final[Mapping[str, Any]] = {"order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
@@ -64,6 +69,11 @@ class Topic:
         return int(text) if text.isdecimal() and text.isascii() else None
 
     @property
+    def message_type(self) -> MessageType | None:
+        """The one type of messages that it takes, or None if it takes all."""
+        return demanded_type(self.attributes)
+
+    @property
     def wire_bytes(self) -> int:
         """About how long the wire's message of this topic is."""
         return 40 + len(self.name) + sum(16 + len(k.encode()) + len(v.encode()) for k, v in self.attributes.items())
@@ -83,6 +93,8 @@ class Topic:
         document = {**_DEFAULTS, **self.extra}
         document |= {"topicName": self.name, "readQueueNums": self.read_queues, "writeQueueNums": self.write_queues}
         document |= {"perm": self.perm, "attributes": dict(self.attributes)}
+        if self.attributes.get(ORDER_CONF):
+            document["order"] = True
         return dict(sorted(document.items()))
 
     @classmethod

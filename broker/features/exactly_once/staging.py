@@ -46,7 +46,7 @@ from penstock.proto.frames import pack, unpack
 from penstock.proto.wire import pipeline_pb2
 
 from ...core.core import Core
-from ...core.intake import client_mark, writable_topic
+from ...core.intake import check_types, client_mark, writable_topic
 from ...core.journal import Journal, Target
 from ...core.reposting import Reposter
 from ...core.wire import TURN, check_count, check_name, in_turns
@@ -103,6 +103,7 @@ class Staging:
         if not duplicate:
             intake = self._core.features.intakes[header.later]
             intake.check(records, topic)
+            check_types(records, header.count, topic, intake)
             self._check_records(header, records, intake.target(topic))
             self._keep(journal, each, staged, header, records)
         await self._writers.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from penstock.formats.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
 from penstock.proto.wire import later_pb2
@@ -35,6 +36,7 @@ class Later(Feature, Intake):
     """Takes such messages into the timer topic, and has them delivered."""
 
     tables = (TimerTable,)
+    message_type = MessageType.DELAY
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

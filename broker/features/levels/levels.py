@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.delay_levels import levels_ms
+from penstock.formats.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
 
@@ -32,6 +33,7 @@ class DelayLevels(Feature, Intake):
     """Takes such messages into RocketMQ's schedule topic, and has them delivered."""
 
     tables = (LevelTable,)
+    message_type = MessageType.DELAY
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.formats.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -49,6 +50,7 @@ class Transactions(Feature, Intake):
     """Takes halves, decides about them as it is told, and asks about the others."""
 
     tables = (TransactionTable,)
+    message_type = MessageType.TRANSACTION
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -23,15 +23,36 @@ from penstock.proto.wire.common_pb2 import Empty
 from ...cluster import Connections, back_off_s, topic_queues
 from ...message import MessageQueue
 
-if TYPE_CHECKING:
-    from .membership import Membership
-
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 1.0
 SILENCE_S = 3.0
 NOBODY_S = 1.0  # between looks for a living member; a change of the routes ends it
 LOG_EVERY = 20
+
+
+class SessionListener:
+    """Hears what brokers say; calls are made by ``post`` of the session. What it leaves as here concerns it not."""
+
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+        """The broker at ``address`` has let the member in."""
+
+    def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
+        """These share the group's queues now."""
+
+    def on_lost(self, session: ConsumerSession, error: PenstockError) -> None:
+        """The stream has ended; unless the error is retryable the next one will, too."""
+
+    def on_granted(
+        self, session: ConsumerSession, queue: MessageQueue, committed: int, min_offset: int, max_offset: int
+    ) -> None:
+        """A claimed queue is the member's."""
+
+    def on_mismatch(self, topic: str, mine: str | None, other_client_id: str, theirs: str | None) -> None:
+        """Another member subscribes ``topic`` otherwise."""
+
+    def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
+        """An administrator has moved the group: go on from ``offset``."""
 
 
 class Claims:
@@ -95,9 +116,10 @@ class ConsumerSession:
         client_id: str,
         subscriptions: Mapping[str, Filter],
         host: Callable[[], str | None],
-        listener: Membership,
+        listener: SessionListener,
         post: Callable[[Callable[[], None]], None],
         is_concurrent: bool = False,
+        is_broadcasting: bool = False,
     ) -> None:
         """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
 
@@ -108,7 +130,7 @@ class ConsumerSession:
         self._group = group
         self._client_id = client_id
         self._subscriptions = dict(subscriptions)
-        self._is_concurrent = is_concurrent
+        self._is_concurrent, self._is_broadcasting = is_concurrent, is_broadcasting
         self._host = host
         self._listener = listener
         self._post = post
@@ -261,6 +283,7 @@ class ConsumerSession:
             client_id=self._client_id,
             subscriptions=self._subscriptions,
             concurrent=self._is_concurrent,
+            broadcasting=self._is_broadcasting,
         )
         return ConsumerRequest(join=join)
 

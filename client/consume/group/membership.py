@@ -34,7 +34,7 @@ from ..local_queue import LocalQueue, Standing
 from ..offsets import NEVER_COMMITTED
 from ..owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
 from .commits import Commits, Shard
-from .consumer_session import ConsumerSession
+from .consumer_session import ConsumerSession, SessionListener
 from .mismatches import Mismatches
 from .notices import Callbacks, Notices
 from .rebalance import Strategy, allocate
@@ -45,7 +45,7 @@ RETRY_GRANT_S = 0.5
 FINISHED_KEPT_S = 60.0
 
 
-class Membership(QueueOwner):
+class Membership(QueueOwner, SessionListener):
     """Works on the queues that brokers have granted to this member, and only on them.
 
     Fields are written by the control thread, but where it says otherwise.
@@ -59,7 +59,6 @@ class Membership(QueueOwner):
         self._strategy = strategy
         self._shards: dict[str, Shard] = {}  # sessions by broker name; `commit` and `close` read it in other threads
         self._mismatches = Mismatches(core.group, core.client_id)
-        self.on_mismatch = self._mismatches.tell
         # Finished here when there was no broker to commit it at: offset, and until when it is trusted.
         self._finished: dict[MessageQueue, tuple[int, float]] = {}
         self._had_coordinator = False  # True once a share was computed, which a session that moves may disturb
@@ -404,6 +403,9 @@ class Membership(QueueOwner):
                 self._go_on(local, committed)
 
         self._notices.assigned(local.queue, begin)
+
+    def on_mismatch(self, topic: str, mine: str | None, other_client_id: str, theirs: str | None) -> None:
+        self._mismatches.tell(topic, mine, other_client_id, theirs)
 
     def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
         if self._commits.is_own_reset(queue, offset):

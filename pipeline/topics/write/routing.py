@@ -61,7 +61,7 @@ class Piece(NamedTuple):
 
 
 def layout_of(route: TopicRoute) -> str:
-    """``broker:queues;…`` of what may be written to.
+    """``broker:queues;…`` of what may be written to; of an order topic, those that keys have for good.
 
     Raises:
         Forbidden: nothing.
@@ -69,7 +69,7 @@ def layout_of(route: TopicRoute) -> str:
     queues = WriteQueues.of(route)
     if not queues.total:
         raise Forbidden(f"topic {route.topic}: no living master takes messages for it")
-    return ";".join(f"{broker}:{count}" for broker, count in queues.shards)
+    return ";".join(f"{broker}:{count}" for broker, count in queues.ordered or queues.shards)
 
 
 class Settings(NamedTuple):

@@ -144,6 +144,12 @@ def test_topic_create_passes_only_what_was_given(capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_topic_create_takes_a_type_and_order(admin: type[FakeAdmin]) -> None:
+    assert main(["topic", "create", "steps", "--type", "FIFO", "--order"]) == 0
+    assert admin.asked[-1] == ("create", "steps", 8, {"type": "FIFO", "order_topic": True, "brokers": None})
+    assert main(["topic", "create", "steps", "--type", "fifo"]) == 2
+
+
 def test_groups_are_shown_with_lag(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "group", "list")["groups"][0]["lag"] == 12_345
     assert run_json(capsys, "group", "show", "billing")["queues"][0]["client_id"] == "me"
@@ -161,9 +167,12 @@ def test_a_group_is_shown_with_its_producers_of_transactions(capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--to", "first"], {"to": "first", "queues": None}),
-        (["--to", "1700000000000"], {"timestamp_ms": 1_700_000_000_000, "queues": None}),
-        (["--offset", "3", "--queue", "broker-a:2"], {"offset": 3, "queues": [("broker-a", 2)]}),
+        (["--to", "first"], {"to": "first", "queues": None, "dry_run": False}),
+        (["--to", "1700000000000"], {"timestamp_ms": 1_700_000_000_000, "queues": None, "dry_run": False}),
+        (
+            ["--offset", "3", "--queue", "broker-a:2", "--queue", "broker-b:0", "--dry-run"],
+            {"offset": 3, "queues": [("broker-a", 2), ("broker-b", 0)], "dry_run": True},
+        ),
     ],
 )
 def test_offset_reset_takes_a_place_in_one_of_three_ways(
@@ -171,6 +180,13 @@ def test_offset_reset_takes_a_place_in_one_of_three_ways(
 ) -> None:
     run_json(capsys, "offset", "reset", "billing", "orders", *options)
     assert admin.asked[-1] == ("reset", ("billing", "orders"), expected)
+
+
+def test_a_dry_run_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["offset", "reset", "billing", "orders", "--to", "first", "--dry-run"]) == 0
+    assert "group billing: nothing was changed" in capsys.readouterr().out
+    assert main(["offset", "reset", "billing", "orders", "--to", "first"]) == 0
+    assert "nothing was changed" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [[], ["--to", "first", "--offset", "1"], ["--offset", "1", "--queue", "x"]])

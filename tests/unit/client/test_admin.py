@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client import Admin, Producer
+from penstock.client import Admin, Producer, QueuePosition
 from penstock.client.aio import AsyncAdmin
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -164,6 +164,24 @@ def test_offsets_are_cloned(cluster: RunningCluster, admin: Admin) -> None:
     ]
     assert admin.group_lag("audit").lag == admin.group_lag("billing").lag
     assert admin.clone_offsets("billing", "audit", "other") == []
+
+
+def test_a_dry_run_tells_from_where_to_where_and_changes_nothing(cluster: RunningCluster, admin: Admin) -> None:
+    store_two_in_each_queue(cluster)
+    cluster.brokers["broker-a"].commit("billing", "orders", {0: 1})
+    planned = admin.reset_offset("billing", "orders", "last", queues=[("broker-a", 0), ("broker-b", 1)], dry_run=True)
+    assert planned == [
+        QueuePosition("orders", "broker-a", 0, 2, former=1),
+        QueuePosition("orders", "broker-b", 1, 2, former=-1),
+    ]
+    cloned = [QueuePosition("orders", "broker-a", 0, 1)]
+    assert admin.clone_offsets("billing", "audit", dry_run=True) == cloned
+    assert admin.list_groups() == ["billing"]
+    assert admin.group_lag("billing").lag == 7
+    assert admin.clone_offsets("billing", "audit") == cloned
+    assert admin.clone_offsets("billing", "audit", dry_run=True)[0].former == 1
+    with pytest.raises(OffsetOutOfRange):
+        admin.reset_offset("billing", "orders", offset=3, dry_run=True)
 
 
 def test_groups_are_created_listed_and_deleted(cluster: RunningCluster, admin: Admin) -> None:

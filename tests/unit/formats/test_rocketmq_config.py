@@ -88,3 +88,24 @@ def test_the_first_start_on_a_store_warns_of_it(tmp_path: Path, caplog: pytest.L
         with open_store(config, FEATURES) as opened:
             opened.store.close()
         assert [message for message in caplog.messages if "taken over" in message] == warned
+
+
+def test_the_first_start_warns_of_each_topic_that_rocketmq_compacts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small_config(tmp_path)
+    Store.open(store_config(config)).close()
+    (config.store.root / "config").mkdir(exist_ok=True)
+    shape = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    policies = {"prices": "COMPACTION", "rates": "COMPACTION", "orders": "DELETE"}
+    table = {
+        name: {"topicName": name, "attributes": {"cleanup.policy": policy}, **shape}
+        for name, policy in policies.items()
+    }
+    (config.store.root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    with open_store(config, FEATURES) as opened:
+        assert opened.tables.topics.get("prices") is not None
+        opened.store.close()
+    warned = [message for message in caplog.messages if "COMPACTION" in message]
+    assert [message.split()[4] for message in warned] == ["topic=prices", "topic=rates"]
+    assert all("every message is kept until retention deletes it" in message for message in warned)

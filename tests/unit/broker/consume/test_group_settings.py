@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.core.tables.groups import Group
-from penstock.proto.errors import Forbidden
+from penstock.proto.errors import Forbidden, InvalidArgument
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
@@ -68,6 +68,18 @@ def test_a_group_that_may_not_broadcast_refuses_the_fetches_of_those_who_do() ->
         with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
             await node.fetched(wanting((0, 0), broadcasting=True))
         assert (await node.fetched(wanting((0, 0))))[0].results[0].count == 3
+        with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
+            await joined(node, broadcasting=True)
+
+    run()
+
+
+def test_a_broadcasting_member_claims_nothing() -> None:
+    @in_loop
+    async def run() -> None:
+        node = await asked()
+        with pytest.raises(InvalidArgument, match="client c broadcasts: it gets everything and may claim nothing"):
+            await joined(node, broadcasting=True)
 
     run()
 

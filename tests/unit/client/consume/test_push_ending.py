@@ -39,7 +39,7 @@ def test_close_waits_for_running_listeners_and_commits_them(cluster: RunningClus
         assert began.wait(10)
         threading.Timer(0.2, gate.set).start()
     assert cluster.committed("g", "orders", 0) == 1, "the one at work was finished, the others not begun"
-    assert cluster.brokers["broker-a"].members("g") == []
+    wait_until(lambda: cluster.brokers["broker-a"].members("g") == [], what="nobody left")
 
 
 def test_close_does_not_wait_longer_than_it_was_told(cluster: RunningCluster) -> None:
@@ -83,6 +83,7 @@ def test_broadcasting_reads_every_queue_and_goes_on_from_its_file(cluster: Runni
     made = {name: consumer(cluster, seen[name], model="broadcasting", client_id=name, config=config) for name in seen}
     with made["x"], made["y"]:
         wait_until(lambda: len(seen["x"]) == len(seen["y"]) == 20, what="everything at both")
+        wait_until(lambda: cluster.brokers["broker-a"].members("g") == ["x", "y"], what="both known")
     document = json.loads((tmp_path / "x" / "g.json").read_text())
     assert document["offsets"] == [["orders", "broker-a", 0, 10], ["orders", "broker-a", 1, 10]]
     assert cluster.committed("g", "orders", 0) == -1

@@ -197,6 +197,7 @@ def test_broadcasting_drops_what_fails_too_often_and_says_so(
     with made:
         wait_until(lambda: "dropped=1" in caplog.text, what="the drop")
         wait_until(lambda: set(seen.bodies()) == set(numbered(5)), what="the others")
+        assert made.statistics().dropped == 1
     assert seen.bodies().count(b"2") == 3
     assert cluster.brokers["broker-a"].faults.calls["SendBack"] == 0
 

@@ -21,8 +21,10 @@ from penstock.formats.record.properties import decode_properties
 from penstock.pipeline.topics.write.chunks import cut
 from penstock.pipeline.topics.write.content import Content
 from penstock.pipeline.topics.write.encoding import Rows, check_sink_schema, compressed
-from penstock.pipeline.topics.write.routing import Layout, Settings, by_topic, rebatched
+from penstock.pipeline.topics.write.routing import Layout, Settings, by_topic, layout_of, rebatched
 from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
+from penstock.proto.wire.common_pb2 import MASTER
+from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
 
 MAP = pa.map_(pa.string(), pa.string())
 
@@ -285,3 +287,16 @@ def test_content_tells_a_topic_made_anew_from_a_broker_group_that_came_or_went()
         assert not again(*created).is_anew(str(first))
     assert again(9000, 9001).is_anew(str(first))
     assert not Content(10, 8).is_same(str(first))
+
+
+def test_the_layout_of_an_order_topic_has_the_shards_that_are_away_too() -> None:
+    route = TopicRoute(
+        topic="steps",
+        exists=True,
+        queues=[QueueData(broker_name="a", read_queues=2, write_queues=2, perm=6)],
+        shards=[ShardView(broker_name="a", members=[ShardMember(role=MASTER, address="x:1")])],
+        attributes={"order.conf": "a:2;b:2"},
+    )
+    assert layout_of(route) == "a:2;b:2"
+    route.attributes.clear()
+    assert layout_of(route) == "a:2"

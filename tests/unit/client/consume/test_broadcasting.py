@@ -1,0 +1,118 @@
+"""Broadcasting members as brokers see them: shown, refused, moved by resets, and outside of the group's sharing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.client import Admin, PushConsumer
+from penstock.client.consume.consumer_config import ConsumerConfig
+from penstock.proto.errors import Forbidden, InvalidArgument
+from tests.support.client.push_consumers import Seen, consumer, numbered
+from tests.support.client.running_cluster import RunningCluster
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(topics={"orders": 2}) as made:
+        yield made
+
+
+def broadcasting(cluster: RunningCluster, seen: Seen, directory: Path, client_id: str = "x") -> PushConsumer:
+    config = ConsumerConfig(commit_interval_ms=30, offsets_directory=directory)
+    return consumer(cluster, seen, model="broadcasting", client_id=client_id, config=config)
+
+
+def kept(directory: Path, client_id: str = "x") -> list[int]:
+    """The offsets in a member's file."""
+    path = directory / client_id / "g.json"
+    return [row[-1] for row in json.loads(path.read_text())["offsets"]] if path.exists() else []
+
+
+def wait_members(cluster: RunningCluster, *client_ids: str, broker: str = "broker-a") -> None:
+    wait_until(lambda: cluster.brokers[broker].members("g") == list(client_ids), what=f"members {client_ids}")
+
+
+def test_members_are_shown_and_the_group_has_no_lag(
+    cluster: RunningCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.put("orders", numbered(5), 0)
+    with Admin(cluster.namesrv) as admin, broadcasting(cluster, Seen(), tmp_path):
+        wait_members(cluster, "x")
+        (member,) = admin.group("g").members
+        assert (member.broadcasting, member.subscriptions, member.queues) == (True, {"orders": "*"}, [])
+        assert admin.group_lag("g").lag == 0
+        assert main(["group", "show", "g", "--namesrv", cluster.namesrv]) == 0
+        assert "all" in capsys.readouterr().out
+        with pytest.raises(InvalidArgument, match="1 members: stop them first"):
+            admin.delete_group("g")
+
+
+def test_a_reset_reaches_every_member_and_is_kept_in_its_file(cluster: RunningCluster, tmp_path: Path) -> None:
+    cluster.put("orders", numbered(5), 0)
+    seen = {name: Seen() for name in "xy"}
+    made = [broadcasting(cluster, seen[name], tmp_path, name) for name in seen]
+    with Admin(cluster.namesrv) as admin, made[0], made[1]:
+        wait_until(lambda: [len(each) for each in seen.values()] == [5, 5], what="everything at both")
+        wait_until(lambda: kept(tmp_path, "x") == kept(tmp_path, "y") == [5, 0], what="both files")
+        wait_members(cluster, "x", "y")
+        admin.reset_offset("g", "orders", offset=3, queues=[("broker-a", 0)])
+        wait_until(lambda: [len(each) for each in seen.values()] == [7, 7], what="the last two again")
+        assert seen["x"].bodies()[5:] == [b"3", b"4"]
+        assert cluster.committed("g", "orders", 0) == -1, "their offsets are theirs"
+    again = Seen()
+    assert kept(tmp_path) == [5, 0]
+    with Admin(cluster.namesrv) as admin, broadcasting(cluster, again, tmp_path):
+        wait_members(cluster, "x")
+        admin.reset_offset("g", "orders", "first")
+        wait_until(lambda: again.bodies() == numbered(5), what="all of it again")
+
+
+def test_members_of_both_kinds_share_a_name_and_no_queue(cluster: RunningCluster, tmp_path: Path) -> None:
+    sharing, everything = Seen(), Seen()
+    with (
+        Admin(cluster.namesrv) as admin,
+        consumer(cluster, sharing, client_id="s"),
+        broadcasting(cluster, everything, tmp_path),
+    ):
+        wait_members(cluster, "s", "x")
+        for queue_id in range(2):
+            cluster.put("orders", numbered(5, 10 * queue_id), queue_id)
+        wait_until(lambda: len(sharing) == len(everything) == 10, what="everything at both")
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 5, what="the commit of the one that shares")
+        admin.reset_offset("g", "orders", "first", queues=[("broker-a", 0)])
+        wait_until(lambda: len(sharing) == len(everything) == 15, what="the reset at both")
+    with Admin(cluster.namesrv) as admin, broadcasting(cluster, Seen(), tmp_path):
+        wait_members(cluster, "x")  # the other kind is away: what it will go on from is kept
+        admin.reset_offset("g", "orders", offset=2)
+        assert [cluster.committed("g", "orders", queue_id) for queue_id in range(2)] == [2, 2]
+
+
+def test_a_group_that_may_not_broadcast_ends_such_a_consumer(cluster: RunningCluster, tmp_path: Path) -> None:
+    with Admin(cluster.namesrv) as admin:
+        admin.create_group("g", broadcast_enable=False)
+    made = broadcasting(cluster, Seen(), tmp_path)
+    with made, pytest.raises(Forbidden, match="group g may not broadcast: its consumeBroadcastEnable is false"):
+        made.wait(20)
+
+
+def test_members_are_known_again_and_hear_of_resets_after_a_broker_has_died(tmp_path: Path) -> None:
+    with RunningCluster(shards=2, topics={"orders": 1}) as cluster, Admin(cluster.namesrv) as admin:
+        for broker in cluster.brokers.values():
+            broker.append("orders", numbered(3))
+        seen = Seen()
+        with broadcasting(cluster, seen, tmp_path):
+            wait_until(lambda: len(seen) == 6, what="everything")
+            for name in cluster.brokers:
+                wait_members(cluster, "x", broker=name)
+            cluster.kill("broker-a")
+            cluster.revive("broker-a")
+            wait_members(cluster, "x")
+            wait_until(lambda: kept(tmp_path) == [3, 3], what="the file")
+            admin.reset_offset("g", "orders", offset=2)
+            wait_until(lambda: len(seen) == 8, what="the last of each queue again")

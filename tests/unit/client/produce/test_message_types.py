@@ -1,0 +1,107 @@
+"""Topics that take messages of one type: what clients and brokers refuse, and what is stored all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.client import Admin, Message, Producer, TransactionProducer, TransactionState
+from penstock.client.aio import AsyncAdmin, AsyncProducer
+from penstock.proto.errors import DeliveryFailed, InvalidArgument, MessageTypeConflict
+from tests.support.client.running_cluster import RunningCluster
+
+SENDS: dict[str, Callable[[TransactionProducer, str], Any]] = {
+    "NORMAL": lambda producer, topic: producer.send(topic, b"x"),
+    "FIFO": lambda producer, topic: producer.send(topic, b"x", sharding_key="k"),
+    "DELAY": lambda producer, topic: producer.send(topic, b"x", delay_s=0),
+    "DELAY by level": lambda producer, topic: producer.send(topic, b"x", sharding_key="k", delay_level=1),
+    "TRANSACTION": lambda producer, topic: producer.send_in_transaction(
+        topic, b"x", sharding_key="k", execute=lambda _: TransactionState.COMMIT
+    ),
+}
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+
+
+def test_a_topic_takes_messages_of_its_type_alone(two: RunningCluster) -> None:
+    commit = TransactionState.COMMIT
+    with Admin(two.namesrv) as admin, TransactionProducer(two.namesrv, group="g", check=lambda _: commit) as made:
+        admin.create_topic("any", queues=2)
+        for demanded in TYPES:
+            topic = demanded.lower()
+            assert admin.create_topic(topic, queues=2, type=demanded).message_type == demanded  # type: ignore[arg-type]
+            for found, send in SENDS.items():
+                send(made, "any")
+                if demanded in (found.split()[0], "MIXED"):
+                    send(made, topic)
+                    continue
+                with pytest.raises(MessageTypeConflict, match=f"topic {topic}: it takes {demanded} messages .* is "):
+                    send(made, topic)
+
+
+def test_the_broker_refuses_what_the_client_cannot_tell_and_stores_the_rest(two: RunningCluster) -> None:
+    with Admin(two.namesrv) as admin, Producer(two.namesrv, linger_ms=50) as producer:
+        for topic, demanded, other in (("fifo", "FIFO", None), ("normal", "NORMAL", "k")):
+            admin.create_topic(topic, queues=2, type=demanded)  # type: ignore[arg-type]
+            good = "k" if other is None else None
+            for number in range(20):
+                producer.produce(topic, b"%d" % number, sharding_key=other if number % 5 == 3 else good)
+            with pytest.raises(DeliveryFailed) as failed:
+                producer.flush()
+            assert sum(each.count for each in failed.value.refused) == 4
+            assert all(isinstance(each.error, MessageTypeConflict) for each in failed.value.refused)
+            stored = [int(body) for broker in two.brokers.values() for body in broker.bodies(topic, 0, 1)]
+            assert sorted(stored) == [number for number in range(20) if number % 5 != 3]
+
+
+def test_a_batch_of_nothing_but_others_is_refused_at_once(one: RunningCluster) -> None:
+    with Admin(one.namesrv) as admin, Producer(one.namesrv, linger_ms=50) as producer:
+        admin.create_topic("delayed", queues=2, type="DELAY")
+        admin.create_topic("fifo", queues=2, type="FIFO")
+        for topic in ("delayed", "fifo"):
+            for _ in range(50):
+                producer.produce(topic, b"x")
+        with pytest.raises(DeliveryFailed):
+            producer.flush()
+        assert producer.statistics().failed_tries <= 4
+        with pytest.raises(MessageTypeConflict, match="this one is NORMAL: give it a sharding_key"):
+            producer.produce_many("fifo", [b"x"])
+        with pytest.raises(MessageTypeConflict):
+            producer.send_batch([Message("fifo", b"1", sharding_key="k"), Message("fifo", b"2")])
+
+
+def test_a_type_can_be_changed_and_other_attributes_stay(one: RunningCluster) -> None:
+    with Admin(one.namesrv) as admin, Producer(one.namesrv) as producer:
+        admin.create_topic("orders2", queues=2, type="FIFO", attributes={"retention.ms": "60000"})
+        info = admin.update_topic("orders2", type="MIXED")
+        assert info.attributes == {"message.type": "MIXED", "retention.ms": "60000"}
+        assert producer.send("orders2", b"x").queue_offset == 0
+        assert admin.update_topic("orders2", queues=4).message_type == "MIXED"
+        for wrong in ("fifo", "UNSPECIFIED", "LITE"):
+            with pytest.raises(InvalidArgument, match="NORMAL, FIFO, DELAY, TRANSACTION, MIXED are allowed"):
+                admin.update_topic("orders2", type=wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument, match="allowed: NORMAL, FIFO, DELAY, TRANSACTION, MIXED"):
+                admin.create_topic("orders3", attributes={"message.type": wrong})
+
+
+def test_the_twins_refuse_alike(one: RunningCluster) -> None:
+    async def check() -> None:
+        async with AsyncAdmin(one.namesrv) as admin, AsyncProducer(one.namesrv) as producer:
+            await admin.create_topic("fifo", queues=2, type="FIFO")
+            assert (await producer.send("fifo", b"x", sharding_key="k")).queue_offset == 0
+            with pytest.raises(MessageTypeConflict):
+                await producer.send("fifo", b"x")
+
+    asyncio.run(check())
+
+
+def test_compacted_topics_are_refused_with_what_to_do(one: RunningCluster) -> None:
+    with Admin(one.namesrv) as admin:
+        for make in (admin.create_topic, admin.update_topic):
+            with pytest.raises(
+                InvalidArgument, match=r"topic orders: attribute cleanup.policy 'COMPACTION'.*retention"
+            ):
+                make("orders", attributes={"cleanup.policy": "COMPACTION"})
+        assert admin.create_topic("deleted", attributes={"cleanup.policy": "DELETE"}).attributes
