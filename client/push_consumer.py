@@ -134,7 +134,8 @@ class PushConsumer(Consumer):
             credentials=credentials,
             new_queue=PushedQueue,
         )
-        self._core.is_concurrent, self._core.is_broadcasting = not orderly, model == BROADCASTING
+        self._core.is_orderly, self._core.is_concurrent = orderly, not orderly
+        self._core.is_broadcasting = model == BROADCASTING
         self._redelivery = self._redelivery_of(times, orderly=orderly)
         self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
         if (spans := telemetry_of(telemetry, group)) is not None:

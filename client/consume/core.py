@@ -50,6 +50,7 @@ class ConsumerCore:
         self.is_closed = False
         self._is_closing = False
         self.watch: Callable[[float], float] = lambda now_s: math.inf  # called by the owner now and then: when next
+        self.is_orderly = False  # nobody else may begin before its work has ended
         self.is_concurrent = False  # its listeners work on messages of one queue side by side
         self.is_broadcasting = False
         self.owner: QueueOwner | None = None  # from the first subscription or assignment on, and then the same
