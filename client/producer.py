@@ -101,8 +101,7 @@ class Producer:
         self._choices = Choices(self._calls.directory)
         self._plain_below = self._maker.plain_below
         self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
-        self._delivery = self._deliveries.get
-        self._open = self._deliveries.open
+        self._delivery, self._open = self._deliveries.get, self._deliveries.open
         self._tags = EncodedTags()
         self._request_reply = RequestReply(self._calls, self.client_id, self.send, self._sent, self._deadline)
 
