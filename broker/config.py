@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
@@ -285,8 +286,17 @@ class TopicsConfig:
         "enablePropertyFilter", default=True, doc="SQL92 filters", differs="false, with which such consumers fail"
     )
 
+    trace: bool = key("traceTopicEnable", default=False, doc="have the topic of message traces, with one queue")
+    trace_topic: str = key("msgTraceTopicName", default=TRACE_TOPIC, doc="its name")
+
     def __post_init__(self) -> None:
         check_ranges(self)
+        try:
+            names.check_topic(self.trace_topic)
+        except InvalidName as error:
+            require(False, f"msgTraceTopicName must be a legal name ({error.message})", self.trace_topic)
+        is_free = not names.is_system_topic(self.trace_topic)
+        require(is_free, "msgTraceTopicName must be a topic that clients may write", self.trace_topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue
 
 if TYPE_CHECKING:
+    from ..trace.consuming import ConsumeTrace
     from .owner import QueueOwner
 
 log = logging.getLogger(__name__)
@@ -163,6 +164,7 @@ class Consumer:
     """What consumers of every kind have in common."""
 
     _core: ConsumerCore
+    _trace: ConsumeTrace | None
 
     @property
     def group(self) -> str:
@@ -192,6 +194,7 @@ class Consumer:
                 failed=failed,
                 dropped=dropped,
                 listener=listener,
+                traces_dropped=self._trace.tracer.dropped if self._trace is not None else 0,
             )
 
     def _listener_statistics(self) -> tuple[int, int, Latency]:

@@ -437,6 +437,11 @@ class _Failures:
         return left_out
 
 
+def is_success(outcome: object) -> bool:
+    """True if a listener with that answer has taken its message."""
+    return outcome is None or outcome is ConsumeResult.SUCCESS
+
+
 def _complaint(outcome: object) -> BaseException | None:
     """The error in a listener's answer that is not success, or None for RETRY_LATER.
 
