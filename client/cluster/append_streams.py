@@ -165,12 +165,11 @@ class _Stream:
                 link.send(self._number, Method.PING)
         for _, future in late:
             _fail(future, self._not_sent() if link is None else self._unanswered())
-        if link is None or not owes:
-            return due
-        if silent_s >= SILENCE_S:
-            self._break(BrokerUnavailable(f"broker {self._address}: silent for {silent_s:.1f} s", status="UNAVAILABLE"))
-            return due
-        return min(due, now + (PING_S if silent_s < PING_S else SILENCE_S) - silent_s)
+        if silent_s >= SILENCE_S and owes:
+            self._break(
+                BrokerUnavailable(f"broker {self._address}: silent for {silent_s:.1f} s", status="UNAVAILABLE")
+            )
+        return min(due, now + PING_S) if owes else due
 
     def end(self) -> None:
         """Break it from here."""

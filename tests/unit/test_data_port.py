@@ -22,8 +22,8 @@ from penstock.proto.wire.data_pb2 import Hello
 from penstock.runtime.data_link import DataLink, Frame
 from penstock.runtime.data_port import DataPort, Link
 from penstock.runtime.security.certificates import ServerTls
-from penstock.runtime.security.credentials import PLAIN, Security, Tls
-from tests.support.cluster.certificates import Authority
+from penstock.runtime.security.credentials import PLAIN, Security
+from tests.support.cluster.certificates import Authority, put
 from tests.support.data import connected
 from tests.support.loops import in_own_loop
 from tests.support.waiting import eventually, wait_until
@@ -205,20 +205,34 @@ async def test_a_port_in_use_is_named_with_its_setting() -> None:
 
 
 @in_own_loop
-async def test_tls_moves_the_same_frames_and_takes_new_certificates(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    pair = authority.certificate("localhost")
+async def test_tls_moves_the_same_frames_and_takes_over_new_certificates(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    pair = authority.issue("broker")
     contents = [bytes([size % 251]) * size for size in (1, 70_000, 5_000_000, 3)]
-    server = ServerTls(cert_file=pair.certificate, key_file=pair.key)
-    security = Security(tls=Tls(ca_file=authority.ca_file))
+    server = ServerTls(cert_file=pair.cert, key_file=pair.key)
+    mine, strangers = Security(tls=authority.tls()), Security(tls=other.tls())
     async with echoing(server) as port:
-        found = await asyncio.to_thread(asked, port.number, contents, security)
+        found = await asyncio.to_thread(asked, port.number, contents, mine)
         assert [each.content for each in found] == contents
-        with pytest.raises(PenstockError):  # without TLS
+        with pytest.raises(BrokerUnavailable):  # without TLS
             await asyncio.to_thread(asked, port.number, [b"x"])
-        stranger = Security(tls=Tls(ca_file=Authority(tmp_path / "other").ca_file))
         with pytest.raises(BrokerUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-            await asyncio.to_thread(asked, port.number, [b"x"], stranger)
+            await asyncio.to_thread(asked, port.number, [b"x"], strangers)
+        new = other.issue("broker")
+        put(pair.key, new.key.read_bytes())
+        put(pair.cert, new.cert.read_bytes())
+        assert (await asyncio.to_thread(asked, port.number, [b"x"], strangers))[0].content == b"x"
+
+
+@in_own_loop
+async def test_a_port_that_asks_for_certificates_takes_nobody_without(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, own = authority.issue("broker"), authority.issue("client", "client")
+    async with echoing(ServerTls(cert_file=pair.cert, key_file=pair.key, client_ca_file=authority.file)) as port:
+        known = Security(tls=authority.tls(own))
+        assert (await asyncio.to_thread(asked, port.number, [b"x"], known))[0].content == b"x"
+        with pytest.raises(BrokerUnavailable):
+            await asyncio.to_thread(asked, port.number, [b"x"], Security(tls=authority.tls()))
 
 
 # The client's streams at a peer that this test plays.
