@@ -19,7 +19,7 @@ from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import keep_large_buffers, open_channel
-from penstock.runtime.data_link import CONNECT_S, DataLink
+from penstock.runtime.data_link import DataLink
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
 from .append_streams import AppendStreams, Receipts
@@ -31,6 +31,8 @@ T = TypeVar("T")
 FETCH_METHOD = "/penstock.v1.BrokerData/Fetch"
 STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
+OPEN_TIMEOUT_S = 10.0
+"""A thread of its own waits for it, and for the connection before it, which may be at the other end of the world."""
 
 Service = Callable[[grpc.Channel], Any]
 """A service of brokers, by its generated stub class; those carry no types."""
@@ -185,7 +187,7 @@ class Connections:
 
     def _open_data(self, address: str) -> DataLink:
         """A connection to the data port of the broker at ``address``, which tells it."""
-        answer = self.call(address, "Open", Empty(), CONNECT_S, service=BrokerDataStub)
+        answer = self.call(address, "Open", Empty(), OPEN_TIMEOUT_S, service=BrokerDataStub)
         return DataLink(address, answer.port, self._security)
 
     def _link(self, address: str) -> _BrokerLink:

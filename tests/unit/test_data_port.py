@@ -79,6 +79,20 @@ def asked(port: int, contents: list[bytes], security: Security = PLAIN) -> list[
 
 
 @in_own_loop
+async def test_the_bytes_are_those_of_the_protocols_page() -> None:
+    """Golden: a client in another language sends and takes just these."""
+    async with echoing() as port, connected("127.0.0.1", port.number, greets=False) as connection:
+        for sent, taken in (
+            ("000000020000000000000000 0801", "000000000000000000000001"),
+            ("000000000000000700010000", "000000000000000700010001"),
+            ("000000030000000800020000 616263", "000000030000000800020001 616263"),
+        ):
+            connection.writer.write(bytes.fromhex(sent))
+            wanted = bytes.fromhex(taken)
+            assert await connection.reader.readexactly(len(wanted)) == wanted
+
+
+@in_own_loop
 async def test_frames_of_any_size_are_answered_in_order_with_their_numbers() -> None:
     contents = [bytes([size % 251]) * size for size in (0, 1, 100, 70_000, 5_000_000, 3, 200_000, 1)]
     async with echoing() as port:
