@@ -134,6 +134,7 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         enablePropertyFilter = false
         timerMaxDelaySec = 3600
         timerMessagesMax = 1000
+        msgTraceTopicName = my-traces
         metricsExporterType = PROM
         metricsPromExporterPort = 0
         metricsPromExporterHost = 127.0.0.1
