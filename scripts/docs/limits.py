@@ -15,7 +15,8 @@ from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
-from penstock.proto import errors, frames, names
+from penstock.proto import data_frames, errors, frames, names
+from penstock.runtime import data_port
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
 from penstock.runtime.conf import keyed_fields
 
@@ -53,6 +54,14 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Records of a batch", send.COUNT_MAX, errors.InvalidArgument),
     ("Bytes of a batch above maxMessageSize", RECORD_OVERHEAD_BYTES, errors.MessageTooLarge),
     ("Batches of one stream that wait for their answers", append_streams.UNANSWERED_MAX, "nothing more is read"),
+    ("Connections to a data port", data_port.CONNECTIONS_MAX, errors.LimitReached),
+    ("Bytes of a frame of the data port", data_frames.FRAME_BYTES_MAX, errors.InvalidArgument),
+    ("Bytes of the greeting to a data port", data_frames.HELLO_BYTES_MAX, errors.InvalidArgument),
+    (
+        "Bytes of answers that the client of a data port leaves untaken",
+        data_port.UNSENT_BYTES_MAX,
+        "nothing more is read",
+    ),
     ("Bytes of the reply to a fetch", answer.REPLY_BYTES_MAX, "the rest comes with the next"),
     ("Milliseconds that a fetch waits", fetch.WAIT_MS_MAX, "an empty reply"),
     ("Characters of a filter", fetch.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
