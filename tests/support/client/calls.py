@@ -72,6 +72,7 @@ class BrokerCalls:
         queue_id: int = 0,
         *,
         tags: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
         wait_for_ready: bool = True,
     ) -> broker_pb2.AppendReceipt:
         """Store one batch, whose messages know of no producer."""
@@ -80,6 +81,7 @@ class BrokerCalls:
         batch = frames.pack(broker_pb2.AppendHeader(topic=topic, count=len(bodies)), records)
         port = self._asked(self._data.Open, common_pb2.Empty(), wait_for_ready).port
         with contextlib.closing(DataLink(self._address, port, metadata=dict(UNTOUCHED))) as link:
+            link._socket.settimeout(timeout_s)
             link.send(1, Method.APPEND, batch)
             frame = next(link.frames())
         if frame.kind == Kind.ERROR:
