@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
@@ -93,7 +94,12 @@ class IdentityConfig:
         differs="-1: the controller numbers the broker",
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")
+    listen_port: int = key(
+        "listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics and data"
+    )
+    data_port: int = key(
+        "dataPort", default=0, within=PORTS, unit=ANY, doc="of record bytes; brokers tell their clients which it is"
+    )
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:
@@ -280,8 +286,17 @@ class TopicsConfig:
         "enablePropertyFilter", default=True, doc="SQL92 filters", differs="false, with which such consumers fail"
     )
 
+    trace: bool = key("traceTopicEnable", default=False, doc="have the topic of message traces, with one queue")
+    trace_topic: str = key("msgTraceTopicName", default=TRACE_TOPIC, doc="its name")
+
     def __post_init__(self) -> None:
         check_ranges(self)
+        try:
+            names.check_topic(self.trace_topic)
+        except InvalidName as error:
+            require(False, f"msgTraceTopicName must be a legal name ({error.message})", self.trace_topic)
+        is_free = not names.is_system_topic(self.trace_topic)
+        require(is_free, "msgTraceTopicName must be a topic that clients may write", self.trace_topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

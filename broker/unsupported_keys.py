@@ -65,7 +65,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageIndexSafe
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    msgTraceTopicName notifyConsumerIdsChangedEnable objectStoreAccessKey objectStoreBucket objectStoreEndpoint
+    notifyConsumerIdsChangedEnable objectStoreAccessKey objectStoreBucket objectStoreEndpoint
     objectStoreSecretKey offsetCheckInSlave popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
     popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
     popConsumerKVServiceLog popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
@@ -100,7 +100,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
     timerGetMessageThreadNum timerInterceptDelayLevel timerMetricSmallThreshold timerPrecisionMs
     timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopDequeue
-    timerStopEnqueue timerWarmEnable timerWheelEnable topicQueueLockNum totalReplicas traceOn traceTopicEnable
+    timerStopEnqueue timerWarmEnable timerWheelEnable topicQueueLockNum totalReplicas traceOn
     transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock useEpollNativeSelector usePIDColdCtrStrategy
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage

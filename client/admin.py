@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -16,7 +16,7 @@ from penstock.proto.errors import (
     NameserverUnavailable,
     TopicNotFound,
 )
-from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupDescription, GroupName, TopicName
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import Empty, GroupConfig
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.proto.wire.transactions_pb2 import ProducerGroupName
@@ -28,7 +28,8 @@ from .administer.admin_results import (
     ClusterInfo,
     GroupInfo,
     GroupLag,
-    GroupMember,
+    MessageTrace,
+    MessageTrack,
     ProducerInfo,
     QueuePosition,
     RetryPolicy,
@@ -36,6 +37,9 @@ from .administer.admin_results import (
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
+from .administer.group_view import as_info, group_info
+from .administer.message_trace import message_trace
+from .administer.message_track import message_track
 from .administer.topics import MessageTypeName, order_queues, topic_config, topic_info, update_steps, with_type
 from .cluster import Calls, master_of
 from .cluster.routes import covers
@@ -254,7 +258,7 @@ class Admin:
         made = config
         for name in self._directory.masters(timeout_s)[0]:
             made = self._calls.at_master(name, "CreateGroup", config, timeout_s)
-        return _as_info(made)
+        return as_info(made)
 
     def delete_group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Delete a group without members, its offsets, and its retries and dead letters, at every broker group.
@@ -286,7 +290,7 @@ class Admin:
     def group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupInfo:
         """Settings and living members of a group. Raises GroupNotFound."""
         answers, _ = self._calls.describe_group(names.check_group(group), timeout_s)
-        return _group_info(group, answers)
+        return group_info(group, answers)
 
     def group_lag(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupLag:
         """How far ``group`` is behind, queue by queue. Raises GroupNotFound."""
@@ -392,6 +396,32 @@ class Admin:
         """Messages with ``key`` stored between two times (0: open), oldest first, at most ``max_count``."""
         return message_lookup.by_key(self._calls, names.check_topic(topic), key, begin_ms, end_ms, max_count, timeout_s)
 
+    def trace(
+        self,
+        message_id: str,
+        topic: str | None = None,
+        *,
+        trace_topic: str = TRACE_TOPIC,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> MessageTrace:
+        """The story of one message: its send, its record, and each consumption, as far as its clients traced it.
+
+        ``message_id``: a receipt's, a consumer's, or an offset message id. ``topic``: where the record is looked for if
+        no producer has told of it.
+
+        Raises:
+            MessageNotFound: neither a trace nor a record.
+        """
+        checked = None if topic is None else names.check_topic(topic)
+        return message_trace(self._calls, message_id, checked, names.check_topic(trace_topic), timeout_s)
+
+    def message_track(self, message: MessageView, *, timeout_s: float = CALL_TIMEOUT_S) -> list[MessageTrack]:
+        """What each group that reads the message's topic, or has read it, has done with it; by group.
+
+        A message that failed, and comes again by itself, counts as consumed.
+        """
+        return message_track(self._calls, message, timeout_s)
+
     def close(self) -> None:
         """Close all connections. May be called again."""
         self._calls.close()
@@ -418,37 +448,3 @@ class Admin:
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 
         return topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
-
-
-def _group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:
-    subscriptions: dict[str, dict[str, str]] = {}
-    claimed: dict[str, list[tuple[str, str, int]]] = {}
-    broadcasting: set[str] = set()
-    for broker_name, answer in answers.items():
-        for member in answer.members:
-            subscriptions.setdefault(member.client_id, {}).update(member.subscriptions)
-            mine = claimed.setdefault(member.client_id, [])
-            if member.broadcasting:
-                broadcasting.add(member.client_id)
-            for queues in member.claimed:
-                mine += [(queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids]
-    config = next(iter(answers.values())).config
-    members = [
-        GroupMember(name, subscriptions[name], sorted(claimed[name]), name in broadcasting)
-        for name in sorted(subscriptions)
-    ]
-    return replace(_as_info(config), group=group, members=members)
-
-
-def _as_info(config: GroupConfig) -> GroupInfo:
-    return GroupInfo(
-        config.group,
-        config.consume_enable,
-        config.retry_max_times,
-        dict(config.attributes),
-        retry_policy=RetryPolicy.from_wire(config.retry_policy),
-        retry_queues=config.retry_queues,
-        orderly=config.orderly,
-        broadcast_enable=config.broadcast_enable,
-        from_min_enable=config.from_min_enable,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -32,6 +33,8 @@ from .produce.sender import Deliveries, Sender
 from .request.request_reply import RequestReply
 from .signatures import taking
 from .statistics import ProducerStatistics
+from .telemetry import telemetry_of
+from .trace.making import send_trace
 
 log = logging.getLogger(__name__)
 
@@ -79,24 +82,26 @@ class Producer:
         self.producer_id = secrets.randbits(64) or 1
         self.client_id = new_client_id()  # as brokers call it
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
+        host = local_host(self._calls.connections.addresses[0])
+        trace = send_trace(self.config, self.group, nameservers, tls, credentials)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
         self._shipping = Shipping(
             config=self.config,
             connections=self._calls.connections,
             directory=self._calls.directory,
-            encoder=Encoder(self.producer_id, 0, local_host(self._calls.connections.addresses[0])),
+            encoder=Encoder(self.producer_id, 0, host, tells_sizes=trace is not None),
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
             on_delivery=on_delivery,
+            trace=trace,
         )
-        self._maker = PartMaker(self.config)
+        self._maker = PartMaker(self.config, telemetry_of(self.config.telemetry, self.group))
         self._choices = Choices(self._calls.directory)
         self._plain_below = self._maker.plain_below
         self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
-        self._delivery = self._deliveries.get
-        self._open = self._deliveries.open
+        self._delivery, self._open = self._deliveries.get, self._deliveries.open
         self._tags = EncodedTags()
         self._request_reply = RequestReply(self._calls, self.client_id, self.send, self._sent, self._deadline)
 
@@ -182,12 +187,9 @@ class Producer:
             futures.update(zip(indexes, part.futures, strict=True))
             prepared.append((delivery, part))
         for delivery, part in prepared:
-            self._hold(delivery, part, deadline)
-            try:
+            delivery.admit(part, deadline)
+            with contextlib.suppress(ClientClosed):  # others may be stored: each message's future says for itself
                 delivery.enqueue(limited(part, self.config.batch_bytes_max, self.config.batch_count_max))
-            except ClientClosed as error:  # what went to other topics may be stored: each message says for itself
-                for future in part.futures:
-                    future.set_exception(error)
         self._sender.wake()
         return results_of([(message, futures[index]) for index, message in enumerate(messages)], deadline)
 
@@ -203,7 +205,7 @@ class Producer:
         """
         self._deliveries.require_open()
         left_s = max(self._deadline(timeout_s) - time.monotonic(), 0.0)
-        return recall(self._calls, topic, recall_handle, left_s)
+        return recall(self._calls, topic, recall_handle, left_s, self._shipping.trace)
 
     @taking(RequestReply.request)
     def request(self, *message: Any, **options: Any) -> MessageView:
@@ -303,7 +305,7 @@ class Producer:
         wait_s = self._patience_s(timeout_s)
         place = None if queue is None else self._choices.place(topic, queue)
         accepted = 0
-        for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
+        for part in self._maker.columnar(topic, bodies, tags, keys, sharding_keys):
             part.bind(place)
             try:
                 self._buffer.wait_for_room(part.cost, wait_s, self._sender.wake)
@@ -372,6 +374,8 @@ class Producer:
             for delivery in self._deliveries.all():
                 delivery.give_up(ClientClosed("the producer was closed before it could be sent"))
             self._calls.close()
+            if self._shipping.trace is not None:
+                self._shipping.trace.tracer.close(timeout_s)
         self._shipping.failures.raise_all()
 
     def __enter__(self) -> Self:
@@ -409,7 +413,7 @@ class Producer:
         delivery = self._delivery(draft.destination, deadline, draft.is_keyed)
         part = self._maker.one(kind, draft, deadline)
         part.bind(draft.place(self._choices))
-        self._hold(delivery, part, deadline)
+        delivery.admit(part, deadline)
         return delivery, part
 
     def _sent(self, draft: Draft, deadline: float) -> SendReceipt:
@@ -419,10 +423,6 @@ class Producer:
         if batch is not None:
             delivery.transmit(batch, wait=True)
         return result_of(future, draft.topic, deadline)
-
-    def _hold(self, delivery: TopicDelivery, part: Part, deadline: float) -> None:
-        self._buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), self._sender.wake)
-        delivery.hold(part)
 
     def _make_room(self, topic: str, cost: int, timeout_s: float | None) -> None:
         wait_s = self._patience_s(timeout_s)
@@ -442,9 +442,9 @@ class Producer:
         """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
         now = time.monotonic()
         until = now + self._patience_s(timeout_s)
-        part = self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
+        part = self._maker.produced(topic, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
         part.bind(place)
         delivery = self._delivery(Ordinary(topic), until)
-        self._hold(delivery, part, until)
+        delivery.admit(part, until)
         delivery.enqueue([part])
         self._sender.wake()

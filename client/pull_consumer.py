@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import ClientClosed, InvalidArgument, MessageNotFound
 from penstock.runtime.conf import require
@@ -27,6 +28,8 @@ from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, qu
 from .consume.pulled_queue import PulledQueue
 from .consume.send_backs import SendBacks, parts
 from .message import MessageQueue, MessageView, RetriedMessage
+from .telemetry import telemetry_of
+from .trace.making import consume_trace
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0
@@ -58,6 +61,9 @@ class PullConsumer(Consumer):
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         config: ConsumerConfig | None = None,
+        trace: bool | float = False,
+        trace_topic: str = TRACE_TOPIC,
+        telemetry: Any = False,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -65,6 +71,9 @@ class PullConsumer(Consumer):
 
         ``on_assigned``, ``on_revoked``: as of :class:`~penstock.client.PushConsumer`, for subscribed topics. The work
         on a queue has ended when the caller has come back.
+        ``trace``, ``trace_topic``: as of :class:`~penstock.client.PushConsumer`; a message's consumption ends when the
+        next poll, the commit or the close counts it as processed. ``telemetry``: True, or a tracer of OpenTelemetry: a
+        span of each poll that returns messages, linked to their sends.
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         Raises:
@@ -83,6 +92,9 @@ class PullConsumer(Consumer):
             credentials=credentials,
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
+        self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        self._telemetry = telemetry_of(telemetry, group)
+        self._is_watched = self._trace is not None or self._telemetry is not None
         self._send_backs = SendBacks(self._core.calls, group, None)
         self._lock = self._core.buffers.lock
         self._returned: set[PulledQueue] = set()  # queues whose messages the caller has; guarded by the lock
@@ -163,17 +175,25 @@ class PullConsumer(Consumer):
             ClientClosed: the consumer is closed.
         """
         require(max_messages >= 1, "max_messages must be at least 1", max_messages)
+        began_ns = time.time_ns() if self._is_watched else 0
         taken = self._wait(lambda: self._take(max_messages), timeout_s)
-        return _views(taken)
+        messages = _views(taken)
+        if self._is_watched:
+            self._tell(messages, began_ns)
+        return messages
 
     def poll_batch(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int | None = None) -> MessageBatch:
         """The next messages of one queue as columns; an empty batch when ``timeout_s`` runs out. Errors as ``poll``."""
         limit = max_messages or self._core.config.queue_messages
+        began_ns = time.time_ns() if self._is_watched else 0
         taken = self._wait(lambda: self._take_one(limit), timeout_s)
         if not taken:
             return MessageBatch.empty()
         queue, part = taken[0]
-        return MessageBatch(queue, part.batch, part.indexes)
+        batch = MessageBatch(queue, part.batch, part.indexes)
+        if self._is_watched:
+            self._tell(batch.messages(), began_ns)
+        return batch
 
     def __iter__(self) -> Iterator[MessageView]:
         """Every message until the consumer is closed, waiting for the next one. Errors as ``poll``.
@@ -249,6 +269,8 @@ class PullConsumer(Consumer):
         if chosen:
             owner.commit(chosen, timeout_s)
         owner.poke()
+        if self._trace is not None and offsets is None:
+            self._trace.settled(success=True)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, asked of the broker, or None if nothing was committed."""
@@ -314,6 +336,13 @@ class PullConsumer(Consumer):
 
     # Inside
 
+    def _tell(self, messages: list[MessageView], began_ns: int) -> None:
+        """Trace what a poll, which began then, returns."""
+        if self._trace is not None:
+            self._trace.handed_out(messages)
+        if self._telemetry is not None:
+            self._telemetry.received(messages, began_ns)
+
     def _begin(self, *, is_manual: bool) -> None:
         self._core.require_open()
         if self._is_manual not in (None, is_manual):
@@ -322,9 +351,13 @@ class PullConsumer(Consumer):
 
     def _close(self, timeout_s: float, *, processed: bool) -> None:
         check_timeout(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
         if not self._core.is_closed:
             self._settle(processed and self._auto_commit, all_done=processed)
-        self._core.close(time.monotonic() + timeout_s)
+        self._core.close(deadline_s)
+        if self._trace is not None:
+            self._trace.settled(success=False)
+            self._trace.tracer.close(deadline_s - time.monotonic())
 
     def _settle(self, processed: bool, *, all_done: bool = True) -> None:
         """The caller has come back: what it got last is processed, and revoked queues may go."""
@@ -336,6 +369,8 @@ class PullConsumer(Consumer):
             is_revoked = any(local.standing is Standing.REVOKED for local in returned)
         if is_revoked:
             self._core.poke()
+        if self._trace is not None and processed:
+            self._trace.settled(success=True)
 
     def _wait(
         self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float

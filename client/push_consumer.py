@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
@@ -28,8 +30,10 @@ from .consume.offsets import FileOffsets
 from .consume.push_queue import PushedQueue
 from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
 from .consume.send_backs import SendBacks
-from .consume.workers import ConsumeResult, Listener, Workers
+from .consume.workers import ConsumeResult, Listener, Workers, is_success
 from .statistics import Latency, latency_of
+from .telemetry import telemetry_of
+from .trace.making import consume_trace
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -77,6 +81,9 @@ class PushConsumer(Consumer):
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         config: ConsumerConfig | None = None,
+        trace: bool | float = False,
+        trace_topic: str = TRACE_TOPIC,
+        telemetry: Any = False,
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -89,6 +96,9 @@ class PushConsumer(Consumer):
         (``ConsumerConfig.revoke_timeout_ms``; at the close, half of its time). When a session broke and others went on
         with a queue meanwhile, both are called when it is back.
 
+        ``trace``, ``trace_topic``: tell of each message, or of a share of them (0..1), when a listener begins with it
+        and how it ended; as of :class:`~penstock.client.ProducerConfig`. ``telemetry``: True, or a tracer of
+        OpenTelemetry: the listener runs inside of a span, whose parent is the send.
         ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
 
         A broadcasting consumer keeps its offsets in ``~/.penstock/offsets`` under its ``client_id``; two on one host
@@ -124,8 +134,14 @@ class PushConsumer(Consumer):
             credentials=credentials,
             new_queue=PushedQueue,
         )
-        self._core.is_concurrent, self._core.is_broadcasting = not orderly, model == BROADCASTING
+        self._core.is_orderly, self._core.is_concurrent = orderly, not orderly
+        self._core.is_broadcasting = model == BROADCASTING
         self._redelivery = self._redelivery_of(times, orderly=orderly)
+        self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        if (spans := telemetry_of(telemetry, group)) is not None:
+            listener = spans.listener(listener, is_success)
+        if self._trace is not None:
+            listener = self._trace.listener(listener, math.inf if orderly else consume_timeout_s)
         self._workers = Workers(
             self._core.buffers,
             listener,
@@ -233,6 +249,8 @@ class PushConsumer(Consumer):
             self._workers.close(before_s)
             self._redelivery.close(before_s)
         self._core.close(deadline_s)
+        if self._trace is not None:
+            self._trace.tracer.close(deadline_s - time.monotonic())
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class ProducerStatistics:
     batches: int  # acknowledged
     failed_tries: int  # of batches; most are tried again
     append: Latency  # from the last try of an acknowledged batch to its answer
+    traces_dropped: int = 0  # of what ``trace`` was to tell: there was no room, or nobody took it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class ConsumerStatistics:
     failed: int  # calls of the listener that failed or took too long
     dropped: int  # by a broadcasting consumer, whose listener failed with them too often
     listener: Latency  # of its calls, each counted with the mean of the few that were made together
+    traces_dropped: int = 0  # of what ``trace`` was to tell: there was no room, or nobody took it
 
 
 class Stopwatch:

@@ -7,14 +7,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.formats.destination import Half
-from penstock.formats.record.properties import TRANSACTION_ID
+from penstock.formats.record.properties import TRANSACTION_ID, UNIQ_KEY
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
 
-from .message import Message, SendReceipt
+from .message import Message, MessageView, SendReceipt
 from .produce.delivery import TopicDelivery
 from .produce.parts import Part
 from .produce.receipts import result_of
@@ -24,6 +24,9 @@ from .transact.ends import Ends
 from .transact.ranges import Ranges
 from .transact.sessions import TRANSACTIONS, ProducerSessions
 from .transact.transaction import Transaction, TransactionState
+
+if TYPE_CHECKING:
+    from .trace.sending import SendTrace
 
 T = TypeVar("T")
 
@@ -53,6 +56,8 @@ class TransactionProducer(Producer):
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._ends = Ends(group, self._ask)
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
+        if check is not None and self._shipping.trace is not None:
+            check = _traced(check, self._shipping.trace)
         self._checks = Checks(check, self._known, self._answer)
         self._checks.start()
         self._sessions = ProducerSessions(
@@ -68,7 +73,8 @@ class TransactionProducer(Producer):
         """
         self._deliveries.require_open()
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
-        made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s)
+        trace = self._shipping.trace
+        made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s, trace=trace)
         with self._lock:
             self._transactions[made.id] = made
             if len(self._transactions) > ENDED_KNOWN:
@@ -154,7 +160,7 @@ class TransactionProducer(Producer):
         """The delivery that has the part now, and what ``how`` answered."""
         try:
             delivery = self._delivery(Half(topic, self.group), deadline)
-            self._hold(delivery, part, deadline)
+            delivery.admit(part, deadline)
             return delivery, how(delivery)
         except BaseException as error:
             if part.owner is not None:
@@ -180,3 +186,17 @@ class TransactionProducer(Producer):
         for transaction_id, made in oldest:
             if made.is_left or made.state is not TransactionState.UNKNOWN:
                 del self._transactions[transaction_id]
+
+
+def _traced(check: Check, trace: SendTrace) -> Check:
+    """A check that does as ``check``, and tells what it has decided about messages that have an id."""
+
+    def asked(message: MessageView) -> Any:
+        state, found = check(message), message.all_properties
+        if isinstance(state, TransactionState) and state is not TransactionState.UNKNOWN and UNIQ_KEY in found:
+            transaction_id = found.get(TRANSACTION_ID) or message.message_id
+            told = f"{state.name}_MESSAGE"
+            trace.on_ended([(message.topic, message.message_id)], transaction_id, told, from_check=True)
+        return state
+
+    return asked

@@ -17,7 +17,7 @@ from penstock.proto import names
 
 from .catalogue import COPIES, RECOVERY_LIMIT_MS, Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
-from .lab.lab import Lab, Progress
+from .lab.lab import ORDERLY, Lab, Progress
 from .lab.levels import able_stretches, quiet_ends
 from .lab.schedule import Shape, Timing, plan_fault
 from .lab.watching import PositionWatcher
@@ -30,8 +30,8 @@ COMMIT_INTERVAL_MS = 1500
 FAR_MS = 2000
 """More than a commit interval, with what a busy machine adds."""
 ABLE_LIMIT_MS = 3000
-COMES_AGAIN_S = 2.5
-"""What a member gives back comes again after 1 s, and some of it is given back once more."""
+COMES_AGAIN_S = 4.0
+"""What a member gives back comes again after 1 s, and some of it is given back once more; later is 2 s at most."""
 RESULT_TIMEOUT_S = 60.0
 READER, WATCHER = 0, 1
 
@@ -98,7 +98,9 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
     shape, timing = lab.shape, lab.timing
     with _watched(lab):
         workers = [lab.start_worker("consume", number) for number in range(shape.consumers)]
+        workers += [lab.start_worker("work", number) for number in range(ORDERLY)]
         workers += [lab.start_worker("produce", number) for number in range(shape.producers)]
+        workers.append(lab.start_worker("promise", 0))
         for worker in workers:
             worker.await_ready()
         conditions.began_ns = time.monotonic_ns()
@@ -158,18 +160,11 @@ def _watched(lab: Lab) -> Iterator[None]:
 def _drain(lab: Lab) -> tuple[float, list[str]]:
     """Wait until the group has nothing left; how long that took, and what was left in the end."""
     began = time.monotonic()
-    left, is_settled = ["the group's lag is not known"], False
+    left, is_settled = ["no lag is known"], False
     with Admin(lab.nameservers) as admin:
         while time.monotonic() - began < DRAIN_LIMIT_S:
-            try:
-                found = admin.group_lag(lab.group)
-            except PenstockError as error:
-                left = [f"the group's lag is not known: {error}"]
-                continue
-            left = [f"{name} does not answer" for name in found.unreachable]
-            left += [f"{q.broker_name} queue {q.queue_id}: {q.lag} messages left" for q in found.queues if q.lag]
-            left += [f"{q.broker_name} queue {q.queue_id}: no owner" for q in found.queues if not q.client_id]
-            if not left and len(found.queues) >= len(lab.shards) * lab.shape.queues and lab.nameservers_agree():
+            left = [each for group in (lab.group, lab.orderly_group) for each in _left(admin, lab, group)]
+            if not left and lab.nameservers_agree():
                 if is_settled:
                     return time.monotonic() - began, []
                 is_settled = True
@@ -177,6 +172,20 @@ def _drain(lab: Lab) -> tuple[float, list[str]]:
                 continue
             lab.wait(0.1)
     return DRAIN_LIMIT_S, left or ["a nameserver does not know every broker"]
+
+
+def _left(admin: Admin, lab: Lab, group: str) -> list[str]:
+    """What a group has not consumed, and the queues that nobody consumes."""
+    try:
+        found = admin.group_lag(group)
+    except PenstockError as error:
+        return [f"the lag of group {group} is not known: {error}"]
+    left = [f"{name} does not answer" for name in found.unreachable]
+    left += [f"{group}: {q.broker_name} queue {q.queue_id}: {q.lag} messages left" for q in found.queues if q.lag]
+    left += [f"{group}: {q.broker_name} queue {q.queue_id}: no owner" for q in found.queues if not q.client_id]
+    if not left and len(found.queues) < len(lab.shards) * lab.shape.queues:
+        left = [f"{group}: {len(found.queues)} queues are known"]
+    return left
 
 
 def _read_everything(lab: Lab) -> list[str]:
@@ -189,6 +198,7 @@ def _read_everything(lab: Lab) -> list[str]:
             (lab.topic, Op.READ),
             (names.RETRY_PREFIX + lab.group, Op.RETURNED),
             (names.DLQ_PREFIX + lab.group, Op.DEAD),
+            (lab.promises, Op.SHOWN),
         ):
             with Admin(lab.nameservers) as admin:
                 if topic != lab.topic and topic not in admin.list_topics():

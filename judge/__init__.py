@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import messages, progress, remains, returns
+from . import messages, orderly, progress, promises, remains, returns
 from .conditions import Conditions
 from .history import History, Op
 from .judging import epoch_limits, judge_epochs, judge_groups, settle, was_read
@@ -41,6 +41,9 @@ def judge(history: History, conditions: Conditions) -> list[Verdict]:
         remains.footprints(conditions),
         remains.stops(conditions),
         returns.returns(history, conditions),
+        orderly.one_at_a_time(history),
+        promises.transactions(history, conditions),
+        promises.later(history, conditions),
         remains.log_lines(conditions),
         remains.leftovers(conditions),
     ]

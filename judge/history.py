@@ -70,6 +70,10 @@ class Op(IntEnum):
     CAME_AGAIN = 6  # a member got it from the group's retry topic
     RETURNED = 7  # the reader found a copy in the retry topic at the end
     DEAD = 8  # the same among the dead letters
+    WORK = 9  # an orderly member works on it: UNKNOWN when it begins, OK when it has ended
+    DECIDE = 10  # of a transaction: UNKNOWN before a commit is tried, OK when it is confirmed, REFUSED rolled back
+    LATER = 11  # it was sent for later, as SEND; offset: when it is due, ms since 1970
+    SHOWN = 12  # the reader found it among transactions and messages for later; position: stored when, ms since 1970
 
 
 class Outcome(IntEnum):

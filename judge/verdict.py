@@ -24,6 +24,9 @@ TITLES: Final[dict[str, str]] = {
     "I13": "memory, files and threads come back",
     "I14": "clean stops",
     "I15": "what is given back comes again or is a dead letter, once",
+    "I16": "an orderly queue is worked on by one at a time",
+    "I17": "transactions: committed is shown once, the rest never",
+    "I18": "messages for later come once, not before their time",
     "LOG": "no unexpected ERROR line",
     "END": "nothing is left behind",
 }

@@ -18,7 +18,7 @@ JOBS = {
     "rebuild": (f"{_HERE}.rebuild.job", "Consume queues of a large store, from its log, into a new directory."),
     "replay": (f"{_HERE}.replay", "Messages of a lake back into a topic, in order, at a limited rate."),
     "stats": (f"{_HERE}.stats", "Statistics per topic and queue: sizes, skew, keys, tags, growth."),
-    "trace": (f"{_HERE}.trace", "Sessions of messages from RocketMQ's trace topic: send, deliveries, latencies."),
+    "trace": (f"{_HERE}.trace", "Sessions of messages from a trace topic: send, deliveries, latencies."),
     "verify": (f"{_HERE}.verify.job", "Every record of stores, their queues and index; differences between replicas."),
 }
 """Name, module, one line of help."""

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.formats.record.layout import decode_record
 from penstock.proto import names
-from penstock.proto.errors import FlowControl, Forbidden, InvalidArgument, LimitReached, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    FlowControl,
+    Forbidden,
+    InvalidArgument,
+    LimitReached,
+    PenstockError,
+    TopicNotFound,
+)
 from penstock.proto.wire import broker_pb2, common_pb2
 
 from ..config import MetricsExporterType
 from ..core.core import Core
 from ..core.feature import Feature
 from ..core.intake import check_creatable
+from ..core.journal import Journal
 from ..core.metrics import Families, MetricsServer
 from ..core.tables.topics import CREATED_MS, TOPIC, TOPIC_DELETED, Topic
 from ..core.wire import Service, in_turns, service
 from ..limits import check_attributes
 from .topics import removed_queues, topic_to_create
 
+log = logging.getLogger(__name__)
+
 NODE_TYPE = "broker"
+TRACE_RETRY_S = 1.0
 QUERY_COUNT_MAX = 1000
 QUERY_COUNT_DEFAULT = 32
 REPLY_BYTES_MAX = 32 * 1024 * 1024
@@ -39,6 +52,8 @@ class Administration(Feature):
         if core.config.metrics.exporter is MetricsExporterType.PROM:
             self.metrics = MetricsServer(self.collect, asyncio.get_running_loop())
         core.tables.topics.on_changed.append(lambda updated, removed: core.counters.forget(removed))
+        self._is_master = asyncio.Event()  # set by a new role, cleared by the task
+        self._known_end = 0  # of the log when this broker became master
 
     def services(self) -> Iterable[Service]:
         yield service(
@@ -86,6 +101,34 @@ class Administration(Feature):
         """Raises ConfigError: the metrics port is in use."""
         if self.metrics is not None:
             self.metrics.start(self.core.config.metrics.host, self.core.config.metrics.port)
+
+    def on_role(self, journal: Journal | None) -> None:
+        self._known_end = self.core.store.end_offset
+        if journal is not None:
+            self._is_master.set()
+
+    async def run(self) -> None:
+        """Have the topic of traces, if that is wanted, whenever this broker has become master."""
+        while self.core.config.topics.trace:
+            await self._is_master.wait()
+            self._is_master.clear()
+            try:
+                await self._make_trace_topic()
+            except PenstockError as error:
+                log.info("topic of traces not made yet error=%s", error.message)
+                await asyncio.sleep(TRACE_RETRY_S)
+                self._is_master.set()
+
+    async def _make_trace_topic(self) -> None:
+        """Raises PenstockError: it has to be tried again."""
+        name = self.core.config.topics.trace_topic
+        if self.core.events.journal is None:
+            return
+        if self.core.store.dispatched_offset < self._known_end:
+            raise BrokerUnavailable(f"topic {name}: the log may hold it, and is not dispatched yet")
+        if self.core.tables.topic(name) is None:
+            config = common_pb2.TopicConfig(topic=name, read_queues=1, write_queues=1)
+            await self.create_topic(broker_pb2.CreateTopicRequest(config=config))
 
     async def stop(self) -> None:
         if self.metrics is not None:

@@ -50,6 +50,8 @@ class Consume(Feature):
             clock=core.clock,
             limits=core.config.limits,
             catch_up=core.dispatcher.catch_up,
+            is_acting=lambda: core.role.is_acting,
+            shown=core.shown,
         )
         self.offsets = OffsetService(core, self.sessions, self.pending)
         self.fetch = Fetch(core)
@@ -95,6 +97,7 @@ class Consume(Feature):
     def on_role(self, journal: Journal | None) -> None:
         if journal is not None:
             self.offsets.take_over()
+        self.sessions.on_role(list(self.core.tables.groups) if journal is not None else None)
         self.fetch.waiters.wake_all()  # a consumer that waits here learns where to go on
 
     async def stop(self) -> None:

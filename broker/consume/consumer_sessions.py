@@ -6,7 +6,8 @@ the moment it ends.
 
 Each heartbeat of the client is answered by one heartbeat, and nothing else is: requests are handled in order, so an
 answered heartbeat tells the client that every request sent before it has been handled. A client uses that to tell a
-grant that crossed its release on the way from a grant that came after it.
+grant that crossed its release on the way from a grant that came after it. A member that locks its queues uses it as
+its lease too: the session lives for ``SILENCE_S`` from the moment at which an answered heartbeat was sent, or longer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from penstock.proto.errors import (
@@ -32,74 +33,24 @@ from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filte
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from penstock.runtime.clock import Clock
 
-from ..core.wire import QUEUES_MAX, TURN, check_queues
+from ..core.wire import TURN, check_queues
 from ..limits import Limits
 from .groups import Changes, Groups, Mismatch
+from .locks import KEPT_MAX, SILENCE_S, Locks
+from .session import CLAIMS_MAX, Session
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_MS = 1000
-SILENCE_S = 3.0
 WATCH_INTERVAL_S = 0.25
 COMPARE_AFTER_S = 1.0
-CLAIMS_MAX = QUEUES_MAX
 EXPRESSIONS_LENGTH_MAX = 256 * 1024  # characters, of all subscriptions of one consumer, with the topics' names
 CLIENT_ID_LENGTH_MAX = 255
-# Above every claim's grant there is room for what the group and an administrator cause meanwhile.
-OUTGOING_MAX = CLAIMS_MAX + 10_000
+LOCK_MS_MAX = 24 * 3600 * 1000
 
 
-class _Session:
-    """One stream: what is still to be sent to it, and when it was heard last."""
-
-    def __init__(self, session_id: int, heard_s: float) -> None:
-        self.session_id = session_id
-        self.group = ""
-        self.client_id = ""
-        self.heard_s = heard_s
-        self.compare_at_s = math.inf  # its subscriptions with those of the others
-        self.error: PenstockError | None = None
-        self.ended = False
-        self._outgoing: list[ConsumerEvent] = []
-        self._members: ConsumerEvent | None = None  # only the newest list matters
-        self._wake = asyncio.Event()
-
-    def send(self, event: ConsumerEvent) -> None:
-        """Queue ``event``; a session that does not read what it is sent is ended."""
-        if self.ended:
-            return
-        if event.WhichOneof("event") == "members":
-            self._members = event
-        elif len(self._outgoing) < OUTGOING_MAX:
-            self._outgoing.append(event)
-        else:
-            self.end(FlowControl(f"consumer {self.client_id}: {OUTGOING_MAX} events unread, the session was ended"))
-        self._wake.set()
-
-    def end(self, error: PenstockError | None) -> None:
-        """Send nothing more; the stream ends with ``error``. The first reason stands."""
-        if not self.ended:
-            self.ended, self.error = True, error
-            self._outgoing.clear()
-            self._members = None
-            self._wake.set()
-
-    async def events(self) -> AsyncIterator[ConsumerEvent]:
-        """What was queued, in order, until the session is ended; then its error, if there is one."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._outgoing or self._members:
-                ready, self._outgoing = self._outgoing, []
-                if self._members is not None:
-                    ready.append(self._members)
-                    self._members = None
-                for event in ready:
-                    yield event
-            if self.ended:
-                if self.error is not None:
-                    raise self.error
-                return
+async def _nothing_to_wait_for() -> None:
+    """Everything is acknowledged."""
 
 
 class ConsumerSessions:
@@ -122,11 +73,15 @@ class ConsumerSessions:
         clock: Clock,
         limits: Limits = Limits(),  # noqa: B008  frozen
         catch_up: Callable[[], None] = lambda: None,
+        is_acting: Callable[[], bool] = lambda: True,
+        shown: Callable[[], Awaitable[None]] = _nothing_to_wait_for,
     ) -> None:
         """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends.
 
         ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group, topic)``: a group
         that has committed nothing is told of no older messages. ``on_joined``: is told what each member subscribes.
+        ``is_acting()``: true if this broker is master, and nobody else can be: only then are queues locked. ``shown()``
+        returns when the next master will know the group.
         """
         self._committed = committed
         self._queue_range = queue_range
@@ -137,8 +92,10 @@ class ConsumerSessions:
         self._clock = clock
         self._limits = limits
         self._catch_up = catch_up
-        self._groups = Groups()
-        self._sessions: dict[int, _Session] = {}
+        self._shown = shown
+        self._locks = Locks(is_acting)
+        self._groups = Groups(self._locks)
+        self._sessions: dict[int, Session] = {}
         self._closed = False
 
     async def serve(self, requests: AsyncIterator[ConsumerRequest], context: Any) -> AsyncIterator[ConsumerEvent]:
@@ -152,7 +109,7 @@ class ConsumerSessions:
         """
         if self._closed:
             raise BrokerUnavailable("the broker is shutting down: join elsewhere")
-        session = _Session(self._new_id(), self._clock.monotonic_s())
+        session = Session(self._new_id(), self._clock.monotonic_s())
         tasks = [
             asyncio.create_task(self._read(session, requests), name="consumer-session-read"),
             asyncio.create_task(self._watch(session), name="consumer-session-watch"),
@@ -207,6 +164,17 @@ class ConsumerSessions:
             if session is not None:
                 session.send(event)
 
+    def on_role(self, groups: Collection[str] | None) -> None:
+        """A mastership has begun, in which these groups are known already, or is over (None).
+
+        What was locked here is for the next master to say: members come again and tell what they hold.
+        """
+        for session in list(self._sessions.values()):
+            if self._has_locks(session):
+                self._end(session, BrokerUnavailable("the broker's mastership has changed: join again"))
+        if groups is not None:
+            self._locks.begin(groups, self._clock.monotonic_s())
+
     def close(self) -> None:
         """End every session; new ones are refused."""
         self._closed = True
@@ -219,7 +187,7 @@ class ConsumerSessions:
             pass
         return made
 
-    async def _read(self, session: _Session, requests: AsyncIterator[ConsumerRequest]) -> None:
+    async def _read(self, session: Session, requests: AsyncIterator[ConsumerRequest]) -> None:
         try:
             async for request in requests:
                 if not session.ended:  # while the request was on its way
@@ -234,13 +202,16 @@ class ConsumerSessions:
             log.error("consumer session failed group=%s client=%s", session.group, session.client_id, exc_info=error)
             self._end(session, BrokerUnavailable("the session failed, see the broker's log"))
 
-    async def _watch(self, session: _Session) -> None:
+    async def _watch(self, session: Session) -> None:
         while not session.ended:
             await asyncio.sleep(WATCH_INTERVAL_S)
             now_s = self._clock.monotonic_s()
             if not session.ended and now_s >= session.compare_at_s:
                 session.compare_at_s = math.inf
                 self._compare_subscriptions(session)
+            if not session.ended and session.group:
+                self._locks.forget_old(now_s)
+                self._publish(self._groups.look_again(session.session_id, now_s))
             silent_s = now_s - session.heard_s
             if silent_s >= SILENCE_S:
                 log.warning(
@@ -253,7 +224,7 @@ class ConsumerSessions:
         # Also where the stream itself cannot notice, because it waits for a client that reads nothing.
         self._end(session, session.error)
 
-    async def _handle(self, session: _Session, request: ConsumerRequest) -> None:
+    async def _handle(self, session: Session, request: ConsumerRequest) -> None:
         kind = request.WhichOneof("request")
         if kind == "join":
             self._join(session, request.join)
@@ -263,19 +234,28 @@ class ConsumerSessions:
             raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
         elif kind == "claim":
             await self._claim(session, request.claim)
+        elif kind == "reclaim":
+            left_s = min(max(request.reclaim.left_ms, 0), LOCK_MS_MAX) / 1000
+            await self._claim(session, request.reclaim.queues, session.heard_s + left_s)
         elif kind == "release":
             await self._release(session, request.release)
         elif kind == "heartbeat":
+            if self._has_locks(session) and not self._locks.is_acting():
+                # An answer would be a promise that no other broker grants the queues meanwhile.
+                self._end(session, BrokerUnavailable("another broker may be master by now: join again"))
+                return
             session.send(ConsumerEvent(heartbeat=Empty()))
         else:
             raise InvalidArgument("consumer session: a request without content")
 
-    def _join(self, session: _Session, join: ConsumerRequest.Join) -> None:
+    def _join(self, session: Session, join: ConsumerRequest.Join) -> None:
         check_group(join.group)
         if not join.client_id or len(join.client_id) > CLIENT_ID_LENGTH_MAX:
             raise InvalidArgument(
                 f"client id of {len(join.client_id)} characters: 1..{CLIENT_ID_LENGTH_MAX} are allowed"
             )
+        if not 0 <= join.lock_ms <= LOCK_MS_MAX:
+            raise InvalidArgument(f"client {join.client_id}: lock_ms {join.lock_ms}: 0..{LOCK_MS_MAX} are allowed")
         self._check_subscriptions(join)
         is_new = not session.group
         if not is_new and (session.group, session.client_id) != (join.group, join.client_id):
@@ -291,11 +271,12 @@ class ConsumerSessions:
             session.send(ConsumerEvent(joined=joined))
             log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
         wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
-        self._publish(
-            self._groups.join(session.session_id, join.group, join.client_id, wanted, broadcasting=join.broadcasting)
-        )
+        now_s = self._clock.monotonic_s()
+        who = session.session_id, join.group, join.client_id
+        lock_s = join.lock_ms / 1000
+        self._publish(self._groups.join(*who, wanted, lock_s, now_s, broadcasting=join.broadcasting))
         # Not at once: a member subscribes its topics one after the other, and members are changed one by one.
-        session.compare_at_s = self._clock.monotonic_s() + COMPARE_AFTER_S
+        session.compare_at_s = now_s + COMPARE_AFTER_S
 
     def _check_subscriptions(self, join: ConsumerRequest.Join) -> None:
         count, length = len(join.subscriptions), 0
@@ -324,7 +305,10 @@ class ConsumerSessions:
             log.warning("consumer joined again, former session ended group=%s client=%s", join.group, join.client_id)
             self._end(former, BrokerUnavailable(f"client {join.client_id} has joined again in another session"))
 
-    async def _claim(self, session: _Session, claim: TopicQueues) -> None:
+    def _has_locks(self, session: Session) -> bool:
+        return bool(session.group) and self._groups.has_locks(session.session_id)
+
+    async def _claim(self, session: Session, claim: TopicQueues, held_until_s: float = 0.0) -> None:
         if len(self._groups.member(session.session_id).wanted) + len(claim.queue_ids) > CLAIMS_MAX:
             raise FlowControl(f"client {session.client_id} claims more than {CLAIMS_MAX} queues at one broker")
         if self._groups.member(session.session_id).broadcasting:
@@ -334,25 +318,31 @@ class ConsumerSessions:
             raise InvalidArgument(f"claim of topic {claim.topic[:64]!r}: no topic has so long a name")
         if any(queue_id < 0 for queue_id in claim.queue_ids):
             raise InvalidArgument(f"claim of a negative queue id of topic {claim.topic!r:.80}")
+        if self._groups.member(session.session_id).lock_s:
+            if len(self._locks) > KEPT_MAX:
+                raise FlowControl(f"{KEPT_MAX} queues are locked for members that are gone: try again later")
+            await self._shown()
         for part in _parts(claim.queue_ids):
-            self._publish(self._groups.claim(session.session_id, claim.topic, part))
-            await asyncio.sleep(0)
             if session.ended:
                 return
+            now_s = self._clock.monotonic_s()
+            self._publish(self._groups.claim(session.session_id, claim.topic, part, now_s, held_until_s))
+            await asyncio.sleep(0)
 
-    async def _release(self, session: _Session, release: TopicQueues) -> None:
+    async def _release(self, session: Session, release: TopicQueues) -> None:
         check_queues(release.topic, release.queue_ids)
         for part in _parts(release.queue_ids):
-            self._publish(self._groups.release(session.session_id, release.topic, part))
+            now_s = self._clock.monotonic_s()
+            self._publish(self._groups.release(session.session_id, release.topic, part, now_s))
             await asyncio.sleep(0)
             if session.ended:
                 return
 
-    def _end(self, session: _Session, error: PenstockError | None) -> None:
+    def _end(self, session: Session, error: PenstockError | None) -> None:
         known = self._sessions.pop(session.session_id, None)
         session.end(error)
         if known is not None:
-            self._publish(self._groups.end(session.session_id))
+            self._publish(self._groups.end(session.session_id, self._clock.monotonic_s()))
             # A broken stream ends without an error of ours; being refused is the client's to report.
             why = error.message if isinstance(error, Retryable) else "left"
             log.info("consumer session ended group=%s client=%s why=%s", session.group, session.client_id, why)
@@ -383,7 +373,7 @@ class ConsumerSessions:
                 if session_id in self._sessions:
                     self._sessions[session_id].send(members)
 
-    def _compare_subscriptions(self, session: _Session) -> None:
+    def _compare_subscriptions(self, session: Session) -> None:
         found = self._groups.mismatches(session.session_id)
         for each in found:
             self._tell_mismatch(each)

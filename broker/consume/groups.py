@@ -2,7 +2,8 @@
 
 A queue of a group is granted to one session at a time. Further claims wait in order of arrival and are granted when
 the holder releases the queue or its session ends. So two members never hold one queue, whatever allocation each of
-them believes in, and a wanted queue is granted as soon as it is free.
+them believes in, and a wanted queue is granted as soon as it is free. Of a member that locks its queues, the end of
+its session frees none: :mod:`.locks` says when another may have them.
 
 Every method returns the :class:`Changes` it caused; the caller tells the sessions. Holder and waiting claims always
 belong to sessions that exist.
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from .locks import Locks
 
 MISMATCHES_MAX: Final = 10
 """Topics on which members differ that are told of, by one member."""
@@ -56,7 +59,8 @@ class Member:
     client_id: str
     subscriptions: dict[str, str]
     broadcasting: bool = False
-    wanted: dict[tuple[str, int], None] = field(default_factory=dict)
+    lock_s: float = 0.0  # how long its work may last when its session has ended; 0: nobody waits for that
+    wanted: dict[tuple[str, int], float] = field(default_factory=dict)  # -> until when an earlier lock lasts, 0: none
 
 
 class _Group:
@@ -66,8 +70,8 @@ class _Group:
         self.generation = generation
         self.sessions: dict[str, int] = {}  # client id -> session id
         self.broadcasting: dict[int, None] = {}  # those of them that get everything
-        # (topic, queue id) -> session ids in order of arrival; the first one holds the queue.
-        self.claims: dict[tuple[str, int], dict[int, None]] = {}
+        self.holders: dict[tuple[str, int], int] = {}  # (topic, queue id) -> session id
+        self.waiting: dict[tuple[str, int], dict[int, None]] = {}  # the same -> session ids in order of arrival
 
 
 class Groups:
@@ -77,7 +81,8 @@ class Groups:
     the same client after its connection broke, before the broker noticed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, locks: Locks | None = None) -> None:
+        self._locks = Locks() if locks is None else locks
         self._sessions: dict[int, Member] = {}
         self._groups: dict[str, _Group] = {}
         self._newest_generation = (
@@ -90,13 +95,15 @@ class Groups:
         group: str,
         client_id: str,
         subscriptions: Mapping[str, str],
+        lock_s: float = 0.0,
+        now_s: float = 0.0,
         *,
         broadcasting: bool = False,
     ) -> Changes:
         """Make the session a member, or replace the subscriptions of a session that is one."""
         known = self._sessions.get(session_id)
         if known is None:
-            return self._admit(session_id, Member(group, client_id, dict(subscriptions), broadcasting))
+            return self._admit(session_id, Member(group, client_id, dict(subscriptions), broadcasting, lock_s), now_s)
         known.subscriptions = dict(subscriptions)
         return Changes()
 
@@ -105,8 +112,13 @@ class Groups:
         found = self._groups.get(group)
         return found.sessions.get(client_id) if found else None
 
-    def claim(self, session_id: int, topic: str, queue_ids: Iterable[int]) -> Changes:
-        """Want these queues too. Claiming a queue that the session already claims changes nothing."""
+    def claim(
+        self, session_id: int, topic: str, queue_ids: Iterable[int], now_s: float = 0.0, held_until_s: float = 0.0
+    ) -> Changes:
+        """Want these queues too. Claiming a queue that the session already claims changes nothing.
+
+        ``held_until_s``: the member held them in an earlier session, by a lock that lasts until then.
+        """
         session = self._sessions[session_id]
         group = self._groups[session.group]
         changes = Changes()
@@ -114,38 +126,50 @@ class Groups:
             key = (topic, queue_id)
             if key in session.wanted:
                 continue
-            session.wanted[key] = None
-            line = group.claims.setdefault(key, {})
-            line[session_id] = None
-            if len(line) == 1:
-                changes.grants.append(Grant(session_id, topic, queue_id))
+            session.wanted[key] = held_until_s
+            group.waiting.setdefault(key, {})[session_id] = None
+            self._grant(session.group, key, now_s, changes)
         return changes
 
-    def release(self, session_id: int, topic: str, queue_ids: Iterable[int]) -> Changes:
+    def look_again(self, session_id: int, now_s: float) -> Changes:
+        """Grant what the session waits for and what may be had by now."""
+        session, changes = self._sessions[session_id], Changes()
+        waiting = self._groups[session.group].waiting
+        for key in session.wanted if waiting else ():
+            if key in waiting:
+                self._grant(session.group, key, now_s, changes)
+        return changes
+
+    def release(self, session_id: int, topic: str, queue_ids: Iterable[int], now_s: float = 0.0) -> Changes:
         """Want these queues no more; the next in line gets what was held."""
         session = self._sessions[session_id]
         changes = Changes()
         for queue_id in queue_ids:
             if (topic, queue_id) in session.wanted:
                 del session.wanted[topic, queue_id]
-                self._leave_line(session.group, session_id, (topic, queue_id), changes)
+                self._leave_line(session.group, session_id, (topic, queue_id))
+                self._grant(session.group, (topic, queue_id), now_s, changes)
         return changes
 
-    def end(self, session_id: int) -> Changes:
+    def end(self, session_id: int, now_s: float = 0.0) -> Changes:
         """Forget the session. Ending an unknown one changes nothing."""
         changes = Changes()
         session = self._sessions.pop(session_id, None)
         if session is None:
             return changes
-        for key in session.wanted:
-            self._leave_line(session.group, session_id, key, changes)
         group = self._groups[session.group]
+        for key in session.wanted:
+            if session.lock_s and group.holders.get(key) == session_id:
+                self._locks.keep((session.group, *key), session.client_id, session.lock_s, now_s)
+            self._leave_line(session.group, session_id, key)
+            self._grant(session.group, key, now_s, changes)
         del group.sessions[session.client_id]
         group.broadcasting.pop(session_id, None)
         group.generation += 1
         changes.groups.append(session.group)
         if not group.sessions:
-            assert not group.claims, "claims without members"
+            assert not group.holders, "queues held without members"
+            assert not group.waiting, "claims without members"
             self._newest_generation = max(self._newest_generation, group.generation)
             del self._groups[session.group]
         return changes
@@ -153,8 +177,7 @@ class Groups:
     def holder(self, group: str, topic: str, queue_id: int) -> int | None:
         """The session that holds the queue."""
         found = self._groups.get(group)
-        line = found.claims.get((topic, queue_id)) if found else None
-        return next(iter(line)) if line else None
+        return found.holders.get((topic, queue_id)) if found else None
 
     def member(self, session_id: int) -> Member:
         """What the session is in its group."""
@@ -163,8 +186,14 @@ class Groups:
     def held_by(self, session_id: int) -> list[tuple[str, int]]:
         """The queues that the session holds, sorted."""
         session = self._sessions[session_id]
-        claims = self._groups[session.group].claims
-        return sorted(key for key in session.wanted if next(iter(claims[key])) == session_id)
+        holders = self._groups[session.group].holders
+        return sorted(key for key in session.wanted if holders.get(key) == session_id)
+
+    def has_locks(self, session_id: int) -> bool:
+        """True if the session holds a queue that stays its member's when it ends."""
+        session = self._sessions[session_id]
+        holders = self._groups[session.group].holders
+        return session.lock_s > 0 and any(holders.get(key) == session_id for key in session.wanted)
 
     def members(self, group: str) -> tuple[int, list[str]]:
         """Generation and client ids of those that share the queues, sorted."""
@@ -204,9 +233,9 @@ class Groups:
                     found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
         return list(found.values())
 
-    def _admit(self, session_id: int, member: Member) -> Changes:
+    def _admit(self, session_id: int, member: Member, now_s: float) -> Changes:
         former = self.superseded(member.group, member.client_id)
-        changes = self.end(former) if former is not None else Changes()
+        changes = self.end(former, now_s) if former is not None else Changes()
         found = self._groups.get(member.group)
         if found is None:
             found = self._groups[member.group] = _Group(self._newest_generation)
@@ -218,12 +247,31 @@ class Groups:
         changes.groups = [member.group]
         return changes
 
-    def _leave_line(self, group_name: str, session_id: int, key: tuple[str, int], changes: Changes) -> None:
-        claims = self._groups[group_name].claims
-        line = claims[key]
-        held = next(iter(line)) == session_id
+    def _leave_line(self, group_name: str, session_id: int, key: tuple[str, int]) -> None:
+        group = self._groups[group_name]
+        if group.holders.get(key) == session_id:
+            del group.holders[key]
+        else:
+            self._leave_waiting(group, session_id, key)
+
+    def _grant(self, group_name: str, key: tuple[str, int], now_s: float, changes: Changes) -> None:
+        """Give a queue that nobody holds to the first in line who may have it."""
+        group = self._groups[group_name]
+        if key in group.holders:
+            return
+        for session_id in group.waiting.get(key, ()):
+            member = self._sessions[session_id]
+            held_until_s = member.wanted[key]
+            if self._locks.may_have((group_name, *key), member.client_id, member.lock_s, now_s, held_until_s):
+                group.holders[key] = session_id
+                self._leave_waiting(group, session_id, key)
+                self._locks.taken((group_name, *key))
+                changes.grants.append(Grant(session_id, *key))
+                return
+
+    @staticmethod
+    def _leave_waiting(group: _Group, session_id: int, key: tuple[str, int]) -> None:
+        line = group.waiting[key]
         del line[session_id]
         if not line:
-            del claims[key]
-        elif held:
-            changes.grants.append(Grant(next(iter(line)), *key))
+            del group.waiting[key]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..options import ConsumeFrom, Timestamp, asking, compose, json_option, key_values, namesrv_option, queue_place
-from ..output import Answer, harmless, note, on_terminal, print_fields, print_json_line
+from ..output import Answer, harmless, note, on_terminal, print_fields, print_json_line, print_rows
 
 if TYPE_CHECKING:
     from penstock.client import Admin, MessageView
@@ -178,32 +179,43 @@ def message() -> None:
     """Look messages up."""
 
 
-@message.command()
-@click.argument("message_id", metavar="ID", required=False)
-@click.option("--topic", metavar="T", help="With ID: where to look for a producer's message id.")
-@click.option("--queue", metavar="[BROKER:]Q", help="With --topic and --offset.")
-@click.option("--offset", type=int, metavar="N")
-@click.option("--broker", metavar="NAME", help="Broker group, where the topic lies on several and --queue names none.")
-@asking
-def show(
-    admin: Admin,
-    answer: Answer,
-    message_id: str | None,
-    topic: str | None,
-    queue: str | None,
-    offset: int | None,
-    broker: str | None,
-) -> None:
-    """The message with that ID, or at that place: --topic T --queue Q --offset N."""
+_one = compose(
+    click.argument("message_id", metavar="ID", required=False),
+    click.option("--topic", metavar="T", help="With ID: where to look for a producer's message id."),
+    click.option("--queue", metavar="[BROKER:]Q", help="With --topic and --offset."),
+    click.option("--offset", type=int, metavar="N"),
+    click.option("--broker", metavar="NAME", help="Broker group, if the topic is on several and --queue names none."),
+    asking,
+)
+
+
+def _found(
+    admin: Admin, message_id: str | None, topic: str | None, queue: str | None, offset: int | None, broker: str | None
+) -> MessageView:
     if message_id and queue is None and offset is None:
-        found = admin.message_by_id(message_id, topic)
-    elif not message_id and topic is not None and queue is not None and offset is not None:
+        return admin.message_by_id(message_id, topic)
+    if not message_id and topic is not None and queue is not None and offset is not None:
         name, number = queue_place(queue)
-        found = admin.message_at(topic, number, offset, broker_name=name or broker)
-    else:
-        raise click.UsageError("give an ID, or --topic, --queue and --offset")
-    document = found.as_document()
+        return admin.message_at(topic, number, offset, broker_name=name or broker)
+    raise click.UsageError("give an ID, or --topic, --queue and --offset")
+
+
+@message.command()
+@_one
+def show(admin: Admin, answer: Answer, **wanted: Any) -> None:
+    """The message with that ID, or at that place: --topic T --queue Q --offset N."""
+    document = _found(admin, **wanted).as_document()
     answer(document, lambda: print_fields(document))
+
+
+@message.command()
+@_one
+def track(admin: Admin, answer: Answer, **wanted: Any) -> None:
+    """Who has consumed a message: each group that reads its topic, or has read it. Named as for show."""
+    message = _found(admin, **wanted)
+    tracks = admin.message_track(message)
+    document = {"message_id": message.message_id, "topic": message.topic, "tracks": [asdict(each) for each in tracks]}
+    answer(document, lambda: print_rows(("group", "track_type", "committed_offset", "client_id"), tracks))
 
 
 @message.command()

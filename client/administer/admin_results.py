@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Self
 
 from penstock.formats.message_types import MESSAGE_TYPE
@@ -230,3 +231,112 @@ class ClusterInfo:
     nameservers: list[NameserverInfo]
     brokers: list[BrokerInfo]
     absent: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSend:
+    """A producer's send, as traced. Nothing is told of tries: the cost holds all of them."""
+
+    timestamp_ms: int
+    group: str
+    client_host: str
+    store_host: str  # of the broker; empty where none has taken it
+    body_bytes: int
+    cost_ms: int
+    success: bool
+    message_type: str  # NORMAL | HALF | COMMIT | DELAY | ORDER
+    offset_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """Where a message lies now, by its broker's record."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    store_timestamp_ms: int
+    store_host: str
+    offset_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracedAttempt:
+    """A consumer's attempt at a message; without cost, success and code nobody has told of its end."""
+
+    timestamp_ms: int
+    client_host: str
+    retry_times: int  # attempts before it, by the record
+    cost_ms: int | None
+    success: bool | None
+    code: str | None  # SUCCESS | TIME_OUT | EXCEPTION | RETURN_NULL | FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class TracedConsumption:
+    """A group's attempts at a message, in their order. ``success``: one of them was."""
+
+    group: str
+    success: bool
+    attempts: list[TracedAttempt]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEnd:
+    """A transaction's end, as its producer decided it; ``from_check``: because a broker asked."""
+
+    timestamp_ms: int
+    group: str
+    transaction_id: str
+    state: str  # COMMIT_MESSAGE | ROLLBACK_MESSAGE
+    from_check: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRecall:
+    """A message was wanted back; ``success``: in time."""
+
+    timestamp_ms: int
+    group: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrace:
+    """The story of one message. Empty lists: clients that did not trace it; ``stored`` None: there is no record."""
+
+    message_id: str
+    topic: str
+    tag: str
+    keys: list[str]
+    sends: list[TracedSend]
+    stored: StoredMessage | None
+    consumptions: list[TracedConsumption]
+    ends: list[TracedEnd] = field(default_factory=list)
+    recalls: list[TracedRecall] = field(default_factory=list)
+
+    @property
+    def is_traced(self) -> bool:
+        """True if some client has told of it."""
+        return bool(self.sends or self.consumptions or self.ends or self.recalls)
+
+
+class TrackType(StrEnum):
+    """What a consumer group has done with a message, in RocketMQ's words."""
+
+    CONSUMED = "CONSUMED"  # its offset has passed it
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"  # the same, and its members do not want such messages
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"  # not consumed, and no member is there
+    UNKNOWN = "UNKNOWN"  # the broker group of its queue does not say
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrack:
+    """What one group has done with a message. ``committed_offset`` of its queue, -1: nothing was committed."""
+
+    group: str
+    track_type: TrackType
+    committed_offset: int
+    client_id: str | None = None  # the member that has claimed its queue

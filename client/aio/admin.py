@@ -40,4 +40,6 @@ class AsyncAdmin(Twin):
     message_by_id = in_thread(Admin.message_by_id)
     message_at = in_thread(Admin.message_at)
     query_messages = in_thread(Admin.query_messages)
+    trace = in_thread(Admin.trace)
+    message_track = in_thread(Admin.message_track)
     close = in_thread(Admin.close)

@@ -29,7 +29,7 @@ class ConsumerConfig:
     queue_messages: int = 100_000  # the same as a count
     queue_span: int = 200_000  # offsets between the first unfinished message of a queue and the next fetch
     buffer_bytes: int = 64 * 1024 * 1024  # of all queues together
-    revoke_timeout_ms: int = 30_000  # how long running work may hold a queue that now belongs to another member
+    revoke_timeout_ms: int = 30_000  # how long running work holds a queue that is, or if orderly may be, another's
     settle_ms: int = 500  # after a session moved: wait for the other members before taking their queues
     retry_delays_ms: tuple[int, ...] = (1000, 2000, 5000, 10_000, 30_000)  # of a failed message; the last one repeats
     suspend_ms: int = 1000  # orderly: before a failed message is tried again

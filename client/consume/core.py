@@ -19,6 +19,7 @@ from .fetcher import Fetcher
 from .local_queue import Buffers, LocalQueue
 
 if TYPE_CHECKING:
+    from ..trace.consuming import ConsumeTrace
     from .owner import QueueOwner
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class ConsumerCore:
         self.is_closed = False
         self._is_closing = False
         self.watch: Callable[[float], float] = lambda now_s: math.inf  # called by the owner now and then: when next
+        self.is_orderly = False  # nobody else may begin before its work has ended
         self.is_concurrent = False  # its listeners work on messages of one queue side by side
         self.is_broadcasting = False
         self.owner: QueueOwner | None = None  # from the first subscription or assignment on, and then the same
@@ -162,6 +164,7 @@ class Consumer:
     """What consumers of every kind have in common."""
 
     _core: ConsumerCore
+    _trace: ConsumeTrace | None
 
     @property
     def group(self) -> str:
@@ -191,6 +194,7 @@ class Consumer:
                 failed=failed,
                 dropped=dropped,
                 listener=listener,
+                traces_dropped=self._trace.tracer.dropped if self._trace is not None else 0,
             )
 
     def _listener_statistics(self) -> tuple[int, int, Latency]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,15 @@ class Standing(enum.Enum):
     OWNED = "owned"
     SUSPENDED = "suspended"  # the session with its broker broke; everything is kept for the next grant
     REVOKED = "revoked"  # another member's from now on: running work ends, nothing new begins
+
+
+class Lease:
+    """How long a grant surely stands; the thread of its session's stream writes it."""
+
+    __slots__ = ("until_s",)
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
 
 
 class Taken(NamedTuple):
@@ -73,6 +83,7 @@ class LocalQueue:
         self.queue = queue
         # The owner's: whose the queue is, and where it stands.
         self.standing = Standing.WAITING
+        self.lease: Lease | None = None  # of the last grant; None: there is no session to lose
         self.committed = -1  # what its broker has, as far as is known
         self.may_go_back = False  # the position was set by hand: the next commit may be lower than the last
         self.revoke_deadline_s = 0.0  # of a revoked queue: running work is waited for until then
@@ -150,6 +161,12 @@ class LocalQueue:
     def is_held(self) -> bool:
         """True if the queue is the consumer's, as far as the consumer knows."""
         return self.standing in (Standing.OWNED, Standing.SUSPENDED)
+
+    def may_begin(self) -> bool:
+        """True if nobody else can have the queue by now. Needs no lock."""
+        if self.standing is not Standing.OWNED:
+            return False
+        return self.lease is None or time.monotonic() < self.lease.until_s
 
     def has_messages(self) -> bool:
         """True if something may be handed out now."""

@@ -185,6 +185,7 @@ class PushedQueue(LocalQueue):
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(queue)
         self.runs: list[Run] = []
+        self.former: list[Run] = []  # of older epochs, whose workers have not come back
         self.failed: dict[int, Failed] = {}  # by the offset of the first message
         self._failed_offsets: list[int] = []  # a heap; may hold offsets that have left ``failed``
         self.retrying = 0  # failed items in work right now
@@ -194,6 +195,7 @@ class PushedQueue(LocalQueue):
         super().start(offset)
         for run in self.runs:
             run.cut()
+        self.former += [run for run in self.runs if run.slots]
         self.runs.clear()
         self.held_bytes -= sum(each.record_bytes for each in self.failed.values())
         self.held_messages -= sum(each.messages for each in self.failed.values())
@@ -228,6 +230,8 @@ class PushedQueue(LocalQueue):
         if run in self.runs:
             self._keep_floor(run.unfinished())
             self.runs.remove(run)
+        elif run in self.former:
+            self.former.remove(run)
         return True
 
     def stop(self) -> None:
@@ -251,7 +255,7 @@ class PushedQueue(LocalQueue):
         return lowest if self._floor is None else min(lowest, self._floor)
 
     def is_busy(self) -> bool:
-        return self.retrying > 0 or any(run.slots for run in self.runs)
+        return self.retrying > 0 or bool(self.former) or any(run.slots for run in self.runs)
 
     def _keep_floor(self, offset: int | None) -> None:
         if offset is not None:

@@ -178,7 +178,7 @@ class Workers:
     def _next_run(self, now_s: float) -> tuple[Run, Slot] | None:
         for local in self._buffers.take_turns():
             assert isinstance(local, PushedQueue)
-            if self._is_orderly and local.runs:
+            if self._is_orderly and (local.runs or local.former):
                 continue  # the end of that run puts it in line again
             run = local.take(max(self._run_messages, self._batch_max))
             self._buffers.handed_out += run.messages
@@ -253,6 +253,10 @@ class Workers:
         done = 0
         item = run.pending or next(run.iterator, None)
         while item is not None:
+            if not run.local.may_begin():  # revoked, or perhaps another member's by now
+                run.pending, run.pause_s = item, SUSPENDED_RETRY_S
+                slot.calls, slot.seconds = done, time.monotonic() - started_s
+                return False
             slot.current = item
             done += 1
             failed, error = self._ask(item)
@@ -431,6 +435,11 @@ class _Failures:
         self._told += 1
         left_out, self._left_out = self._left_out, 0
         return left_out
+
+
+def is_success(outcome: object) -> bool:
+    """True if a listener with that answer has taken its message."""
+    return outcome is None or outcome is ConsumeResult.SUCCESS
 
 
 def _complaint(outcome: object) -> BaseException | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.formats.record.layout import BODY_BYTES_MAX
+from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto.errors import ConfigError
 from penstock.runtime.conf import require
 from penstock.runtime.nearest import hint
@@ -61,6 +62,16 @@ class ProducerConfig:
     """When a broker group died with a batch that it may have stored or not: send the batch to another group after a
     second. Off, because the batch is there twice when the group comes back with it; on, a death delays
     messages by a second instead of until the group is back or the time is up."""
+
+    trace: bool | float = False
+    """Tell the outcome of every message, or of a share of them (0..1), in the trace topic (RocketMQ's
+    ``enableMsgTrace``)."""
+
+    trace_topic: str = TRACE_TOPIC
+    """The topic of the traces (RocketMQ's ``customizedTraceTopic``)."""
+
+    telemetry: Any = False
+    """True, or a tracer of OpenTelemetry: a span of each message, whose context travels with it."""
 
     def __post_init__(self) -> None:
         require(0 <= self.linger_ms <= 30_000, "linger_ms must be 0..30000", self.linger_ms)

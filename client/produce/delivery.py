@@ -36,6 +36,7 @@ from .parts import Batch, Failure, Kind, Part, limited, new_part
 from .receipts import Failures, receipts_of
 
 if TYPE_CHECKING:
+    from ..trace.sending import SendTrace
     from .encoding import Encoder
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Shipping:
     health: BrokerHealth
     wake: Callable[[], None]  # the sender thread
     on_delivery: Callable[[Delivery], None] | None
+    trace: SendTrace | None = None
     failures: Failures = field(default_factory=Failures)
 
 
@@ -133,8 +135,24 @@ class TopicDelivery:
         self._new_queues = queues
         self._shipping.wake()
 
+    def admit(self, part: Part, deadline: float) -> None:
+        """Count a part into the buffer as soon as there is room.
+
+        Raises:
+            BufferFull: there was none before the deadline; nobody sends it.
+        """
+        shipping = self._shipping
+        try:
+            shipping.buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), shipping.wake)
+        except BaseException as error:
+            part.fail(error)
+            raise
+        self.hold(part)
+
     def hold(self, part: Part) -> None:
         """Count a part into the buffer."""
+        if self._shipping.trace is not None:
+            part.held_s = time.monotonic()
         part.ticket = self._shipping.buffer.hold(part.cost, part.count)
 
     # What the sender thread does.
@@ -221,9 +239,11 @@ class TopicDelivery:
     def _require_open(self, parts: list[Part]) -> None:
         """Refuse parts that nobody would send, and count them out of the buffer again."""
         if self._is_given_up:
+            error = closed()
             for part in parts:
                 self._shipping.buffer.settle(part)
-            raise closed()
+                part.fail(error)
+            raise error
 
     def _seal(self, now: float) -> None:
         if self._is_given_up or not len(self.open):
@@ -295,6 +315,8 @@ class TopicDelivery:
                 _complete(future, one)
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
+        if self._shipping.trace is not None:
+            self._shipping.trace.on_stored(self.destination, batch, receipt, address)
 
     def _on_error(self, batch: Batch, error: PenstockError, *, is_final: bool = False) -> None:
         """A try has failed; ``is_final``: there can be no other."""
@@ -326,6 +348,8 @@ class TopicDelivery:
         for future in part.futures:
             _complete(future, error=error)
         self._report(part, "", error)
+        if self._shipping.trace is not None:
+            self._shipping.trace.on_failed(self.destination, part)
 
     def _report(self, part: Part, broker_name: str, error: PenstockError | None) -> None:
         """Tell ``on_delivery``, then count the part out."""

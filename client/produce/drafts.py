@@ -31,6 +31,7 @@ from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
 from ..cluster.choices import Choices, Selector
 from ..message import DeliverAt, Message, MessageQueue
+from ..telemetry import Telemetry
 from .config import ProducerConfig
 from .keys import checked_body, checked_sharding_key, key_column, property_bytes, property_column
 from .parts import Kind, Part, limited, new_part
@@ -200,11 +201,14 @@ def due_ms(deliver_at: DeliverAt) -> int:
 class PartMaker:
     """Makes parts as one producer's configuration wants them. Holds no state."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, telemetry: Telemetry | None = None) -> None:
         self._config = config
+        self._telemetry = telemetry
         compress_from = config.compress_bytes_min if config.compression else config.body_bytes_max + 1
         self.plain_below = min(compress_from, config.body_bytes_max + 1)
-        """Bodies of fewer bytes need neither compression nor refusal."""
+        """Bodies of fewer bytes need neither compression nor refusal, and no span."""
+        if telemetry is not None:
+            self.plain_below = 0
         self.batch_bytes_max = config.batch_bytes_max
 
     def single(
@@ -218,8 +222,21 @@ class PartMaker:
             part.hashes = np.array([string_hash(checked_sharding_key(sharding_key))], dtype=np.int32)
         return part
 
+    def produced(
+        self, topic: str, body: object, encoded: bytes | None, sharding_key: str | None, deadline: float
+    ) -> Part:
+        """One message that nobody waits for, with its encoded properties."""
+        if self._telemetry is not None:
+            encoded = self._telemetry.created(topic, encoded)
+        return self.single(Kind.PRODUCE, body, encoded, sharding_key, deadline)
+
     def one(self, kind: Kind, draft: Draft, deadline: float) -> Part:
         """One message, with a future and a UNIQ_KEY if somebody waits for it."""
+        if self._telemetry is not None:
+            return self._telemetry.sent([draft], lambda: self._one(kind, draft, deadline))
+        return self._one(kind, draft, deadline)
+
+    def _one(self, kind: Kind, draft: Draft, deadline: float) -> Part:
         unique_key = new_unique_key() if kind is Kind.SEND else None
         part = self.single(kind, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
         part.no_wait = draft.no_wait
@@ -234,6 +251,11 @@ class PartMaker:
         """Messages with a future and a UNIQ_KEY each. One alone is compressed; several are not, as in RocketMQ."""
         if len(drafts) == 1:
             return self.one(Kind.SEND, drafts[0], deadline)
+        if self._telemetry is not None:
+            return self._telemetry.sent(drafts, lambda: self._together(drafts, deadline))
+        return self._together(drafts, deadline)
+
+    def _together(self, drafts: Sequence[Draft], deadline: float) -> Part:
         ids = [new_unique_key() for _ in drafts]
         bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
         encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
@@ -251,7 +273,7 @@ class PartMaker:
         """The part, or pieces of it that each fit a batch. A part that is a little above the limits is one piece."""
         return limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2)
 
-    def columnar(self, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
+    def columnar(self, topic: str, bodies: Any, tags: Any, keys: Any, sharding_keys: Any) -> Iterator[Part]:
         """Parts of many messages, each within the limits of a batch; checks everything before the first one."""
         # Lists stay lists until a batch is encoded: joining half a MiB stays in the cache, 300 MB do not.
         taken = bytes_list(bodies) if isinstance(bodies, (list, tuple)) else column_of(bodies)
@@ -270,6 +292,8 @@ class PartMaker:
             has_key = sharding.lengths > 0
             keyed = None if has_key.all() else has_key
         properties = property_column(count, tags, keys, sharding)
+        if self._telemetry is not None:
+            properties = self._telemetry.created_many(topic, count, properties)
         # The cost of the pieces is counted when they are cut.
         whole = Part(
             Kind.PRODUCE, taken, properties, cost=UNCUT, deadline=0.0, lengths=lengths, hashes=hashes, keyed=keyed

@@ -18,7 +18,9 @@ from .parts import Batch, Part
 class Encoder:
     """Makes Append messages for one producer. Holds no state between calls, so threads may share it."""
 
-    def __init__(self, producer_id: int, epoch: int, born_host: Host) -> None:
+    def __init__(self, producer_id: int, epoch: int, born_host: Host, *, tells_sizes: bool = False) -> None:
+        """``tells_sizes``: note the records' sizes of every batch, not only of those somebody wants receipts of."""
+        self._tells_sizes = tells_sizes
         self.producer_id = producer_id
         self.epoch = epoch
         self._born_host = born_host
@@ -48,7 +50,7 @@ class Encoder:
             **destination.flags,
         )
         topic = destination.stored_topic
-        if count > 1 and any(part.futures for part in parts):
+        if count > 1 and (self._tells_sizes or any(part.futures for part in parts)):
             batch.record_sizes = record_sizes(
                 bodies, properties, topic=topic, sys_flag=sys_flag, born_host=self._born_host
             )

@@ -77,6 +77,7 @@ class Part:
     is_alone: bool = False  # never joined with others: one of its messages was refused
     error: PenstockError | None = None  # of the last try
     owner: Owner | None = None  # of halves: their transaction
+    held_s: float = 0.0  # monotonic, when its producer took it; of traced ones
 
     @property
     def count(self) -> int:
@@ -87,6 +88,12 @@ class Part:
     def is_bound(self) -> bool:
         """True if keys or the sender say which queues it goes to."""
         return self.hashes is not None or self.place is not None
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody will send it, and whoever follows its futures hears why."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)
 
     def bind(self, place: tuple[str, int] | None) -> None:
         """Let it go to that queue, if one was chosen, whatever keys its messages have."""

@@ -156,6 +156,7 @@ class Deliveries:
             batches=sum(each.batches for each in every),
             failed_tries=sum(each.failed_tries for each in every),
             append=latency_of(each.stopwatch for each in every),
+            traces_dropped=self._shipping.trace.tracer.dropped if self._shipping.trace is not None else 0,
         )
 
     @property

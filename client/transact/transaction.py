@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from penstock.formats.columns import Column, with_property
 from penstock.formats.record.properties import (
@@ -28,8 +28,13 @@ from ..produce.keys import property_bytes
 from ..produce.parts import RECORD_COST, Kind, Part, new_part
 from .ranges import Ranges
 
+if TYPE_CHECKING:
+    from ..trace.sending import SendTrace
+
 log = logging.getLogger(__name__)
 
+TRACED_MAX: Final = 1000
+"""Messages of one transaction whose end is traced."""
 ROOM: Final = 1024
 """What a half's properties leave free: for where it belongs, and what brokers add."""
 
@@ -66,7 +71,15 @@ class Transaction:
     Thread-safe. An end that did not get its answer may be called again, and decides nothing twice.
     """
 
-    def __init__(self, halves: Halves, maker: PartMaker, *, timeout_s: float, check_after_s: float | None) -> None:
+    def __init__(
+        self,
+        halves: Halves,
+        maker: PartMaker,
+        *,
+        timeout_s: float,
+        check_after_s: float | None,
+        trace: SendTrace | None = None,
+    ) -> None:
         self.id = new_unique_key()
         """What tells it from every other transaction: property ``__transactionId__`` of its messages."""
         self.state = TransactionState.UNKNOWN
@@ -80,6 +93,8 @@ class Transaction:
         self._halves = halves
         self._maker = maker
         self._timeout_s = timeout_s
+        self._trace = trace
+        self._sent: list[tuple[str, str]] = []  # topic and id of messages, for the trace of its end
         self._deciding = threading.Lock()  # held while an end is under way
         self._changed = threading.Condition()  # guards what follows
         self._pending = 0  # halves whose outcome is not known
@@ -119,7 +134,10 @@ class Transaction:
         part = self._maker.one(Kind.SEND, draft, deadline)
         part.properties = [self._with_own(encoded) for encoded in part.properties or ()]
         self._take(part)
-        return self._halves.send_half(topic, part, deadline)._replace(transaction_id=self.id)
+        receipt = self._halves.send_half(topic, part, deadline)
+        if self._trace is not None and len(self._sent) < TRACED_MAX:
+            self._sent.append((topic, receipt.message_id))
+        return receipt._replace(transaction_id=self.id)
 
     def produce(
         self,
@@ -141,7 +159,7 @@ class Transaction:
         else:
             encoded = self._with_own(property_bytes(tag, keys, properties, sharding_key))
         if type(body) is not bytes or not 0 < len(body) < self._maker.plain_below:
-            self._enqueue(topic, [self._maker.single(Kind.PRODUCE, body, encoded, sharding_key, 0.0)])
+            self._enqueue(topic, [self._maker.produced(topic, body, encoded, sharding_key, 0.0)])
             return
         cost = accumulator.cost + len(body) + len(encoded) + RECORD_COST
         accumulator.extend((body, encoded, sharding_key))
@@ -159,7 +177,7 @@ class Transaction:
     ) -> None:
         """Buffer many messages in one call, as :meth:`~penstock.client.Producer.produce_many` takes them."""
         self._require_open()
-        for part in self._maker.columnar(bodies, tags, keys, sharding_keys):
+        for part in self._maker.columnar(topic, bodies, tags, keys, sharding_keys):
             own = Column.repeated(self._own[len(TRANSACTION_ID) + 1 : -1], part.count)
             part.properties = with_property(part.property_column(), TRANSACTION_ID, own)
             part.cost += len(self._own) * part.count
@@ -313,6 +331,7 @@ class Transaction:
                     raise
                 told = f"not known to be decided: {state.value} it again, or leave it to check"
                 raise OutcomeUnknown(reworded(error, f"transaction {self.id} is {told}").message) from error
+            self._tell()
 
     def _settle(self, state: TransactionState, deadline: float) -> None:
         """Wait for the halves, then decide: from here on nothing else can be decided."""
@@ -334,4 +353,12 @@ class Transaction:
                 self._halves.decide(self._stored, self.state, max(deadline - time.monotonic(), 0.0))
             except PenstockError as failed:
                 log.warning("transaction not rolled back yet, the broker will ask id=%s error=%s", self.id, failed)
+            else:
+                self._tell()
             raise error
+
+    def _tell(self) -> None:
+        """Trace the end, once."""
+        sent, self._sent = self._sent, []
+        if self._trace is not None and sent:
+            self._trace.on_ended(sent, self.id, f"{self.state.name}_MESSAGE", from_check=False)

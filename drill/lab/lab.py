@@ -43,6 +43,15 @@ CATCH_UP_FACTORS: Mapping[Need, int] = {"slow catch-up": 2, "throttle": 8}
 THROTTLE_LEAST = 64 << 10
 WORKER = "penstock.drill.load.worker"
 COORDINATOR = "coordinator-0"
+PLACES = {
+    "produce": "producer",
+    "consume": "consumer",
+    "promise": "producer-promises",
+    "work": "consumer-orderly",
+}
+"""By role: what its processes are called, with a number behind."""
+ORDERLY = 2
+"""Orderly consumers: one that is killed, and one that goes on."""
 OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
 
@@ -83,6 +92,8 @@ class Lab:
         self.owns_cluster = existing is None
         self.topic = "drill" if self.owns_cluster else f"drill-{folder.name.replace('.', '-')}"
         self.group = f"{self.topic}-consumers"
+        self.orderly_group = f"{self.topic}-orderly"
+        self.promises = f"{self.topic}-promises"  # topic of what is not shown when it is sent
         self.log_starts: dict[str, int] = {}
         self.network: Network | None = None
         self.windows: list[Window] = []
@@ -124,6 +135,7 @@ class Lab:
         )
         with Admin(self.nameservers) as admin:
             again(admin.create_topic, self.topic, queues=shape.queues)
+            again(admin.create_topic, self.promises, queues=shape.queues)
         self.watcher = RoleWatcher(self.cluster, self.folder)
         self.watcher.start()
 
@@ -163,7 +175,8 @@ class Lab:
 
     def _client_names(self) -> list[str]:
         producers = [f"producer-{number}" for number in range(self.shape.producers)]
-        return [*producers, *(f"consumer-{number}" for number in range(self.shape.consumers))]
+        consumers = [f"consumer-{number}" for number in range(self.shape.consumers)]
+        return [*producers, *consumers, f"{PLACES['promise']}-0", *(f"{PLACES['work']}-{n}" for n in range(ORDERLY))]
 
     # Names.
 
@@ -274,7 +287,7 @@ class Lab:
 
     def start_worker(self, role: str, number: int, *, again: bool = False) -> Worker:
         """Start a producer or consumer process; ``again``: in the place of another one, with a name of its own."""
-        place = f"{'producer' if role == 'produce' else 'consumer'}-{number}"
+        place = f"{PLACES[role]}-{number}"
         name = f"{place}-{self._next_client}" if again else place
         shape = self.shape
         job: dict[str, Any] = {
@@ -285,6 +298,8 @@ class Lab:
             "namesrv": self.nameservers,
             "topic": self.topic,
             "group": self.group,
+            "orderly_group": self.orderly_group,
+            "promises": self.promises,
             "shards": self.shards,
             "history": str(self.folder),
             "run": self.run,

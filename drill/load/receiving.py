@@ -49,7 +49,7 @@ def rows_of(batch: MessageBatch, op: Op, run: int, shards: Mapping[str, int], st
         made["key"] = [_key_of(message) if ours else NO_KEY for message, ours in zip(batch, mine, strict=True)]
     made["shard"], made["queue"] = shards.get(batch.broker_name, -1), batch.queue_id
     made["offset"] = batch.queue_offsets
-    made["position"] = batch.rows["physical_offset"]
+    made["position"] = batch.rows["store_timestamp" if op is Op.SHOWN else "physical_offset"]
     return made
 
 

@@ -30,7 +30,7 @@ BUFFERED = ("produce", 1, True, 20)
 
 def main() -> int:
     """Do the job that the first input line describes."""
-    return follow({"produce": _produce, "consume": _consume})
+    return follow({"produce": _produce, "consume": _consume, "promise": _promise, "work": _work})
 
 
 @contextmanager
@@ -99,6 +99,31 @@ def _consume(job: dict[str, Any], orders: Orders) -> None:
         with progress(lambda: {"received": member.received}):
             member.run()
     say(result={"received": member.received})
+
+
+def _promise(job: dict[str, Any], orders: Orders) -> None:
+    from .promising import Promising
+
+    with (
+        _recorder(job, job["name"], job["client"]) as recorder,
+        closing(Promising(job["namesrv"], job["promises"], job["run"], recorder, orders.stop)) as made,
+    ):
+        say(ready=True)
+        orders.go.wait()
+        made.run()
+    say(result={})
+
+
+def _work(job: dict[str, Any], orders: Orders) -> None:
+    from .working import Working
+
+    with _recorder(job, job["name"], job["client"]) as recorder:
+        made = Working(job["namesrv"], job["orderly_group"], job["topic"], job["run"], job["shards"], recorder)
+        with closing(made):
+            made.start()
+            say(ready=True)
+            orders.stop.wait()
+    say(result={})
 
 
 if __name__ == "__main__":

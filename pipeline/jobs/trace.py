@@ -1,15 +1,6 @@
-"""Sessions of messages from RocketMQ's trace topic: send, store, first delivery, tries, and how long each took.
+"""Sessions of messages from a trace topic: send, store, first delivery, tries, and how long each took.
 
-A trace message holds contexts that end with 0x02, fields separated by 0x01:
-
-| Context | Fields |
-|---|---|
-| Pub | time, region, group, topic, message id, tags, keys, store host, bytes, cost, kind, offset id, success, client |
-| SubBefore | time, region, group, request id, message id, retries, keys |
-| SubAfter | request id, message id, cost, success, keys, code |
-
-Times and costs in ms. Older clients leave the offset id and the client of Pub out. Read from a cluster, or from stores.
-Source: RocketMQ TraceDataEncoder.
+Read from a cluster, or from stores; of Penstock's clients or of RocketMQ's, see :mod:`penstock.formats.trace`.
 """
 
 from __future__ import annotations
@@ -17,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penstock.formats.trace import CONTEXT_END, FIELD_SEPARATOR, TRACE_TOPIC, Pub, SubAfter, SubBefore, place
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
@@ -36,7 +28,7 @@ class Config:
     namesrv: str | None = setting("nameservers of the cluster to read from", None)
     store: tuple[str, ...] = setting("read store directories instead, separated by commas", ())
     broker_name: tuple[str, ...] = setting("their brokers' names, in the same order", ())
-    trace_topic: str = setting("the topic of the traces", "RMQ_SYS_TRACE_TOPIC")
+    trace_topic: str = setting("the topic of the traces", TRACE_TOPIC)
     topic: str | None = setting("only messages of this topic", None)
     message_id: str | None = setting("only the message with this id", None)
     shown: int = setting("show so many sessions, the slowest first", 50)
@@ -81,8 +73,8 @@ def _contexts(frame: Any) -> Any:
     """A row per context: its kind, and its fields as an array."""
     from pyspark.sql import functions as f
 
-    parts = frame.select(f.explode(f.split(f.col("body").cast("string"), "\x02")).alias("context"))
-    fields = parts.select(f.split("context", "\x01").alias("fields")).where(f.size("fields") > 4)
+    parts = frame.select(f.explode(f.split(f.col("body").cast("string"), CONTEXT_END)).alias("context"))
+    fields = parts.select(f.split("context", FIELD_SEPARATOR).alias("fields")).where(f.size("fields") > 4)
     return fields.withColumn("kind", f.get("fields", f.lit(0)))
 
 
@@ -90,34 +82,43 @@ def _sessions(contexts: Any) -> Any:
     """A row per message and consumer group; the group is null where nobody received it."""
     from pyspark.sql import functions as f
 
-    def field(number: int) -> Any:
-        return f.get("fields", f.lit(number))
+    def field(kind: Any, name: str) -> Any:
+        return f.get("fields", f.lit(place(kind, name)))
 
-    def number(at: int) -> Any:
-        return f.expr(f"try_cast(fields[{at}] as bigint)")
+    def number(kind: Any, name: str) -> Any:
+        return f.expr(f"try_cast(fields[{place(kind, name)}] as bigint)")
 
-    sent = contexts.where("kind = 'Pub' and size(fields) > 10").select(
-        number(1).alias("began"),
-        field(3).alias("producer"),
-        field(4).alias("topic"),
-        field(5).alias("messageId"),
-        field(8).alias("storeHost"),
-        number(10).alias("sendMs"),
-        (f.coalesce(field(13), field(12), f.lit("true")) == "true").alias("sent"),
+    def of_kind(kind: Any, last: str) -> Any:
+        """Those of a kind that have all fields up to that one."""
+        return contexts.where(f"kind = '{kind.__name__}' and size(fields) > {place(kind, last)}")
+
+    # Where the offset id is left out, the success stands in its place.
+    success = f.coalesce(field(Pub, "success"), field(Pub, "offset_message_id"), f.lit("true"))
+    sent = of_kind(Pub, "cost_ms").select(
+        number(Pub, "timestamp_ms").alias("began"),
+        field(Pub, "group").alias("producer"),
+        field(Pub, "topic").alias("topic"),
+        field(Pub, "message_id").alias("messageId"),
+        field(Pub, "store_host").alias("storeHost"),
+        number(Pub, "cost_ms").alias("sendMs"),
+        (success == "true").alias("sent"),
     )
     sent = sent.groupBy("messageId").agg(
         f.min("began").alias("began"),
         *(f.first(name).alias(name) for name in ("producer", "topic", "storeHost", "sendMs")),
         f.max("sent").alias("sent"),
     )
-    before = contexts.where("kind = 'SubBefore' and size(fields) > 6").select(
-        number(1).alias("at"), field(3).alias("group"), field(4).alias("request"), field(5).alias("messageId")
+    before = of_kind(SubBefore, "retry_times").select(
+        number(SubBefore, "timestamp_ms").alias("at"),
+        field(SubBefore, "group").alias("group"),
+        field(SubBefore, "request_id").alias("request"),
+        field(SubBefore, "message_id").alias("messageId"),
     )
-    after = contexts.where("kind = 'SubAfter' and size(fields) > 4").select(
-        field(1).alias("request"),
-        field(2).alias("messageId"),
-        number(3).alias("consumeMs"),
-        (field(4) == "true").alias("consumed"),
+    after = of_kind(SubAfter, "success").select(
+        field(SubAfter, "request_id").alias("request"),
+        field(SubAfter, "message_id").alias("messageId"),
+        number(SubAfter, "cost_ms").alias("consumeMs"),
+        (field(SubAfter, "success") == "true").alias("consumed"),
     )
     received = (
         before.join(after, ["request", "messageId"], "left")

@@ -66,14 +66,6 @@ class AppendReceipt(_message.Message):
     record_sizes: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: bool = ..., epoch: _Optional[int] = ..., record_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class AppendAnswer(_message.Message):
-    __slots__ = ("receipt", "error")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    receipt: AppendReceipt
-    error: bytes
-    def __init__(self, receipt: _Optional[_Union[AppendReceipt, _Mapping]] = ..., error: _Optional[bytes] = ...) -> None: ...
-
 class Filter(_message.Message):
     __slots__ = ("kind", "expression")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -308,9 +300,9 @@ class QueueOffset(_message.Message):
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class ConsumerRequest(_message.Message):
-    __slots__ = ("join", "claim", "release", "heartbeat")
+    __slots__ = ("join", "claim", "release", "heartbeat", "reclaim")
     class Join(_message.Message):
-        __slots__ = ("group", "client_id", "subscriptions", "concurrent", "broadcasting")
+        __slots__ = ("group", "client_id", "subscriptions", "concurrent", "broadcasting", "lock_ms")
         class SubscriptionsEntry(_message.Message):
             __slots__ = ("key", "value")
             KEY_FIELD_NUMBER: _ClassVar[int]
@@ -323,21 +315,32 @@ class ConsumerRequest(_message.Message):
         SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
         CONCURRENT_FIELD_NUMBER: _ClassVar[int]
         BROADCASTING_FIELD_NUMBER: _ClassVar[int]
+        LOCK_MS_FIELD_NUMBER: _ClassVar[int]
         group: str
         client_id: str
         subscriptions: _containers.MessageMap[str, Filter]
         concurrent: bool
         broadcasting: bool
-        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Mapping[str, Filter]] = ..., concurrent: bool = ..., broadcasting: bool = ...) -> None: ...
+        lock_ms: int
+        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Mapping[str, Filter]] = ..., concurrent: bool = ..., broadcasting: bool = ..., lock_ms: _Optional[int] = ...) -> None: ...
+    class Reclaim(_message.Message):
+        __slots__ = ("queues", "left_ms")
+        QUEUES_FIELD_NUMBER: _ClassVar[int]
+        LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+        queues: _common_pb2.TopicQueues
+        left_ms: int
+        def __init__(self, queues: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., left_ms: _Optional[int] = ...) -> None: ...
     JOIN_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    RECLAIM_FIELD_NUMBER: _ClassVar[int]
     join: ConsumerRequest.Join
     claim: _common_pb2.TopicQueues
     release: _common_pb2.TopicQueues
     heartbeat: _common_pb2.Empty
-    def __init__(self, join: _Optional[_Union[ConsumerRequest.Join, _Mapping]] = ..., claim: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
+    reclaim: ConsumerRequest.Reclaim
+    def __init__(self, join: _Optional[_Union[ConsumerRequest.Join, _Mapping]] = ..., claim: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., release: _Optional[_Union[_common_pb2.TopicQueues, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., reclaim: _Optional[_Union[ConsumerRequest.Reclaim, _Mapping]] = ...) -> None: ...
 
 class ConsumerEvent(_message.Message):
     __slots__ = ("joined", "members", "granted", "reset", "heartbeat", "mismatch")

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.broker.config import load_broker_config
 from penstock.broker.store.filter.condition_kernels import DAMAGED, NO, YES
 from penstock.broker.store.filter.conditions import Condition
-from penstock.formats import checkpoint, epochs
+from penstock.formats import checkpoint, epochs, trace
 from penstock.formats.record.compression import decompress
 from penstock.formats.record.kernels import ROW, PlaceStatus, place_batch, scan
 from penstock.formats.record.layout import Host, Record, decode_record, encode_record
@@ -104,6 +104,13 @@ def _properties(data: bytes) -> None:
         assert find_producer_mark(mark_property(*mark)) == mark
     with contextlib.suppress(InvalidArgument):
         parse_producer_mark(data)
+
+
+def _trace(data: bytes) -> None:
+    """What is read of a trace message is written as what is read the same."""
+    found = trace.decode(data)
+    assert trace.decode("".join(each.encode() for each in found).encode()) == found
+    assert sum(count for _, _, count in trace.packed(found)) == len(found)
 
 
 def _frame(data: bytes) -> None:
@@ -207,10 +214,19 @@ SETTINGS = (
 )
 SIGNATURE = "MQv2-HMAC-SHA1 Credential=a/b, SignedHeaders=x-mq-date-time, Signature=" + "0" * 40
 
+TRACES = (
+    trace.Pub(1, "r", "g", "t", "ID", "a", "k l", "10.0.0.1:1", 2, 3, 0, "OFF", True),
+    trace.SubBefore(1, "r", "g", "R", "ID", 0, "k"),
+    trace.SubAfter("R", "ID", 2, False, "k", 4, 1, "g"),
+    trace.EndTransaction(1, "r", "g", "t", "ID", "", "", "", 2, "T", "COMMIT_MESSAGE", False),
+    trace.Recall(1, "r", "g", "t", "ID", True),
+)
+
 TARGETS = {
     "record": Target(_record, _records_of_golden()),
     "batch": Target(_batch, _batches()),
     "properties": Target(_properties, [b"TAGS\x01a\x02KEYS\x01b c\x02", mark_property(1, 2, 3, 4, 5, 6)]),
+    "trace": Target(_trace, [each.encode().encode() for each in TRACES]),
     "frame": Target(_frame, [frames.pack(each(), b"body") for each in HEADERS]),
     "configuration": Target(_configuration, SETTINGS),
     "condition": Target(_condition, [each.encode() for each in CONDITIONS], 512),

@@ -19,6 +19,8 @@ PATCHES = sorted(HERE.glob("*/*.patch"), key=lambda path: path.name)
 MODEL = "tests/model/test_crash_model.py"
 LANES = "tests/unit/broker/produce/test_producer_limits.py::"
 OFFSETS = "tests/unit/broker/consume/test_offsets.py::"
+LOCKS = "tests/unit/broker/consume/test_locks.py::"
+ORDERLY = "tests/unit/client/consume/test_orderly_locks.py::"
 RETRY = "tests/unit/broker/features/test_retry.py::"
 
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
@@ -73,6 +75,25 @@ FOUND_BY = {
     "23": (MODEL, "tests/unit/store/recovery/test_forged_records.py"),
     "24": (
         "tests/crash/test_transactions_killed.py::test_a_kill_at_each_step_shows_no_half_forgets_none_and_commits_none_twice",
+    ),
+    "25": (
+        "tests/unit/broker/features/test_transactions.py::test_a_half_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back",
+    ),
+    "26": (
+        "tests/unit/broker/features/test_timers.py::test_a_run_that_was_cut_short_between_two_topics_comes_once_to_each",
+    ),
+    "27": (
+        LOCKS + "test_a_queue_whose_holders_session_ended_is_another_members_when_its_work_has_had_its_time",
+        ORDERLY + "test_a_member_that_was_cut_off_in_its_work_keeps_the_queue_from_others_for_its_time",
+    ),
+    "28": (
+        RETRY + "test_a_repeated_call_stores_nothing_and_answers_the_same_also_at_the_next_master",
+        RETRY + "test_a_call_that_was_cut_short_anywhere_is_finished_once",
+    ),
+    "29": (RETRY + "test_the_answer_waits_until_the_copies_are_safe",),
+    "30": (
+        LOCKS + "test_a_new_master_grants_what_nobody_speaks_for_when_older_locks_have_ended",
+        ORDERLY + "test_a_masters_death_leaves_a_queue_to_who_works_on_it",
     ),
 }
 HISTORIES = "2000"

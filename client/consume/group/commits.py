@@ -16,7 +16,7 @@ from ...cluster import queues_in, rpc_error
 from ...message import MessageQueue
 from ..control import ControlLoop
 from ..core import ConsumerCore
-from ..local_queue import LocalQueue
+from ..local_queue import Lease, LocalQueue
 from ..offsets import commit_request
 from ..owner import COMMIT_TIMEOUT_S, uncommitted
 from .consumer_session import ConsumerSession
@@ -34,6 +34,7 @@ class Shard:
     session: ConsumerSession
     session_id: int = 0  # 0: not joined
     address: str = ""  # where that session is
+    lease: Lease | None = None  # how long its grants surely stand
     members: list[str] | None = None
     settle_until_s: float = 0.0
     commits: int = 0  # under way

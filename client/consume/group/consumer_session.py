@@ -7,9 +7,11 @@ Grants are only as good as the stream they came by; a broken stream has lost the
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -22,6 +24,7 @@ from penstock.proto.wire.common_pb2 import Empty
 
 from ...cluster import Connections, back_off_s, topic_queues
 from ...message import MessageQueue
+from ..local_queue import Lease
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +37,8 @@ LOG_EVERY = 20
 class SessionListener:
     """Hears what brokers say; calls are made by ``post`` of the session. What it leaves as here concerns it not."""
 
-    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
-        """The broker at ``address`` has let the member in."""
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str, lease: Lease) -> None:
+        """The broker at ``address`` has let the member in; its locks are good for as long as ``lease`` says."""
 
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
         """These share the group's queues now."""
@@ -120,8 +123,11 @@ class ConsumerSession:
         post: Callable[[Callable[[], None]], None],
         is_concurrent: bool = False,
         is_broadcasting: bool = False,
+        lock_ms: int = 0,
     ) -> None:
         """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
+
+        ``lock_ms``: how long queues stay this member's when the session has ended without a release; 0: not at all.
 
         ``post`` is given each call of ``listener``, in the session's own thread: to be made in another one.
         """
@@ -131,6 +137,7 @@ class ConsumerSession:
         self._client_id = client_id
         self._subscriptions = dict(subscriptions)
         self._is_concurrent, self._is_broadcasting = is_concurrent, is_broadcasting
+        self._lock_ms = lock_ms
         self._host = host
         self._listener = listener
         self._post = post
@@ -155,6 +162,12 @@ class ConsumerSession:
         with self._lock:
             if self._stream is not None:
                 self._stream.claim(self._stream.claims.claim(queues))
+
+    def reclaim(self, queues: Iterable[MessageQueue], until_s: float) -> None:
+        """Claim queues that an earlier session held, by locks that last until then."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.reclaim(queues, until_s)
 
     def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give the queues back, or stop waiting for them."""
@@ -252,7 +265,8 @@ class ConsumerSession:
             log.info(
                 "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
             )
-            self._post(partial(self._listener.on_joined, self, event.joined.session_id, stream.address))
+            stream.lease.until_s = stream.began_s + SILENCE_S
+            self._post(partial(self._listener.on_joined, self, event.joined.session_id, stream.address, stream.lease))
             return True
         if kind == "members":
             self._post(partial(self._listener.on_members, self, list(event.members.client_ids)))
@@ -284,6 +298,7 @@ class ConsumerSession:
             subscriptions=self._subscriptions,
             concurrent=self._is_concurrent,
             broadcasting=self._is_broadcasting,
+            lock_ms=self._lock_ms,
         )
         return ConsumerRequest(join=join)
 
@@ -294,12 +309,14 @@ class _Stream:
     def __init__(self, address: str, stub: Any) -> None:
         self.address = address
         self.claims = Claims()  # guarded by the session's lock
-        self.heard_s = time.monotonic()  # written by the session's thread, read by gRPC's
+        self.began_s = self.heard_s = time.monotonic()  # heard: written by the session's thread, read by gRPC's
+        self.lease = Lease(-math.inf)  # to the end of the broker's patience, from what it has surely heard
         self.call: Any = None  # from open on
         self._stub = stub
         self._outgoing: queue.SimpleQueue[ConsumerRequest | None] = queue.SimpleQueue()
         self._order = threading.Lock()  # numbers heartbeats in the order in which they are sent
         self._heartbeats_sent = 0  # guarded by _order
+        self._sent_s: deque[float] = deque()  # of heartbeats that are not answered
         self._heartbeats_answered = 0  # the session's thread's; never more than were sent
         self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S  # gRPC's thread's
         self._is_cancelled = False
@@ -316,17 +333,25 @@ class _Stream:
         for claim in topic_queues(queues):
             self.send(ConsumerRequest(claim=claim))
 
+    def reclaim(self, queues: Iterable[MessageQueue], until_s: float) -> None:
+        # Less what the request may take: the broker ends a session that it does not hear.
+        left_ms = max(int((until_s - SILENCE_S - time.monotonic()) * 1000), 0)
+        for claim in topic_queues(self.claims.claim(queues)):
+            self.send(ConsumerRequest(reclaim=ConsumerRequest.Reclaim(queues=claim, left_ms=left_ms)))
+
     def release(self, queues: Iterable[MessageQueue]) -> None:
         with self._order:
             given_back = self.claims.release(queues, self._heartbeats_sent + 1)
             for release in topic_queues(given_back):
                 self.send(ConsumerRequest(release=release))
             if given_back:
-                self._heartbeats_sent += 1
+                self._count_heartbeat()
                 self.send(ConsumerRequest(heartbeat=Empty()))
 
     def on_heartbeat(self) -> None:
         self._heartbeats_answered += 1
+        if self._sent_s:
+            self.lease.until_s = self._sent_s.popleft() + SILENCE_S
         self.claim(self.claims.on_heartbeat(self._heartbeats_answered))
 
     def finish(self) -> None:
@@ -358,6 +383,10 @@ class _Stream:
             with self._order:
                 # What was queued since goes first: a heartbeat must not overtake the release it confirms.
                 if self._outgoing.empty() and time.monotonic() >= self._heartbeat_at_s:
-                    self._heartbeats_sent += 1
+                    self._count_heartbeat()
                     self._heartbeat_at_s = time.monotonic() + HEARTBEAT_INTERVAL_S
                     return ConsumerRequest(heartbeat=Empty())
+
+    def _count_heartbeat(self) -> None:
+        self._heartbeats_sent += 1
+        self._sent_s.append(time.monotonic())

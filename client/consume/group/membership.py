@@ -10,6 +10,8 @@ watch, so a change of members is acted on when it is heard of. The rules:
   order;
 * when a session breaks, its queues stand still with all they hold. If the next grant shows that nobody has got
   further meanwhile, they go on from where they were, not from the last commit;
+* an orderly member locks its queues: they stay its own for ``revoke_timeout_ms`` after a session that broke, so that
+  the work that had begun has time to end; the next session tells which those are;
 * the user hears of a queue before its first message, and again when its work has ended, before it is released;
 * after a session has moved (a master died or came back), the other members are still on their way. For a moment the
   member list is too short, and acting on it would move every queue twice; so the former share stays.
@@ -30,7 +32,7 @@ from penstock.proto.errors import CommitRefused, PenstockError
 from ...cluster import Subscription
 from ...message import MessageQueue
 from ..core import ConsumerCore
-from ..local_queue import LocalQueue, Standing
+from ..local_queue import Lease, LocalQueue, Standing
 from ..offsets import NEVER_COMMITTED
 from ..owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
 from .commits import Commits, Shard
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 
 RETRY_GRANT_S = 0.5
 FINISHED_KEPT_S = 60.0
+LOCK_MS_MAX = 24 * 3600 * 1000  # brokers lock no longer
 
 
 class Membership(QueueOwner, SessionListener):
@@ -67,6 +70,7 @@ class Membership(QueueOwner, SessionListener):
         self._notices = Notices(core.group, callbacks, self._control.post)
         self._has_callbacks = bool(callbacks)
         self._leaving: dict[LocalQueue, bool] = {}  # revoked ones whose work has ended: True when the user knows
+        self._lock_ms = min(core.config.revoke_timeout_ms, LOCK_MS_MAX) if core.is_orderly else 0
         self._leave_by_s = math.inf  # less once the consumer is about to close
         self._has_left = threading.Event()  # about to close, and without queues
 
@@ -115,7 +119,12 @@ class Membership(QueueOwner, SessionListener):
                     self._commits.report(self._commits.commit(shard, offsets, timeout_s))
                 except PenstockError as error:
                     log.warning("last commit failed broker=%s error=%s", broker_name, error.message)
-        for shard in list(self._shards.values()):
+        for broker_name, shard in list(self._shards.items()):
+            if self._lock_ms:  # what is in work stays locked
+                with self._buffers.lock:
+                    mine = self._buffers.of_broker().get(broker_name, [])
+                    idle = [local.queue for local in mine if not local.is_busy()]
+                shard.session.release(idle)
             shard.session.begin_close()
         for shard in self._shards.values():
             shard.session.close(max(deadline_s - time.monotonic(), 0.1))
@@ -265,8 +274,10 @@ class Membership(QueueOwner, SessionListener):
             for local in locals_:
                 self._buffers.remove(local.queue)
                 self._leaving.pop(local, None)
+        # Who closes has waited long enough for work, and says nothing of what is locked and still in work.
+        stays = busy if self._lock_ms and self._leave_by_s < math.inf else []
         if shard is not None:
-            shard.session.release([local.queue for local in locals_])
+            shard.session.release([local.queue for local in locals_ if local.queue not in stays])
 
     def _finished_here(self, queue: MessageQueue) -> int:
         """The offset up to which this member finished the queue before its broker went away lately, else -1.
@@ -291,6 +302,7 @@ class Membership(QueueOwner, SessionListener):
             subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
             host=host,
             is_concurrent=self._core.is_concurrent,
+            lock_ms=self._lock_ms,
             listener=self,
             post=self._control.post,
         )
@@ -315,20 +327,21 @@ class Membership(QueueOwner, SessionListener):
         shard = self._shards.get(session.broker_name)
         return shard if shard is not None and shard.session is session else None
 
-    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str, lease: Lease | None = None) -> None:
         shard = self._shard_of(session)
         if shard is None:
             return
-        shard.session_id, shard.address = session_id, address
+        shard.session_id, shard.address, shard.lease = session_id, address, lease
         if self._had_coordinator:
             shard.settle_until_s = time.monotonic() + self._core.config.settle_ms / 1000
         with self._buffers.lock:
-            mine = [
-                each
-                for each, local in self._buffers.queues.items()
-                if each.broker_name == session.broker_name and local.standing in (Standing.WAITING, Standing.SUSPENDED)
-            ]
-        shard.session.claim(mine)
+            mine = self._buffers.of_broker().get(session.broker_name, [])
+            # Also those that are revoked by now: their work ends first, then they are released.
+            held = {local.queue: until_s for local in mine if (until_s := self._locked_until_s(local))}
+            wanted = [local.queue for local in mine if local.standing in (Standing.WAITING, Standing.SUSPENDED)]
+        if held:
+            shard.session.reclaim(held, min(held.values()))
+        shard.session.claim(each for each in wanted if each not in held)
 
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:
         shard = self._shard_of(session)
@@ -375,7 +388,7 @@ class Membership(QueueOwner, SessionListener):
         known = max(self._finished_here(queue), committed)
         if local.standing is Standing.SUSPENDED and committed <= local.unfinished():
             # What is below is finished here and what is above is held here: nothing is lost by going on.
-            self._go_on(local, committed)
+            self._go_on_in(shard, local, committed)
             return
         start = self._find_start(queue, shard.address, lambda: (known, min_offset, max_offset))
         if start is None:
@@ -393,6 +406,15 @@ class Membership(QueueOwner, SessionListener):
             self._notices.revoked(queue, lambda: None)
         self._begin(local, committed, shard)
 
+    def _locked_until_s(self, local: LocalQueue) -> float:
+        """How long nobody else can have the queue, by what its last grant says; 0 if that is over."""
+        until_s = local.lease.until_s + self._lock_ms / 1000 if self._lock_ms and local.lease is not None else 0.0
+        return until_s if until_s > time.monotonic() else 0.0
+
+    def _go_on_in(self, shard: Shard, local: LocalQueue, committed: int) -> None:
+        local.lease = shard.lease
+        self._go_on(local, committed)
+
     def _begin(self, local: LocalQueue, committed: int, shard: Shard) -> None:
         """Let a granted queue begin when its user knows of it, unless the grant is over by then."""
         joined_as = shard.session_id
@@ -400,7 +422,7 @@ class Membership(QueueOwner, SessionListener):
         def begin() -> None:
             is_here = self._buffers.queues.get(local.queue) is local and local.standing is Standing.WAITING
             if is_here and shard.session_id == joined_as:
-                self._go_on(local, committed)
+                self._go_on_in(shard, local, committed)
 
         self._notices.assigned(local.queue, begin)
 

@@ -282,7 +282,8 @@ def test_a_damage_is_found_and_named(invariant: str, damage: Callable[[Damaged],
 
 
 def test_every_invariant_has_a_damage() -> None:
-    assert {each[0] for each in DAMAGES} == set(TITLES)
+    in_a_file_of_their_own = {"I16", "I17", "I18"}  # test_judge_promises.py
+    assert {each[0] for each in DAMAGES} == set(TITLES) - in_a_file_of_their_own
 
 
 def test_what_an_unknown_send_left_behind_is_no_phantom_and_need_not_be_there() -> None:

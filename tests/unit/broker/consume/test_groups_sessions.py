@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.consume import consumer_sessions
+from penstock.broker.consume import session as one_session
 from penstock.broker.consume.consumer_sessions import COMPARE_AFTER_S, ConsumerSessions
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -37,7 +38,9 @@ class Broker:
             join_group=self.join_group,
             clock=self.clock,
             catch_up=lambda: self.catch_up(),
+            is_acting=lambda: self.is_acting,
         )
+        self.is_acting = True
         self.queue_end = 50
         self.catch_up: Callable[[], None] = lambda: None
         self.forbidden: set[str] = set()
@@ -55,9 +58,9 @@ class Broker:
         self.members.append(member)
         return member
 
-    async def join(self, client_id: str, group: str = "g", **subscriptions: Filter) -> Member:
+    async def join(self, client_id: str, group: str = "g", lock_ms: int = 0, **subscriptions: Filter) -> Member:
         member = self.connect()
-        member.send_join(client_id, group, **subscriptions)
+        member.send_join(client_id, group, lock_ms, **subscriptions)
         joined = (await member.next()).joined
         member.session_id = joined.session_id
         assert member.session_id
@@ -89,12 +92,17 @@ class Member:
         except PenstockError as error:
             self.error = error
 
-    def send_join(self, client_id: str, group: str = "g", **subscriptions: Filter) -> None:
-        join = ConsumerRequest.Join(group=group, client_id=client_id, subscriptions=subscriptions)
+    def send_join(self, client_id: str, group: str = "g", lock_ms: int = 0, **subscriptions: Filter) -> None:
+        join = ConsumerRequest.Join(group=group, client_id=client_id, subscriptions=subscriptions, lock_ms=lock_ms)
         self.requests.put_nowait(ConsumerRequest(join=join))
 
     def claim(self, *queue_ids: int) -> None:
         self.requests.put_nowait(ConsumerRequest(claim=TopicQueues(topic="T", queue_ids=queue_ids)))
+
+    def reclaim(self, left_ms: int, *queue_ids: int) -> None:
+        queues = TopicQueues(topic="T", queue_ids=queue_ids)
+        reclaim = ConsumerRequest.Reclaim(queues=queues, left_ms=left_ms)
+        self.requests.put_nowait(ConsumerRequest(reclaim=reclaim))
 
     def release(self, *queue_ids: int) -> None:
         self.requests.put_nowait(ConsumerRequest(release=TopicQueues(topic="T", queue_ids=queue_ids)))
@@ -380,7 +388,7 @@ def test_requests_that_make_no_sense_end_the_session_by_name(
 
 
 def test_a_member_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_sessions, "OUTGOING_MAX", 20)
+    monkeypatch.setattr(one_session, "OUTGOING_MAX", 20)
 
     @with_broker
     async def body(broker: Broker) -> None:
@@ -403,3 +411,68 @@ async def test_close_ends_sessions_and_refuses_new_ones(broker: Broker) -> None:
     assert isinstance(await member.ended(), BrokerUnavailable)
     late = broker.connect()
     assert isinstance(await late.ended(), BrokerUnavailable)
+
+
+@with_broker
+async def test_a_stream_that_breaks_keeps_a_locked_queue_for_its_member(broker: Broker) -> None:
+    first, second = await broker.join("a", lock_ms=10_000), await broker.join("b", lock_ms=10_000)
+    first.claim(0)
+    await first.next_grants(1)
+    second.claim(0)
+    second.beat()
+    first.leave()
+    assert await first.ended() is None
+    assert await second.next_members() == ["a", "b"]
+    assert await second.next_members() == ["b"]
+    assert not broker.sessions.owns(second.session_id, "g", "T", 0)
+    for _ in range(4):  # heard meanwhile, each time before its silence would end it
+        broker.clock.advance(2.9)
+        second.beat()
+        await eventually(lambda: not second.requests.qsize())
+        assert not broker.sessions.owns(second.session_id, "g", "T", 0)
+    broker.clock.advance(1.5)
+    assert await second.next_grants(1) == [0]
+
+
+@with_broker
+async def test_a_master_that_may_not_be_the_only_one_answers_no_heartbeat_of_who_holds_locks(broker: Broker) -> None:
+    holder, other = await broker.join("a", lock_ms=1000), await broker.join("b")
+    holder.claim(0)
+    await holder.next_grants(1)
+    broker.is_acting = False
+    other.beat()
+    holder.beat()
+    assert isinstance(await holder.ended(), BrokerUnavailable)
+    while not (await other.next()).HasField("heartbeat"):
+        pass
+
+
+@with_broker
+async def test_members_tell_a_new_master_what_they_held(broker: Broker) -> None:
+    holder = await broker.join("a", lock_ms=1000)
+    holder.claim(0)
+    await holder.next_grants(1)
+    broker.sessions.on_role(None)
+    assert isinstance(await holder.ended(), BrokerUnavailable)
+    broker.sessions.on_role(["g"])
+    other, again = await broker.join("b", lock_ms=1000), await broker.join("a", lock_ms=1000)
+    other.claim(0, 1)
+    await eventually(lambda: not other.requests.qsize())
+    again.reclaim(500, 0)
+    assert await again.next_grants(1) == [0]
+    broker.clock.advance(2.0)
+    other.beat()
+    again.beat()
+    await eventually(lambda: not other.requests.qsize() and not again.requests.qsize())
+    assert not broker.sessions.owns(other.session_id, "g", "T", 1)
+    broker.clock.advance(2.1)
+    assert await other.next_grants(1) == [1]
+
+
+@with_broker
+async def test_a_lock_that_is_no_time_is_refused(broker: Broker) -> None:
+    member = broker.connect()
+    member.send_join("a", lock_ms=-1)
+    error = await member.ended()
+    assert isinstance(error, InvalidArgument)
+    assert "lock_ms -1: 0..86400000 are allowed" in error.message

@@ -114,6 +114,34 @@ def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node, faili
     run()
 
 
+@pytest.mark.parametrize("full", ["orders", "other"])
+def test_a_run_that_was_cut_short_between_two_topics_comes_once_to_each(node: Node, full: str) -> None:
+    @in_loop
+    async def run() -> None:
+        node.put_topic(Topic("other", 1, 1))
+        node.later([b"a", b"b"], [1, 2])
+        node.later([b"c"], [1], topic="other")
+        append = node.store.append
+
+        def failing(topic: str, records: Any, **settings: Any) -> Any:
+            if topic == full:
+                raise DiskFull("no space")
+            return append(topic, records, **settings)
+
+        node.store.append = failing  # type: ignore[method-assign]
+        with pytest.raises(DiskFull):
+            await node.turn(5)
+        again = node.reopened(unclean=True)
+        try:
+            await again.turn()
+            await again.turn()
+            assert (again.delivered(), again.delivered("other")) == ([b"a", b"b"], [b"c"])
+        finally:
+            again.close()
+
+    run()
+
+
 def test_a_clock_that_goes_back_brings_nothing_early_and_nothing_twice(node: Node) -> None:
     @in_loop
     async def run() -> None:

@@ -7,6 +7,7 @@ import threading
 from penstock.client import Admin
 from penstock.client.cluster.connections import Connections
 from penstock.client.consume.group.consumer_session import Claims, ConsumerSession
+from penstock.client.consume.local_queue import Lease
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import GroupNotFound, PenstockError
 from penstock.proto.wire.broker_pb2 import Filter
@@ -63,7 +64,7 @@ class Heard:
         self.resets: list[tuple[MessageQueue, int]] = []
         self.lost: list[PenstockError] = []
 
-    def on_joined(self, session: ConsumerSession, session_id: int, address: str) -> None:
+    def on_joined(self, session: ConsumerSession, session_id: int, address: str, lease: Lease) -> None:
         self.joined.append(session_id)
 
     def on_members(self, session: ConsumerSession, client_ids: list[str]) -> None:

@@ -1,0 +1,60 @@
+"""I17 and I18: what becomes of messages that are not shown when they are sent: transactions, and messages for later."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .conditions import Conditions
+from .history import Events, History, Op, Outcome
+from .messages import find, places
+from .pieces import SEQUENCE_BITS, Column, message_ids
+from .verdict import EXAMPLES_MAX, Verdict, verdict
+
+TRANSACTIONS, LATER = 7 << 20, (7 << 20) + 1
+"""The streams of a drill's transactions, and of its messages for later."""
+
+
+def transactions(history: History, conditions: Conditions) -> Verdict:
+    """I17: a message is shown once if its commit was confirmed, and at most once if that was tried; else never."""
+    return _as_decided("I17", history, conditions, Op.DECIDE, TRANSACTIONS)
+
+
+def later(history: History, conditions: Conditions) -> Verdict:
+    """I18: a message for later is shown once if it was acknowledged, at most once if not, and never before its time."""
+    found = _as_decided("I18", history, conditions, Op.LATER, LATER)
+    sent, shown = history.of(Op.LATER), _shown(history, LATER)
+    is_sent, at = find(message_ids(shown), message_ids(sent))
+    early = shown[is_sent & (shown["position"] < sent["offset"][at])]
+    examples = [*found.examples, *(f"{_name(each)} was shown before its time" for each in message_ids(early).tolist())]
+    return verdict("I18", found.checked, examples, count=found.violations + len(early), note=found.note)
+
+
+def _as_decided(invariant: str, history: History, conditions: Conditions, op: Op, stream: int) -> Verdict:
+    """Each message of the stream is there as often as the rows of ``op`` allow."""
+    told, shown = history.of(op), _shown(history, stream)
+    sure, perhaps = told[told["outcome"] == Outcome.OK], told[told["outcome"] != Outcome.REFUSED]
+    is_excused = conditions.may_lose(sure["end_ns"])
+    ids = np.unique(np.concatenate([message_ids(each) for each in (told, shown)]))
+    least = np.isin(ids, message_ids(sure[~is_excused])).astype(np.int64)
+    most = np.isin(ids, message_ids(perhaps)).astype(np.int64)
+    found = np.bincount(np.searchsorted(ids, message_ids(shown)), minlength=len(ids))
+    lost, surplus = np.flatnonzero(found < least), np.flatnonzero(found > most)
+    examples = [f"{_name(int(ids[index]))} is lost" for index in lost[:EXAMPLES_MAX]]
+    examples += [
+        f"{_name(int(ids[index]))} is shown {found[index]} times, {most[index]} allowed"
+        for index in surplus[:EXAMPLES_MAX]
+    ]
+    return verdict(invariant, len(ids), examples, count=len(lost) + len(surplus))
+
+
+def _shown(history: History, stream: int) -> Events:
+    """What the reader found of a stream, each place once."""
+    rows = history.of(Op.SHOWN)
+    rows = rows[rows["stream"] == stream]
+    _, first = np.unique(places(rows), return_index=True)
+    found: Column = rows[first]
+    return found
+
+
+def _name(one: int) -> str:
+    return f"message {one >> SEQUENCE_BITS}.{one & ((1 << SEQUENCE_BITS) - 1)}"
