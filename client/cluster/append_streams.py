@@ -166,9 +166,7 @@ class _Stream:
         for _, future in late:
             _fail(future, self._not_sent() if link is None else self._unanswered())
         if silent_s >= SILENCE_S and owes:
-            self._break(
-                BrokerUnavailable(f"broker {self._address}: silent for {silent_s:.1f} s", status="UNAVAILABLE")
-            )
+            self._break(BrokerUnavailable(f"broker {self._address}: silent for {silent_s:.1f} s", status="UNAVAILABLE"))
         return min(due, now + PING_S) if owes else due
 
     def end(self) -> None:
