@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -31,11 +32,15 @@ HELLO_S: Final = 5.0
 """A connection that says nothing for so long is closed."""
 SILENCE_MS: Final = 2500
 """Bytes that the other machine does not take for so long end the connection."""
+GREETING_BYTES: Final = 1 << 10
+"""The room of a connection that has not greeted."""
 BUFFER_BYTES: Final = 64 << 10
 KEPT_BYTES: Final = 2 << 20
 """What a connection's buffer keeps of the room that a larger frame took."""
 UNSENT_BYTES_MAX: Final = 1 << 20
 """Of answers; while more wait for their reader, nothing is read from it."""
+TURN_S: Final = 0.005
+"""After so long others get their turn, however many requests have come together."""
 _METHOD: Final = "/penstock.v1.BrokerData/"
 
 
@@ -126,7 +131,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.metadata: Mapping[str, str] = {}
         self._port = port
         self._transport: Any = None
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(GREETING_BYTES))
         self._received = 0  # bytes of it that are not taken apart yet
         self._conversations: dict[int, Conversation] = {}
         self._is_greeted = False
@@ -236,6 +241,10 @@ class _Connection(asyncio.BufferedProtocol):
             if self._received and not self._is_taking:
                 self._loop.call_soon(self._take_all)
 
+    def _end_turn(self) -> None:
+        self._hold("turn", True)
+        self._loop.call_soon(self._hold, "turn", False)
+
     def _send(self, number: int, method: int, kind: Kind, content: bytes) -> None:
         frame = HEAD.pack(len(content), number, method, kind) + content
         if self._is_taking:
@@ -245,6 +254,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _take_apart(self) -> None:
         buffer, at = self._buffer, 0
+        until_s = time.perf_counter() + TURN_S
         while self._received - at >= HEAD.size and not self._holds and not self._transport.is_closing():
             size, number, method, kind = HEAD.unpack_from(buffer, at)
             if size > (FRAME_BYTES_MAX if self._is_greeted else HELLO_BYTES_MAX) or kind != Kind.REQUEST:
@@ -256,6 +266,8 @@ class _Connection(asyncio.BufferedProtocol):
                 return
             self._on_request(number, method, buffer[start : start + size])
             at = start + size
+            if time.perf_counter() > until_s:
+                self._end_turn()
         self._make_room(at, HEAD.size)
 
     def _make_room(self, at: int, needed: int) -> None:
@@ -266,7 +278,7 @@ class _Connection(asyncio.BufferedProtocol):
             room = min(max(2 * room, BUFFER_BYTES), needed + BUFFER_BYTES) if rest > room // 2 else room
         elif room > KEPT_BYTES and needed <= KEPT_BYTES:
             room = KEPT_BYTES
-        room = max(room, rest + HEAD.size)
+        room = max(room, rest + HEAD.size, BUFFER_BYTES if self._is_greeted else 0)
         if room != len(self._buffer):
             buffer = memoryview(bytearray(room))
             buffer[:rest] = self._buffer[at : self._received]

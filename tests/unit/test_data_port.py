@@ -387,3 +387,22 @@ def test_closing_leaves_neither_threads_nor_descriptors(peer: Peer) -> None:
     assert isinstance(future.exception(30), BrokerUnavailable)
     wait_until(lambda: threading.active_count() <= before, what="the threads' end")
     assert time.monotonic() >= started
+
+
+@in_own_loop
+async def test_requests_that_come_together_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        turns: list[int] = []
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            turns.append(len(made[0].sizes) if made else 0)
+            if turns[-1] < 50:
+                loop.call_soon(look)
+
+        frames = [HEAD.pack(1, number, Method.APPEND, Kind.REQUEST) + b"x" for number in range(50)]
+        look()
+        connection.writer.write(b"".join(frames))
+        assert [(await connection.receive())[0] for _ in range(50)] == list(range(50))
+        assert len(set(turns)) > 40, "one turn for many of them"
