@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _SECTOR = 512
 _SIZE_BYTES = 4
+_SIZE_AND_MAGIC_BYTES = 8
+_OFFSET_AT = 28
 _SYS_FLAG_AT = 36
 _BEHIND_BODY_MIN = 3
 _KEPT_AT_ONCE = 1 << 20
@@ -140,7 +142,7 @@ def _judge(
 ) -> tuple[str, bool]:
     """Why the log ends at the damage, and whether that was synced; empty where nothing but unused space begins."""
     _refuse_unknown(log_, file, offset, synced)
-    size = _said_size(file, offset)
+    size = _said_size(file, offset, synced)
     is_known = None if synced is None else was_synced(offset, size, synced)
     # A body may hold what looks like a record in its own place: what begins within a record that was not written to its
     # end is no evidence. Where it is the size that is damaged, the other lengths do not agree with it.
@@ -187,10 +189,17 @@ def keep_cut(disk: Disk, log_: CommitLog, offset: int, path: str) -> None:
     disk.sync_directory(os.path.dirname(path))
 
 
-def _said_size(file: LogFile, offset: int) -> int:
-    """The size that a record's first bytes give it; 0 if they cannot be true."""
+def _said_size(file: LogFile, offset: int, synced: int | None) -> int:
+    """The size that a record's first bytes give it; 0 if they cannot be true.
+
+    Where they end at ``synced``, as a slave's may, no more of them is asked than was there.
+    """
     head = file.bytes[offset - file.base : offset - file.base + FIXED_BYTES].tobytes()
-    is_record = _number(head, 4) in (MAGIC_V1, MAGIC_V2) and _number(head, 28, 8) == offset
+    own, there = offset.to_bytes(8, "big"), 8
+    if synced is not None and offset + _SIZE_AND_MAGIC_BYTES <= synced < offset + _OFFSET_AT + 8:
+        there = max(synced - offset - _OFFSET_AT, 0)
+    is_own = head[_OFFSET_AT : _OFFSET_AT + there] == own[:there]
+    is_record = _number(head, 4) in (MAGIC_V1, MAGIC_V2) and is_own
     size = _number(head, 0)
     return size if is_record and FIXED_BYTES <= size <= file.end - offset else 0
 

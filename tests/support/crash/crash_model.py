@@ -149,6 +149,7 @@ class CrashRun:
         self.store = store
         store.on_flushed = self._on_flushed
         self.recoveries += 1
+        assert "log cut" not in store.doubt, f"nothing that was synced is damaged in this model: {store.doubt}"
         history = self._known()
         deleted = any(one.end > self.noted for one in history.deletions)
         assert self.may_rebuild or deleted or not store.end_offset or not store.recovery.queues_rebuilt, (
@@ -253,7 +254,7 @@ class CrashRun:
             committer_of(self.master.open).step()
         for _ in range(self.chooser.randint(1, 4)):
             start = self.open.end_offset
-            wanted = self.chooser.choice((1, 50, 300, 700, 2000, 8192))
+            wanted = self.chooser.choice((1, 8, 20, 50, 300, 700, 2000, 8192))
             self.open.append_bytes(start, self.master.open.read_bytes(start, wanted))
 
     def _promote(self) -> None:

@@ -69,7 +69,7 @@ def test_a_torn_record_with_whole_ones_in_its_body_is_cut(tmp_path: Path, left: 
     store.close()
 
 
-@pytest.mark.parametrize("part", [BODY_AT + 97, BODY_AT + 97 * 3, 600])
+@pytest.mark.parametrize("part", [1, 4, 7, 8, 9, 28, 30, 35, 36, 37, 87, BODY_AT, BODY_AT + 97, BODY_AT + 97 * 3, 600])
 def test_a_part_of_such_a_record_that_a_slave_has_synced_is_cut(tmp_path: Path, part: int) -> None:
     """What arrives may end anywhere: the slave had synced the forged records, and not the outer one."""
     start, _ = crashed(tmp_path / "master", synced=True)
