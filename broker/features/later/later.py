@@ -63,7 +63,7 @@ class Later(Feature, Intake):
             raise FlowControl(f"{waiting} messages wait for their time (timerMessagesMax): send later")
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.timers import TimerStatus, check_timers
+        from penstock.formats.record.reposting.timers import TimerStatus, check_timers
 
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)

@@ -24,8 +24,8 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64, void
 
-from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
-from ..intrinsics.memory import (
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
+from ...intrinsics.memory import (
     address_of,
     copy_bytes,
     load_i32,
@@ -36,11 +36,11 @@ from ..intrinsics.memory import (
     store_i32,
     store_i64,
 )
-from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
-from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
-from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
-from .properties import (
+from ...intrinsics.text import find_byte_at
+from ..kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
+from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from ..layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
+from ..properties import (
     CHECK_IMMUNITY_SECONDS,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,

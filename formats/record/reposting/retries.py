@@ -20,14 +20,14 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int64, void
 
-from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, kernel
-from ..intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32, store_i64
-from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, pair_name, value_at
-from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
-from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
-from .producer_mark import MARK_BYTES_MAX
-from .properties import (
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, kernel
+from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32, store_i64
+from ...intrinsics.text import find_byte_at
+from ..kernels.pairs import PAIR_END, begins_with, pair_name, value_at
+from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from ..layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
+from ..producer_mark import MARK_BYTES_MAX
+from ..properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     INNER_MULTI_DISPATCH,

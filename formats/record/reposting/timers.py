@@ -20,13 +20,13 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64, types, void
 
-from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
-from ..intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32
-from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
-from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
-from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX
-from .properties import (
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
+from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32
+from ...intrinsics.text import find_byte_at
+from ..kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
+from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from ..layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX
+from ..properties import (
     DELAY,
     PROPERTIES_BYTES_MAX,
     REAL_QUEUE_ID,
