@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.formats.message_types import MessageType
+from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
 from penstock.proto.wire import later_pb2

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from penstock.formats.attributes.message_types import MessageType
 from penstock.formats.delay_levels import levels_ms
-from penstock.formats.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
 
