@@ -45,9 +45,9 @@ from ..cluster.queues import WriteQueues
 from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
 from .health import BrokerHealth
-from .key_moves import KeyMoves
 from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part
 from .receipts import unsent
+from .sharding.key_moves import KeyMoves
 
 SMALL_PER_BROKER = 2
 """Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,
