@@ -17,7 +17,7 @@ What happens to a batch that brought no receipt:
   until its word or the deadline. So it is stored once.
 * Refused: not tried again; where one message of several may be the reason, fewer are tried together.
 
-Where keys go, and how they move: :mod:`.key_moves`.
+Where keys go, and how they move: :mod:`.sharding.key_moves`.
 
 Decisions only: no threads, no network, time is passed in.
 """

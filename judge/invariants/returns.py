@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .conditions import Conditions
-from .history import Events, History, Op, Outcome
+from ..conditions import Conditions
+from ..history import Events, History, Op, Outcome
+from ..pieces import SEQUENCE_BITS, Column, message_ids
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
 from .messages import find, places
-from .pieces import SEQUENCE_BITS, Column, message_ids
-from .verdict import EXAMPLES_MAX, Verdict, verdict
 
 
 def returns(history: History, conditions: Conditions) -> Verdict:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .conditions import Conditions
-from .history import Events, History, Op, Outcome
+from ..conditions import Conditions
+from ..history import Events, History, Op, Outcome
+from ..pieces import SEQUENCE_BITS, Column, message_ids
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
 from .messages import find, places
-from .pieces import SEQUENCE_BITS, Column, message_ids
-from .verdict import EXAMPLES_MAX, Verdict, verdict
 
 TRANSACTIONS, LATER = 7 << 20, (7 << 20) + 1
 """The streams of a drill's transactions, and of its messages for later."""

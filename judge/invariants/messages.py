@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .history import Events, History, Op, Outcome
-from .pieces import Column, message_ids
-from .verdict import EXAMPLES_MAX, Verdict, verdict
+from ..history import Events, History, Op, Outcome
+from ..pieces import Column, message_ids
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
 
 _OFFSET_BITS, _QUEUE_BITS = 40, 14
 
