@@ -14,9 +14,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-import grpc.aio
-
 from penstock.proto.errors import DiskFull, PenstockError, StorageError
+from penstock.proto.wire import data_pb2
+from penstock.proto.wire.common_pb2 import Empty
 from penstock.runtime.clock import Clock, SystemClock
 
 from .admin.administration import Administration
@@ -30,6 +30,7 @@ from .core.feature import Feature, Features
 from .core.metrics import Counters
 from .core.role import Role
 from .core.tables.tables import Tables
+from .core.wire import service
 from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
@@ -39,7 +40,7 @@ from .features.retry.retry import Retry
 from .features.transactions.transactions import Transactions
 from .group.group import BrokerGroup
 from .group.making import RoleMaker
-from .opening import Opened, open_port, open_store
+from .opening import Opened, Ports, open_ports, open_store
 from .produce.produce import Produce
 from .retention.retention import Retention
 from .store.store import Store
@@ -92,7 +93,7 @@ def make_core(
 class Broker:
     """One running broker."""
 
-    def __init__(self, config: BrokerConfig, opened: Opened, server: grpc.aio.Server, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, opened: Opened, ports: Ports, clock: Clock) -> None:
         """``config``: with the port that was opened. Nothing serves or runs yet."""
         self.config = config
         self.core = make_core(
@@ -100,13 +101,16 @@ class Broker:
         )
         self.features = self.core.features
         self.features.make(FEATURES, self.core)
-        self._server = server
+        self.data = ports.data
+        self._server = ports.server
         self._imported = opened.imported
         self._failed: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
         self._store_failed = False
+        service(data_pb2.DESCRIPTOR.services_by_name["BrokerData"], Open=self._open_data).register(self._server)
         for feature in self.features.made:
-            for service in feature.services():
-                service.register(server)
+            self.data.methods.update(feature.data_methods())
+            for each in feature.services():
+                each.register(self._server)
         leadership = self.features[BrokerGroup].leadership
         if leadership is not None:
             leadership.on_role = self._on_role
@@ -143,6 +147,7 @@ class Broker:
         await core.dispatcher.drain()
         for feature in self.features.made:
             feature.start()
+        await self.data.start()
         await self._server.start()
 
     async def run(self) -> None:
@@ -197,12 +202,16 @@ class Broker:
         for feature in reversed(self.features.made):
             await feature.stop()
         await stopping
+        self.data.close()
         if not self._store_failed:
             deadline = time.monotonic() + LAST_DISPATCH_S
             while time.monotonic() < deadline and core.dispatcher.dispatch_slice():
                 pass
             core.tables.files.write_all(store.dispatched_offset)
         store.close()
+
+    async def _open_data(self, _: Empty) -> data_pb2.DataPort:
+        return data_pb2.DataPort(port=self.data.number)
 
     def _tell_late(self) -> None:
         """From a thread: the loop may be what waits."""
@@ -241,10 +250,10 @@ async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> Asy
         ConfigError: port, directory or setting is wrong.
         StoreLocked, WrongStore, Corrupt, DiskFull: the store cannot be opened.
     """
-    async with open_port(config, interceptors) as (server, port):
-        config = config.with_port(port)
+    async with open_ports(config, interceptors) as ports:
+        config = config.with_port(ports.number)
         with open_store(config, FEATURES) as opened:
-            broker = Broker(config, opened, server, SystemClock())
+            broker = Broker(config, opened, ports, SystemClock())
             try:
                 await broker.start()
                 async with asyncio.TaskGroup() as tasks:

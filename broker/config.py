@@ -94,7 +94,12 @@ class IdentityConfig:
         differs="-1: the controller numbers the broker",
     )
     advertised_ip: str = key("brokerIP1", default="", doc="empty: the address from which others are reached")
-    listen_port: int = key("listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics")
+    listen_port: int = key(
+        "listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics and data"
+    )
+    data_port: int = key(
+        "dataPort", default=0, within=PORTS, unit=ANY, doc="of record bytes; brokers tell their clients which it is"
+    )
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
 
     def __post_init__(self) -> None:

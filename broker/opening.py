@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc.aio
 
@@ -17,6 +17,7 @@ from penstock.formats.record.layout import Host
 from penstock.formats.rocketmq_config import leftovers
 from penstock.proto.errors import ConfigError
 from penstock.runtime.channel import new_server
+from penstock.runtime.data_port import DataPort
 from penstock.runtime.listening import listen
 from penstock.runtime.security.access import Doorkeeper
 
@@ -44,22 +45,31 @@ class Opened:
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)  # random, of this opening
 
 
+class Ports(NamedTuple):
+    """What a broker listens on."""
+
+    server: grpc.aio.Server
+    number: int  # the server's port
+    data: DataPort
+
+
 @contextlib.asynccontextmanager
-async def open_port(
-    config: BrokerConfig, interceptors: Sequence[Any] = ()
-) -> AsyncIterator[tuple[grpc.aio.Server, int]]:
-    """A server that listens already and serves nothing yet, so that a port in use ends the start early.
+async def open_ports(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> AsyncIterator[Ports]:
+    """Ports that are open already and serve nothing yet, so that one in use ends the start early.
 
     Raises:
-        ConfigError: the port cannot be opened, or its certificate or the users cannot be read.
+        ConfigError: a port cannot be opened, or its certificate or the users cannot be read.
     """
-    access, tls = config.security.access(), config.security.transport.server_tls()
+    identity, access, tls = config.identity, config.security.access(), config.security.transport.server_tls()
     server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])], config.limits.calls_max)
-    port = listen(server, config.identity.bind_address, config.identity.listen_port, "listenPort", tls)
+    number = listen(server, identity.bind_address, identity.listen_port, "listenPort", tls)
+    data = DataPort(access)
+    await data.open(identity.bind_address, identity.data_port, "dataPort", tls)
     async with access.following() if access is not None else contextlib.nullcontext():
         try:
-            yield server, port
+            yield Ports(server, number, data)
         finally:
+            data.close()
             await server.stop(None)
 
 

@@ -56,7 +56,9 @@ HEADER_BYTES_MAX = 4 << 20
 """A longer header is refused unread: reading it alone would take long."""
 
 
-def unpack(message: bytes, header_type: type[M], header_bytes_max: int = HEADER_BYTES_MAX) -> tuple[M, memoryview]:
+def unpack(
+    message: bytes | memoryview, header_type: type[M], header_bytes_max: int = HEADER_BYTES_MAX
+) -> tuple[M, memoryview]:
     """The header and a view of the body of ``message``.
 
     Raises:
@@ -74,7 +76,7 @@ def unpack(message: bytes, header_type: type[M], header_bytes_max: int = HEADER_
         )
     header = header_type()
     try:
-        header.ParseFromString(message[PREFIX.size : end])
+        header.ParseFromString(bytes(message[PREFIX.size : end]))
     except DecodeError as error:
         raise InvalidArgument(f"frame header is not a {header_type.__name__}: {error}") from error
     return header, memoryview(message)[end:]

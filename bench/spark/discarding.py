@@ -10,13 +10,22 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
-from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2, nameserver_pb2_grpc
+from penstock.proto.data_frames import Method
+from penstock.proto.wire import (
+    broker_pb2,
+    common_pb2,
+    data_pb2,
+    data_pb2_grpc,
+    nameserver_pb2,
+    nameserver_pb2_grpc,
+)
 from penstock.runtime.channel import SERVER_OPTIONS
+from penstock.runtime.data_port import DataPort, Link
 
 _BROKER = "discarding"
 _READABLE_AND_WRITABLE = 6
@@ -48,23 +57,43 @@ class _Nameserver(nameserver_pb2_grpc.NameserverServicer):
         return nameserver_pb2.ShardView(cluster=_BROKER, broker_name=_BROKER, epoch=1, members=[member])
 
 
-async def _append(batches: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-    async for _ in batches:
+class _Opening(data_pb2_grpc.BrokerDataServicer):
+    def __init__(self, data: DataPort) -> None:
+        self._data = data
+
+    async def Open(self, request: Any, context: Any) -> data_pb2.DataPort:
+        return data_pb2.DataPort(port=self._data.number)
+
+
+class _Appends:
+    """Acknowledges every batch of one connection."""
+
+    def __init__(self, link: Link, _: Method) -> None:
+        self._link = link
+
+    def take(self, number: int, content: memoryview) -> None:
         receipt = broker_pb2.AppendReceipt(store_timestamp_ms=time.time_ns() // 1_000_000)
-        yield broker_pb2.AppendAnswer(receipt=receipt).SerializeToString()
+        self._link.answer(number, receipt.SerializeToString())
+
+    def left(self) -> None:
+        """Nothing is kept."""
 
 
 async def _serve(topic: str, queues: int) -> None:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     names = _Nameserver(topic, queues)
     nameserver_pb2_grpc.add_NameserverServicer_to_server(names, server)  # type: ignore[no-untyped-call]  # generated
-    methods = {"Append": grpc.stream_stream_rpc_method_handler(_append)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.v1.BrokerData", methods),))
+    data = DataPort()
+    data.methods[Method.APPEND] = _Appends
+    await data.open("127.0.0.1", 0, "dataPort")
+    await data.start()
+    data_pb2_grpc.add_BrokerDataServicer_to_server(_Opening(data), server)  # type: ignore[no-untyped-call]  # generated
     names.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(names.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await server.stop(1)  # calls may end
+    data.close()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+from penstock.runtime.data_port import Converse
+
 from .intake import ORDINARY, Intake, Intakes
 from .journal import Journal
 from .metrics import Families
@@ -42,6 +44,10 @@ class Feature:
     def services(self) -> Iterable[Service]:
         """The wire's methods."""
         return ()
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        """Methods of the data port, by number."""
+        return {}
 
     def intakes(self) -> Mapping[int, Intake]:
         """What an append may ask for besides being stored, by number."""

@@ -1,31 +1,26 @@
-"""``BrokerData/Append``: batches of one client in a stream, answered in the order in which they came.
+"""Appends: batches over the data port, answered in the order in which they came.
 
-One stream instead of a call per batch: setting up a call costs both ends more than everything else that is done for
-a small batch. Order needs no numbers: what is acknowledged follows the log, so an answer rarely waits for an earlier
-one that is not due itself.
+Order needs no numbers: what is acknowledged follows the log, so an answer rarely waits for an earlier one that is not
+due itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from typing import Any
+from collections.abc import Callable
 
-import grpc.aio
-
-from penstock.proto.errors import PenstockError, to_bytes
-from penstock.proto.wire.broker_pb2 import AppendAnswer
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import PenstockError
 from penstock.runtime.channel import reported
+from penstock.runtime.data_port import Link
 
 from .send import Placed, Send
 
-METHOD = "BrokerData/Append"
 UNANSWERED_MAX = 1024  # batches of one stream; beyond it, nothing more is read from it
 LAST_REQUESTS_S = 0.05
 """For so long a stopping broker still reads, to refuse by name what would else be lost with the connection."""
-
-Context = Any  # grpc.aio.ServicerContext, whose stubs do not know the end of a stream
-_END: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
 class AppendStreams:
@@ -34,18 +29,12 @@ class AppendStreams:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._open: set[_Stream] = set()
-        self._is_closed = False
 
-    async def serve(self, _requests: object, context: Context) -> None:
+    def begin(self, link: Link, _: Method) -> _Stream:
         """One stream, until its client ends it or :meth:`close`."""
-        stream = _Stream(self._send, context)
-        if self._is_closed:
-            return
+        stream = _Stream(self._send, link, self._open.discard)
         self._open.add(stream)
-        try:
-            await stream.run()
-        finally:
-            self._open.discard(stream)
+        return stream
 
     def is_answered(self) -> bool:
         """True if every batch that was read has its answer."""
@@ -53,97 +42,78 @@ class AppendStreams:
 
     async def close(self) -> None:
         """End every stream when it has answered what it read. Before, ``LogEvents.is_open`` was made false."""
-        self._is_closed = True
         if self._open:
             await asyncio.sleep(LAST_REQUESTS_S)
-        for stream in list(self._open):
-            stream.end()
+        await asyncio.gather(*(stream.end() for stream in list(self._open)))
 
 
 class _Stream:
-    """Reads and places; answers at once what waits for nothing, the rest in a task of its own."""
+    """Places what comes; answers at once what waits for nothing, the rest in a task of its own."""
 
-    def __init__(self, send: Send, context: Context) -> None:
+    def __init__(self, send: Send, link: Link, on_left: Callable[[_Stream], None]) -> None:
         self._send = send
-        self._context = context
-        self._task = asyncio.current_task()
-        self._waiting: deque[Placed | PenstockError] = deque()  # each stays in it until its answer is written
-        self._came = asyncio.Event()
-        self._went = asyncio.Event()
-        self._is_reading = False
-        self._ending = asyncio.Event()
+        self._link = link
+        self._on_left = on_left
+        self._waiting: deque[tuple[int, Placed | PenstockError]] = deque()  # in it until the answer is sent
+        self._answering: asyncio.Task[None] | None = None  # while anything waits
 
     @property
     def owes(self) -> bool:
-        """True if an answer is not written yet."""
+        """True if an answer is not sent yet."""
         return bool(self._waiting)
 
-    def end(self) -> None:
-        """Read nothing more."""
-        self._ending.set()
-        if self._is_reading and self._task is not None:
-            self._task.cancel()
+    def take(self, number: int, content: memoryview) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        outcome = self._place(content)
+        if not self._waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
+            self._answer(number, outcome)
+            return
+        self._waiting.append((number, outcome))
+        if self._answering is None:
+            self._answering = asyncio.create_task(self._answer_waiting(), name="append answers")
+        elif len(self._waiting) == UNANSWERED_MAX:
+            self._link.hold(True)
 
-    async def run(self) -> None:
-        """Until the client half-closes or :meth:`end`; everything that was read is answered."""
-        answering = asyncio.create_task(self._answer_waiting())
-        try:
-            while (request := await self._read()) is not None:
-                outcome = self._place(request)
-                if not self._waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
-                    await self._context.write(await self._answer(outcome))
-                else:
-                    self._waiting.append(outcome)
-                    self._came.set()
-                    await self._until_waiting(UNANSWERED_MAX, answering)
-            await self._until_waiting(0, answering)
-        finally:
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
+    def left(self) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        self._on_left(self)
+        if self._answering is not None:
+            self._answering.cancel()
 
-    async def _read(self) -> Any:  # bytes, or None at the end
-        if self._ending.is_set():
-            return None
-        self._is_reading = True
-        try:
-            request = await self._context.read()
-        except asyncio.CancelledError:
-            if not self._ending.is_set() or self._task is None:
-                raise
-            self._task.uncancel()
-            return None
-        finally:
-            self._is_reading = False
-        return None if request is _END else request
+    async def end(self) -> None:
+        """Read nothing more, and close when everything that was read is answered."""
+        self._link.hold(True)
+        if self._answering is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._answering
+        self._link.close()
 
-    def _place(self, request: bytes) -> Placed | PenstockError:
+    def _place(self, content: memoryview) -> Placed | PenstockError:
         try:
-            return self._send.place(request)
+            return self._send.place(content)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            return reported(error, METHOD)
+            return reported(error, "append")
 
-    async def _answer(self, outcome: Placed | PenstockError) -> bytes:
-        if isinstance(outcome, Placed):
-            try:
-                return AppendAnswer(receipt=await self._send.acknowledge(outcome)).SerializeToString()
-            except Exception as error:  # noqa: BLE001  as above
-                outcome = reported(error, METHOD)
-        return AppendAnswer(error=to_bytes(outcome)).SerializeToString()
+    def _answer(self, number: int, outcome: Placed | PenstockError) -> None:
+        if isinstance(outcome, PenstockError):
+            self._link.refuse(number, outcome)
+        else:
+            self._link.answer(number, self._send.receipt(outcome).SerializeToString())
 
     async def _answer_waiting(self) -> None:
-        try:
-            while True:
-                while self._waiting:
-                    await self._context.write(await self._answer(self._waiting[0]))
-                    self._waiting.popleft()
-                    self._went.set()
-                self._came.clear()
-                await self._came.wait()
-        finally:
-            self._went.set()
-
-    async def _until_waiting(self, most: int, answering: asyncio.Task[None]) -> None:
-        """Until at most ``most`` wait for their answers, or there is nobody to answer any more."""
-        while len(self._waiting) > most and not answering.done():
-            self._went.clear()
-            await self._went.wait()
+        waiting = self._waiting
+        while waiting:
+            number, outcome = waiting[0]
+            if isinstance(outcome, Placed):
+                try:
+                    receipt = await self._send.acknowledge(outcome)
+                except Exception as error:  # noqa: BLE001  as above
+                    outcome = reported(error, "append")
+                else:
+                    self._link.answer(number, receipt.SerializeToString())
+            if isinstance(outcome, PenstockError):
+                self._link.refuse(number, outcome)
+            waiting.popleft()
+            if len(waiting) == UNANSWERED_MAX // 2:
+                self._link.hold(False)
+        self._answering = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-import grpc
+from penstock.proto.data_frames import Method
+from penstock.runtime.data_port import Converse
 
 from ..core.core import Core
 from ..core.feature import Feature
 from ..core.metrics import Families
-from ..core.wire import Service
 from .append_streams import AppendStreams
 from .send import Send
 
@@ -22,10 +22,8 @@ class Produce(Feature):
         self.send = Send(core)
         self.streams = AppendStreams(self.send)
 
-    def services(self) -> Iterable[Service]:
-        # No (de)serializers: requests and answers are bytes, framed by the streams themselves.
-        append = grpc.stream_stream_rpc_method_handler(self.streams.serve)
-        yield Service("penstock.v1.BrokerData", {"Append": append})
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.APPEND: self.streams.begin}
 
     def describe(self, families: Families) -> None:
         counters, producers = self.core.counters, self.core.tables.producers

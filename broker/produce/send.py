@@ -51,8 +51,8 @@ class Send:
         self._batch_bytes_max = core.config.store.body_bytes_max + RECORD_OVERHEAD_BYTES
         self._stalls = AppendStalls(core.config.appends.stall_limit_ms / 1000, core.clock)
 
-    def place(self, request: bytes) -> Placed:
-        """Append one framed batch to the log; :meth:`acknowledge` makes its receipt.
+    def place(self, request: bytes | memoryview) -> Placed:
+        """Append one framed batch to the log; :meth:`acknowledge` makes its receipt. Nothing keeps the request.
 
         A batch is stored whole or not at all. An error means that nothing was stored, except a failing disk.
         """
@@ -96,6 +96,10 @@ class Send:
             left_s = None if placed.deadline is None else max(placed.deadline - time.perf_counter(), 0.0)
             wait = self._acknowledgements.wait_committed if placed.no_wait else self._acknowledgements.wait
             status = await wait(placed.receipt.end, left_s)
+        return self.receipt(placed, status)
+
+    def receipt(self, placed: Placed, status: broker_pb2.SendStatus = SEND_OK) -> broker_pb2.AppendReceipt:
+        """The receipt of one that waits for nothing, or has waited."""
         self._core.counters.append_seconds.observe(time.perf_counter() - placed.started)
         receipt = placed.receipt
         return broker_pb2.AppendReceipt(

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -14,8 +15,11 @@ from penstock.proto import frames
 from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import keep_large_buffers, open_channel
+from penstock.runtime.data_link import DataLink
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
 from .append_streams import AppendStreams, Receipts
@@ -24,10 +28,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-APPEND_METHOD = "/penstock.v1.BrokerData/Append"
 FETCH_METHOD = "/penstock.v1.BrokerData/Fetch"
 STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
+OPEN_TIMEOUT_S = 10.0
+"""A thread of its own waits for it, and for the connection before it, which may be at the other end of the world."""
 
 Service = Callable[[grpc.Channel], Any]
 """A service of brokers, by its generated stub class; those carry no types."""
@@ -60,7 +65,6 @@ class _BrokerLink:
         self.channel = open_channel(address, security)
         self.stubs: dict[Service, Any] = {}
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
-        self.append: Any = self.channel.stream_stream(APPEND_METHOD, None, None)
         self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
         self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
 
@@ -105,7 +109,8 @@ class Connections:
 
     def append(self, address: str, message: bytes, timeout_s: float) -> Receipts:
         """Start to append a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
-        return self._appends.append(address, self._link(address).append, message, timeout_s)
+        self._link(address)  # which raises where the client is closed
+        return self._appends.append(address, partial(self._open_data, address), message, timeout_s)
 
     def leave(self, address: str) -> None:
         """Break the appends to the broker at ``address``: another is master, and what is not answered goes there."""
@@ -179,6 +184,11 @@ class Connections:
         self._appends.close()
         for channel in channels:
             channel.close()
+
+    def _open_data(self, address: str) -> DataLink:
+        """A connection to the data port of the broker at ``address``, which tells it."""
+        answer = self.call(address, "Open", Empty(), OPEN_TIMEOUT_S, service=BrokerDataStub)
+        return DataLink(address, answer.port, self._security)
 
     def _link(self, address: str) -> _BrokerLink:
         link = self._links.get(address)

@@ -33,8 +33,9 @@ NEVER = float("inf")
 BACK_OFF_S_MIN = 0.02
 BACK_OFF_S_MAX = 1.0
 
+NEVER_CONNECTED = "failed to connect to all addresses"
 # gRPC's words when no connection could be made; any other broken call may have reached the broker.
-_NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed", "Connection refused")
+_NEVER_CONNECTED = (NEVER_CONNECTED, "DNS resolution failed", "Connection refused")
 
 
 class Outcome(enum.Enum):

@@ -66,14 +66,6 @@ class AppendReceipt(_message.Message):
     record_sizes: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, physical_offset: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., queue_ids: _Optional[_Iterable[int]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., status: _Optional[_Union[SendStatus, str]] = ..., duplicate: bool = ..., epoch: _Optional[int] = ..., record_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class AppendAnswer(_message.Message):
-    __slots__ = ("receipt", "error")
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    receipt: AppendReceipt
-    error: bytes
-    def __init__(self, receipt: _Optional[_Union[AppendReceipt, _Mapping]] = ..., error: _Optional[bytes] = ...) -> None: ...
-
 class Filter(_message.Message):
     __slots__ = ("kind", "expression")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

@@ -10,13 +10,16 @@ import logging
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
 from penstock.proto.errors import ConfigError
 
 from .secret_files import Stamp, require_private, stamp_of
+
+if TYPE_CHECKING:
+    import ssl  # most processes have no TLS
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +118,37 @@ class ServerTls:
 
         needs_certificate = self.client_ca_file is not None
         return grpc.dynamic_ssl_server_credentials(_configuration(used), changed, needs_certificate)
+
+    def context(self) -> ssl.SSLContext:
+        """The same for TLS without gRPC: the context to listen with."""
+        used, made = self._files.current(), self._context()
+        newest = made
+
+        def changed(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            nonlocal used, newest
+            now = self._files.current()
+            if now is not used:
+                try:
+                    newest = self._context()
+                except (ssl.SSLError, OSError) as error:  # changed again since they were read
+                    log.warning("certificates not taken over, the former ones stay in use error=%s", error)
+                else:
+                    used = now
+            connection.context = newest
+
+        made.sni_callback = changed  # called for each handshake, whether a name is asked for or not
+        return made
+
+    def _context(self) -> ssl.SSLContext:
+        import ssl
+
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.load_cert_chain(self.cert_file, self.key_file)
+        if self.client_ca_file is not None:
+            made.load_verify_locations(self.client_ca_file)
+            made.verify_mode = ssl.CERT_REQUIRED
+        return made
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
@@ -15,6 +15,9 @@ from penstock.proto.errors import ConfigError
 
 from .certificates import AnyPath, CertificateFiles
 from .secret_files import read_pairs
+
+if TYPE_CHECKING:
+    import ssl  # most clients have no TLS
 
 _ACCESS_KEY = re.compile(r"[A-Za-z0-9_.@-]{1,128}", re.ASCII)
 _SECRET_CHARACTERS_MAX = 256
@@ -51,6 +54,18 @@ class Tls:
         """The credentials of a channel, from the files as they are now."""
         pem = self._files.current()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
+
+    def context(self) -> ssl.SSLContext:
+        """The same for TLS without gRPC."""
+        import ssl
+
+        self._files.current()  # tells what is wrong with them
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.load_verify_locations(self.ca_file)
+        if self.cert_file is not None:
+            made.load_cert_chain(self.cert_file, self.key_file)
+        return made
 
     def channel_options(self) -> tuple[tuple[str, str], ...]:
         """The options that a channel needs besides its own."""

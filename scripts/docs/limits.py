@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from penstock.broker.admin import administration, topics
 from penstock.broker.config import RECORD_OVERHEAD_BYTES, BrokerConfig
-from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load, groups, offsets
+from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load, groups, offsets, session
 from penstock.broker.core import intake, wire
 from penstock.broker.core.tables import producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
@@ -15,7 +15,8 @@ from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
-from penstock.proto import errors, frames, names
+from penstock.proto import data_frames, errors, frames, names
+from penstock.runtime import data_port
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
 from penstock.runtime.conf import keyed_fields
 
@@ -46,13 +47,21 @@ SETTABLE: Mapping[str, Error | str] = {
 FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Queues of a topic, and queues that one request may name", wire.QUEUES_MAX, errors.InvalidArgument),
     ("Topics that one fetch or commit may name", wire.QUEUES_MAX, errors.InvalidArgument),
-    ("Queues that one consumer claims at a broker", consumer_sessions.CLAIMS_MAX, errors.FlowControl),
+    ("Queues that one consumer claims at a broker", session.CLAIMS_MAX, errors.FlowControl),
     ("Queues that all fetches under way want", fetch_load.QUEUES_UNDER_WAY_MAX, errors.FlowControl),
     ("Bytes of a request without records", wire.REQUEST_BYTES_MAX, errors.MessageTooLarge),
     ("Bytes of the header in front of records", frames.HEADER_BYTES_MAX, errors.InvalidArgument),
     ("Records of a batch", send.COUNT_MAX, errors.InvalidArgument),
     ("Bytes of a batch above maxMessageSize", RECORD_OVERHEAD_BYTES, errors.MessageTooLarge),
     ("Batches of one stream that wait for their answers", append_streams.UNANSWERED_MAX, "nothing more is read"),
+    ("Connections to a data port", data_port.CONNECTIONS_MAX, errors.LimitReached),
+    ("Bytes of a frame of the data port", data_frames.FRAME_BYTES_MAX, errors.InvalidArgument),
+    ("Bytes of the greeting to a data port", data_frames.HELLO_BYTES_MAX, errors.InvalidArgument),
+    (
+        "Bytes of answers that the client of a data port leaves untaken",
+        data_port.UNSENT_BYTES_MAX,
+        "nothing more is read",
+    ),
     ("Bytes of the reply to a fetch", answer.REPLY_BYTES_MAX, "the rest comes with the next"),
     ("Milliseconds that a fetch waits", fetch.WAIT_MS_MAX, "an empty reply"),
     ("Characters of a filter", fetch.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
@@ -60,7 +69,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Characters of a group's name", names.GROUP_LENGTH_MAX, errors.InvalidName),
     ("Characters of a client id", consumer_sessions.CLIENT_ID_LENGTH_MAX, errors.InvalidArgument),
     ("Characters of all of a consumer's filters", consumer_sessions.EXPRESSIONS_LENGTH_MAX, errors.LimitReached),
-    ("Events that a consumer leaves unread", consumer_sessions.OUTGOING_MAX, errors.FlowControl),
+    ("Events that a consumer leaves unread", session.OUTGOING_MAX, errors.FlowControl),
     ("Topics on which two consumers differ that are told", groups.MISMATCHES_MAX, "the others are not told"),
     ("Offsets that a slave keeps for its master", offsets.PENDING_MAX, errors.FlowControl),
     ("Bytes of names and attributes of all topics", administration.REGISTRATION_BYTES_MAX, errors.LimitReached),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.client import Admin, Producer, PullConsumer
 from tests.support.cluster.certificates import Authority
-from tests.support.cluster.cluster import cluster
+from tests.support.cluster.cluster import cluster, free_ports
 from tests.support.cluster.distance import FAR_HOST, far_away
 from tests.support.waiting import wait_until
 
@@ -27,6 +27,9 @@ def test_clients_and_slaves_far_away_connect_at_their_first_try(tmp_path: Path) 
             node.settings |= secured
         ports = [int(node.address.rpartition(":")[2]) for node in made.nodes.values()]
         nameserver, master, slave = ports
+        (data,) = free_ports(1)
+        made.broker("a", 0).settings |= {"dataPort": data}
+        ports.append(data)
         with far_away(ports, DELAY_S) as asked:
             made.start()
             wait_until(lambda: "behind_bytes=" in made.broker("a", 1).log(), what="the slave's stream")
@@ -40,5 +43,5 @@ def test_clients_and_slaves_far_away_connect_at_their_first_try(tmp_path: Path) 
                 consumer.subscribe("orders")
                 got = consumer.poll(timeout_s=60)
             assert [bytes(message.body) for message in got] == [b"from afar"]
-            assert {port: asked[port] - before[port] for port in ports} == {nameserver: 2, master: 2, slave: 0}
+            assert {port: asked[port] - before[port] for port in ports} == {nameserver: 2, master: 2, slave: 0, data: 1}
             assert made.broker("a", 1).log().count("replication interrupted") == 0

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hostile import attacks, crowds, records
+from tests.support.hostile import attacks, crowds, data_port, records
 from tests.support.hostile.attacks import LONG, SHORT, Attack
 from tests.support.hostile.methods import methods
 from tests.support.hostile.target import Target, target
@@ -31,6 +31,8 @@ ATTACKS: list[Attack] = [
     records.changed_headers,
     records.forged_records,
     crowds.connections,
+    data_port.data_frames,
+    data_port.data_connections,
     crowds.idle_consumers,
     crowds.endless_streams,
     crowds.slow_readers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,22 +12,30 @@ import pytest
 
 from penstock.nameserver.config import load_nameserver_config
 from penstock.nameserver.server import serving as serving_nameserver
-from penstock.proto.errors import Forbidden, PenstockError, Unauthorized, from_rpc_error
-from penstock.proto.wire import broker_pb2, coordination_pb2, nameserver_pb2, pipeline_pb2
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import Forbidden, InvalidArgument, PenstockError, Unauthorized, from_rpc_error
+from penstock.proto.wire import broker_pb2, coordination_pb2, data_pb2, nameserver_pb2, pipeline_pb2
 from penstock.runtime.channel import open_async_channel
 from penstock.runtime.security.access import INNER_METHODS
 from penstock.runtime.security.credentials import PLAIN, Credentials, Security
+from penstock.runtime.security.signatures import signed
+from tests.support.broker.requests import batch
 from tests.support.broker.running_broker import running
 from tests.support.client.refusals import with_the_servers_word
 from tests.support.cluster.certificates import put
+from tests.support.data import connected
 from tests.support.loops import in_own_loop
 
-BROKERS = [*broker_pb2.DESCRIPTOR.services_by_name.values(), *pipeline_pb2.DESCRIPTOR.services_by_name.values()]
+BROKERS = [
+    *data_pb2.DESCRIPTOR.services_by_name.values(),
+    *broker_pb2.DESCRIPTOR.services_by_name.values(),
+    *pipeline_pb2.DESCRIPTOR.services_by_name.values(),
+]
 NAMESERVERS = [
     *nameserver_pb2.DESCRIPTOR.services_by_name.values(),
     *coordination_pb2.DESCRIPTOR.services_by_name.values(),
 ]
-BYTES = ("BrokerData/Append", "BrokerData/Fetch", "StagingData/Stage", "Replication/Replicate")
+BYTES = ("BrokerData/Fetch", "StagingData/Stage", "Replication/Replicate")
 """Those whose messages are not protobuf's."""
 USER = Credentials("loader", "s-1")
 
@@ -74,6 +83,13 @@ async def test_a_broker_carries_out_nothing_for_strangers(tmp_path: Path) -> Non
     assert len(names) > 25
     async with running(tmp_path, **secured(tmp_path)) as (broker, _):
         await assert_closed(broker.address, names)
+        for signature in ((), signed(Credentials("loader", "s-2"), int(time.time()))):
+            with pytest.raises(Unauthorized):
+                async with connected("127.0.0.1", broker.data.number, dict(signature)):
+                    raise AssertionError("the data port is open")
+        async with connected("127.0.0.1", broker.data.number, greets=False) as connection:
+            with pytest.raises(InvalidArgument, match="begins with a hello"):
+                await connection.ask(Method.APPEND, batch())
 
 
 @contextlib.asynccontextmanager

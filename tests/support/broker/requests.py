@@ -9,18 +9,9 @@ from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import frames
-from penstock.proto.errors import from_bytes
 from penstock.proto.wire import broker_pb2, pipeline_pb2
 
 BORN = Host.parse("10.0.0.9:4711")
-
-
-def receipt_of(answer: bytes) -> broker_pb2.AppendReceipt:
-    """The receipt in an ``AppendAnswer``; raises the error in it."""
-    decoded = broker_pb2.AppendAnswer.FromString(answer)
-    if decoded.WhichOneof("outcome") == "receipt":
-        return decoded.receipt
-    raise from_bytes(decoded.error)
 
 
 def batch(

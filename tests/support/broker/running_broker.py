@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -18,11 +19,13 @@ import grpc.aio
 from penstock.broker.broker import Broker, serving
 from penstock.broker.config import BrokerConfig, load_broker_config
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import PenstockError, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.runtime.channel import open_async_channel, open_channel
-from tests.support.broker.requests import batch, receipt_of, wanting
+from tests.support.broker.requests import batch, wanting
+from tests.support.data import connected_to
 from tests.support.waiting import wait_until
 
 SMALL = {
@@ -61,7 +64,6 @@ class Caller:
         self.address = address
         self.channel = open_async_channel(address)
         self.stub = BrokerStub(self.channel)  # type: ignore[no-untyped-call]
-        self._append = self.channel.stream_stream("/penstock.v1.BrokerData/Append")
         self._fetch = self.channel.unary_unary("/penstock.v1.BrokerData/Fetch")
 
     async def call(self, method: str, request: Any, stub: Callable[[grpc.aio.Channel], Any] | None = None) -> Any:
@@ -77,16 +79,8 @@ class Caller:
         await self.call("CreateTopic", broker_pb2.CreateTopicRequest(config=config))
 
     async def append_bytes(self, request: bytes) -> broker_pb2.AppendReceipt:
-        try:
-            stream = self._append(timeout=10, wait_for_ready=True)
-            await stream.write(request)
-            await stream.done_writing()
-            answer = await stream.read()
-            if answer is grpc.aio.EOF:
-                raise AssertionError(f"{self.address} ended the stream without an answer")
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self.address) from None
-        return receipt_of(answer)
+        async with asyncio.timeout(10), connected_to(self.address) as connection:
+            return broker_pb2.AppendReceipt.FromString(await connection.ask(Method.APPEND, request))
 
     async def append(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> broker_pb2.AppendReceipt:
         return await self.append_bytes(batch(bodies, **settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -13,10 +14,13 @@ from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import encode_properties
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto import frames
-from penstock.proto.errors import BrokerUnavailable, from_bytes, from_rpc_error
+from penstock.proto.data_frames import Kind, Method
+from penstock.proto.errors import from_bytes, from_rpc_error
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
+from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.runtime.channel import open_channel
+from penstock.runtime.data_link import DataLink
 from tests.support.client.faults import UNTOUCHED
 
 Position = tuple[int, int]
@@ -33,7 +37,7 @@ class BrokerCalls:
         self._address = address
         self._channel = open_channel(address)
         self._stub = BrokerStub(self._channel)  # type: ignore[no-untyped-call]
-        self._append = self._channel.stream_stream("/penstock.v1.BrokerData/Append")
+        self._data = BrokerDataStub(self._channel)  # type: ignore[no-untyped-call]
         self._fetch = self._channel.unary_unary("/penstock.v1.BrokerData/Fetch")
 
     def __enter__(self) -> Self:
@@ -75,16 +79,14 @@ class BrokerCalls:
         properties = None if tags is None else [encode_properties({"TAGS": tag}) for tag in tags]
         records = encode_messages(topic, bodies, properties, queue_id, born_host=BORN_HOST)
         batch = frames.pack(broker_pb2.AppendHeader(topic=topic, count=len(bodies)), records)
-        try:
-            answers = self._append(iter([batch]), timeout=timeout_s, wait_for_ready=wait_for_ready, metadata=UNTOUCHED)
-            answer = broker_pb2.AppendAnswer.FromString(next(answers))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from None
-        except StopIteration:
-            raise BrokerUnavailable(f"{self._address} ended the stream without an answer", status="OK") from None
-        if answer.WhichOneof("outcome") == "error":
-            raise from_bytes(answer.error)
-        return answer.receipt
+        port = self._asked(self._data.Open, common_pb2.Empty(), wait_for_ready).port
+        with contextlib.closing(DataLink(self._address, port, metadata=dict(UNTOUCHED))) as link:
+            link._socket.settimeout(timeout_s)
+            link.send(1, Method.APPEND, batch)
+            frame = next(link.frames())
+        if frame.kind == Kind.ERROR:
+            raise from_bytes(frame.content)
+        return broker_pb2.AppendReceipt.FromString(frame.content)
 
     def records(self, topic: str, queue_ids: Iterable[int] = ()) -> dict[Position, bytes]:
         """What can be read of these queues, or of all of the topic's, queue by queue."""

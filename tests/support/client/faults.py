@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +18,15 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto import frames
-from penstock.proto.errors import PenstockError, to_bytes
-from penstock.proto.wire.broker_pb2 import AppendAnswer, AppendHeader, FetchHeader
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable, PenstockError
+from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader
 from penstock.runtime.channel import fail
+from penstock.runtime.data_port import Converse
 
 UNTOUCHED = (("x-penstock-test", "untouched"),)
 """The metadata of the test's own calls: no fault meets them, nothing counts them."""
 FRAMED: dict[str, Any] = {"Append": AppendHeader, "Fetch": FetchHeader}
-REFUSED_ANYWAY = frames.pack(AppendHeader())  # it names no topic
 
 Refusal = Callable[[Any, memoryview], PenstockError | None]
 """(request, the records behind it) -> why it is refused."""
@@ -35,7 +36,7 @@ Refusal = Callable[[Any, memoryview], PenstockError | None]
 class _Fault:
     method: str
     of_answers: bool
-    act: Callable[[_Call, Any, memoryview], Awaitable[Any]]
+    act: Callable[[_Met, Any, memoryview], Awaitable[Any]]
     """Gives the answer to send; of requests, returns or raises the refusal."""
     left: float
 
@@ -54,12 +55,12 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
         self.is_dead = False  # break every call that begins
         self._loop = loop
         self._faults: list[_Fault] = []
-        self._under_way: set[_Call] = set()  # the loop's
+        self._under_way: set[_Met] = set()  # the loop's
 
     def refuse(self, method: str, error: PenstockError | Refusal, times: float = math.inf) -> None:
         """Refuse requests without their effect: the next ``times``, or those for which ``error`` has one."""
 
-        async def act(_: _Call, request: Any, records: memoryview) -> None:
+        async def act(_: _Met, request: Any, records: memoryview) -> None:
             found = error if isinstance(error, PenstockError) else error(request, records)
             if found is not None:
                 raise found
@@ -69,7 +70,7 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
     def drop_answers(self, method: str, times: float = math.inf) -> None:
         """Break calls in the place of their answers, after the effect."""
 
-        async def act(call: _Call, _answer: Any, _: memoryview) -> None:
+        async def act(call: _Met, _answer: Any, _: memoryview) -> None:
             call.cut("the answer was lost")
             await asyncio.Event().wait()
 
@@ -78,7 +79,7 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
     def change_answers(self, method: str, change: Callable[[Any], Any]) -> None:
         """Send what ``change`` makes of each answer."""
 
-        async def act(_call: _Call, answer: Any, _: memoryview) -> Any:
+        async def act(_call: _Met, answer: Any, _: memoryview) -> Any:
             return change(answer)
 
         self._faults.append(_Fault(method, True, act, math.inf))
@@ -88,7 +89,7 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
         """Requests, or answers, wait until the end of the block."""
         released = asyncio.Event()
 
-        async def act(_call: _Call, held: Any, _: memoryview) -> Any:
+        async def act(_call: _Met, held: Any, _: memoryview) -> Any:
             await released.wait()
             return held
 
@@ -162,6 +163,20 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
 
         return serve
 
+    def around(self, begin: Converse) -> Converse:
+        """The data port's appends with the faults around them."""
+
+        def begin_with_faults(link: Any, method: Method) -> Any:
+            if UNTOUCHED[0] in link.metadata.items():
+                return begin(link, method)
+            self.calls["Append"] += 1
+            made = _Appends(self, begin, link, method)
+            if self.is_dead:
+                made.cut("the broker is dead")
+            return made
+
+        return begin_with_faults
+
     def matching(self, method: str, *, of_answers: bool) -> Iterator[_Fault]:
         """Those that a request or answer meets, each used up by one time as it is met."""
         for fault in list(self._faults):
@@ -170,24 +185,53 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
                 yield fault
 
 
-class _Call:
-    """One call under way, in the place of its context; event loop only."""
+class _Met:
+    """What is asked in one call or conversation, and answered, meets the faults here; event loop only."""
 
-    def __init__(self, faults: Faults, method: str, kind: type[Message] | None, context: Any) -> None:
+    def __init__(self, faults: Faults, method: str, kind: type[Message] | None) -> None:
         """``kind``: what the requests are, which come undecoded; None for framed ones."""
         self.method = method
         self._kind = kind
+        self._faults = faults
+
+    def cut(self, why: str) -> None:
+        """Break it as a lost connection does."""
+        raise NotImplementedError
+
+    async def met(self, request: Any) -> Any:
+        """What the broker is given in the place of ``request``. Raises the refusal."""
+        header, records = self._unpacked(request)
+        self._faults.requests[self.method].append(header)
+        for fault in self._faults.matching(self.method, of_answers=False):
+            await fault.act(self, header, records)
+        return request if self._kind is None else header.SerializeToString()  # a fault may have changed it
+
+    def _unpacked(self, request: Any) -> tuple[Any, memoryview]:
+        """A request, or what is framed before its records."""
+        if self._kind is not None:
+            return self._kind.FromString(request), memoryview(b"")
+        return frames.unpack(request, FRAMED[self.method]) if self.method in FRAMED else (request, memoryview(b""))
+
+    async def sent(self, answer: Any) -> Any:
+        """What the client is sent in the place of ``answer``."""
+        for fault in self._faults.matching(self.method, of_answers=True):
+            answer = await fault.act(self, answer, memoryview(b""))
+        return answer
+
+
+class _Call(_Met):
+    """One call under way, in the place of its context."""
+
+    def __init__(self, faults: Faults, method: str, kind: type[Message] | None, context: Any) -> None:
+        super().__init__(faults, method, kind)
         self.scope = asyncio.timeout(None)
         self.cut_because = ""
-        self._faults = faults
         self._context = context
-        self._refusals: deque[PenstockError | None] = deque()  # of appends whose answers are not written yet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
     def cut(self, why: str) -> None:
-        """Break it as a lost connection does."""
         if not self.cut_because:
             self.cut_because = why
             with contextlib.suppress(RuntimeError):  # it ends already
@@ -204,35 +248,60 @@ class _Call:
         async for request in requests:
             yield await self.met(request)
 
-    async def met(self, request: Any) -> Any:
-        """What the broker is given in the place of ``request``."""
-        header, records = self._unpacked(request)
-        self._faults.requests[self.method].append(header)
-        refusal = None
-        try:
-            for fault in self._faults.matching(self.method, of_answers=False):
-                await fault.act(self, header, records)
-        except PenstockError as error:
-            if self.method != "Append":
-                raise
-            refusal, request = error, REFUSED_ANYWAY  # so its answer has its place among the others
-        else:
-            if self._kind is not None:
-                request = header.SerializeToString()  # a fault may have changed it
-        self._refusals.append(refusal)
-        return request
 
-    def _unpacked(self, request: Any) -> tuple[Any, memoryview]:
-        """A request, or what is framed before its records."""
-        if self._kind is not None:
-            return self._kind.FromString(request), memoryview(b"")
-        return frames.unpack(request, FRAMED[self.method]) if self.method in FRAMED else (request, memoryview(b""))
+class _Appends(_Met):
+    """The appends of one connection: in the place of the broker's conversation, and of its link."""
 
-    async def sent(self, answer: Any) -> Any:
-        """What the client is sent in the place of ``answer``."""
-        refusal = self._refusals.popleft() if self._refusals else None
-        if refusal is not None:
-            return AppendAnswer(error=to_bytes(refusal)).SerializeToString()
-        for fault in self._faults.matching(self.method, of_answers=True):
-            answer = await fault.act(self, answer, memoryview(b""))
-        return answer
+    def __init__(self, faults: Faults, begin: Converse, link: Any, method: Method) -> None:
+        super().__init__(faults, "Append", None)
+        self.metadata = link.metadata
+        self._link = link
+        self._inner = begin(self, method)
+        self._coming: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        self._going: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._give())]
+        faults._under_way.add(self)
+
+    def cut(self, why: str) -> None:
+        self._link.end(BrokerUnavailable(why, status="UNAVAILABLE"))
+
+    # The broker's conversation, as the connection sees it.
+
+    def take(self, number: int, content: memoryview) -> None:
+        self._coming.put_nowait((number, bytes(content)))
+
+    def left(self) -> None:
+        self._faults._under_way.discard(self)
+        for task in self._tasks:
+            task.cancel()
+        self._inner.left()
+
+    # The connection, as the broker sees it.
+
+    def answer(self, number: int, content: bytes) -> None:
+        self._going.put_nowait((number, content))
+
+    def refuse(self, number: int, error: PenstockError) -> None:
+        self._link.refuse(number, error)
+
+    def hold(self, is_held: bool) -> None:
+        self._link.hold(is_held)
+
+    def close(self) -> None:
+        self._link.close()
+
+    async def _take(self) -> None:
+        while True:
+            number, content = await self._coming.get()
+            try:
+                taken = await self.met(content)
+            except PenstockError as error:
+                self._link.refuse(number, error)
+            else:
+                self._inner.take(number, memoryview(taken))
+
+    async def _give(self) -> None:
+        while True:
+            number, content = await self._going.get()
+            receipt = await self.sent(AppendReceipt.FromString(content))
+            self._link.answer(number, receipt.SerializeToString())

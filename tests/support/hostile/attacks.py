@@ -13,13 +13,15 @@ import grpc.aio
 
 from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames
-from penstock.proto.errors import from_rpc_error
+from penstock.proto.data_frames import Method as DataMethod
+from penstock.proto.errors import PenstockError, from_rpc_error
 from penstock.proto.wire import common_pb2, nameserver_pb2
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
+from tests.support.data import connected_to
 
-from .methods import Method, methods
+from .methods import APPEND, Method, methods
 from .target import Target
 from .values import plausible, requests
 
@@ -67,7 +69,7 @@ async def every_method(target: Target, scale: Scale) -> Findings:
 async def noise(target: Target, scale: Scale) -> Findings:
     """Each method with random bytes, with the begin of a sound request, and with one in another method's place."""
     dice = random.Random(SEED)
-    sound = {method: plausible(method.request).SerializeToString() for method in methods()}
+    sound = {method: plausible(method.request).SerializeToString() for method in (APPEND, *methods())}
 
     def contents(method: Method) -> Iterator[tuple[str, bytes]]:
         for _ in range(scale.noise):
@@ -98,6 +100,16 @@ async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[
             async with asyncio.TaskGroup() as calls:
                 for told, content in contents(method):
                     calls.create_task(send(told, content))
+    async with connected_to(target.master.address) as connection:
+        for told, content in contents(APPEND):
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await connection.ask(DataMethod.APPEND, content)
+            except PenstockError as error:
+                if "internal error" in error.message:
+                    found.append(f"append {told}: {error.message[:200]}")
+            except TimeoutError:
+                found.append(f"append {told}: no answer within {TIMEOUT_S} s")
     return found
 
 

@@ -13,10 +13,12 @@ import grpc
 import grpc.aio
 
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import batch, wanting
 from tests.support.broker.running_broker import calling
+from tests.support.data import connected_to
 
 from .attacks import BROKEN_OFF, SEED, Findings, Scale, judged
 from .target import Target
@@ -107,11 +109,10 @@ async def names(target: Target, scale: Scale) -> Findings:
             lambda request=request: channel.unary_unary(f"/penstock.v1.{request[0]}")(request[1], timeout=30)
             for request in requests()
         )
-        stream = channel.stream_stream("/penstock.v1.BrokerData/Append")(timeout=60)
-        for number in range(scale.many * 10):
-            await stream.write(batch(producer=(1 + number % 100, 1, number, 1)))
-            await stream.read()
-        stream.cancel()
+        async with asyncio.timeout(60), connected_to(target.master.address) as appends:
+            for number in range(scale.many * 10):
+                appends.send(number, Method.APPEND, batch(producer=(1 + number % 100, 1, number, 1)))
+                await appends.receive()
         # So that the next attack, and the memory after it, begin as before.
         groups = ["flood", *(f"flood-{number}" for number in range(scale.many * 10))]
         remains = [("DeleteTopic", broker_pb2.TopicName(topic=each).SerializeToString()) for each in groups[1:]]
@@ -147,7 +148,6 @@ async def endless_streams(target: Target, scale: Scale) -> Findings:
         await asyncio.gather(
             pour(broker, "/penstock.v1.Broker/ConsumerSession", consuming),
             pour(broker, "/penstock.v1.Broker/ConsumerSession", [join.SerializeToString()]),
-            pour(broker, "/penstock.v1.BrokerData/Append", [b"\0\0\0\0"]),
             pour(nameserver, "/penstock.v1.Nameserver/WatchRoutes", [watch]),
         )
     return []
@@ -156,13 +156,13 @@ async def endless_streams(target: Target, scale: Scale) -> Findings:
 async def slow_readers(target: Target, scale: Scale) -> Findings:
     """Streams of appends whose answers nobody reads, watches and fetches that nobody takes."""
 
-    async def send_only(channel: Any) -> None:
-        call = channel.stream_stream("/penstock.v1.BrokerData/Append")(timeout=5)
-        with contextlib.suppress(grpc.RpcError, TimeoutError, *BROKEN_OFF):
-            async with asyncio.timeout(2):
-                for _ in range(scale.many * 10):
-                    await call.write(batch([b"x" * 100], topic="orders", queue_id=3))
-        call.cancel()
+    async def send_only() -> None:
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(2), connected_to(target.master.address) as appends:
+                appends.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio would buffer
+                for number in range(scale.many * 10):
+                    appends.send(number, Method.APPEND, batch([b"x" * 100], topic="orders", queue_id=3))
+                    await appends.writer.drain()
 
     async def fetch_and_leave(channel: Any) -> None:
         header = wanting((0, 0), (1, 0), (2, 0), (3, 0), max_bytes=16 << 20, max_wait_ms=30_000)
@@ -171,7 +171,7 @@ async def slow_readers(target: Target, scale: Scale) -> Findings:
         call.cancel()
 
     async with _channels(target.master.address) as channels:
-        await asyncio.gather(*(send_only(channel) for channel in channels))
+        await asyncio.gather(*(send_only() for _ in channels))
         await asyncio.gather(*(fetch_and_leave(channels[number % CHANNELS]) for number in range(scale.many * 5)))
     return []
 

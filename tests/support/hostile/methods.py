@@ -27,8 +27,9 @@ class Method(NamedTuple):
     is_nameservers: bool
 
 
+APPEND = Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, False)
+"""Of the data port, which has no path."""
 FRAMED = [
-    Method("/penstock.v1.BrokerData/Append", broker_pb2.AppendHeader.DESCRIPTOR, True, True, False),
     Method("/penstock.v1.BrokerData/Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, False),
@@ -36,7 +37,7 @@ FRAMED = [
 
 
 def methods() -> list[Method]:
-    """All of them."""
+    """All of gRPC's."""
     found = list(FRAMED)
     for module in pkgutil.iter_modules(wire.__path__):
         name, _, kind = module.name.rpartition("_")

@@ -60,6 +60,7 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         brokerId = 2
         brokerIP1 = 10.0.0.7
         listenPort = 20911
+        dataPort = 20912
         bindAddress = 0.0.0.0
         namesrvAddr = ns-1:9876;10.0.0.2:9876;[::1]:9876
         brokerRole = SLAVE
@@ -133,6 +134,7 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         enablePropertyFilter = false
         timerMaxDelaySec = 3600
         timerMessagesMax = 1000
+        msgTraceTopicName = my-traces
         metricsExporterType = PROM
         metricsPromExporterPort = 0
         metricsPromExporterHost = 127.0.0.1

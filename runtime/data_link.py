@@ -1,0 +1,273 @@
+"""A client's connection to a data port; for threads. The frames are those of :mod:`penstock.proto.data_frames`.
+
+Whoever sends never waits: what the system does not take at once is sent by a thread of its own, in order. One thread
+reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, from_bytes
+from penstock.proto.wire.data_pb2 import Hello
+
+from .security.credentials import PLAIN, Security
+from .security.signatures import signed
+
+if TYPE_CHECKING:
+    import ssl
+
+CONNECT_S: Final = 3.0
+"""How long connecting and greeting may take, each: see ``CONNECT_TIMEOUT_MS`` of :mod:`.channel`."""
+BUFFER_BYTES: Final = 256 << 10
+UNAVAILABLE: Final = "UNAVAILABLE"
+
+
+class Frame(NamedTuple):
+    """One that came."""
+
+    number: int
+    method: int
+    kind: int
+    content: bytes
+
+
+class DataLink:
+    """One connection, greeted, until it breaks."""
+
+    def __init__(
+        self, address: str, port: int, security: Security = PLAIN, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Connect to ``port`` of the host in ``address``, and greet; ``metadata`` goes with the greeting.
+
+        Raises:
+            BrokerUnavailable: nobody is there, or does not answer; ``details['status']`` says that it is no answer.
+            PenstockError: the broker's refusal.
+        """
+        self.heard_at = time.monotonic()
+        """When something came last."""
+        self._address = address
+        self._lock = threading.Lock()  # guards what is to be sent
+        self._unsent: deque[memoryview] = deque()
+        self._may_send = threading.Condition(self._lock)
+        self._sending: threading.Thread | None = None  # sends the rest, once there was any
+        self._is_sending = False  # it is at it
+        self._is_reading = self._is_closed = False
+        self._tls: _Tls | None = None
+        self._received = memoryview(bytearray(BUFFER_BYTES))
+        self._count = 0  # bytes of it
+        host = address.rpartition(":")[0].strip("[]")
+        try:
+            self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
+        except OSError as error:
+            raise BrokerUnavailable(
+                f"broker {address}: failed to connect to all addresses: data port {port}: {error}", status=UNAVAILABLE
+            ) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if security.tls is not None:
+                self._tls = _Tls(security.tls.context(), security.tls.server_name or host)
+                self._shake_hands()
+            pairs = dict(metadata or {})
+            if security.credentials is not None:
+                pairs.update(signed(security.credentials, int(time.time())))
+            self._greet(Hello(version=VERSION, metadata=pairs).SerializeToString())
+            self._socket.settimeout(None)
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError):  # TLS's errors among them
+                raise self._broken(f"failed to connect to all addresses: {error}") from error
+            raise
+
+    def send(self, number: int, method: Method, content: bytes = b"") -> None:
+        """Send a request, now or as soon as the system takes it. After the connection broke nothing happens."""
+        head = HEAD.pack(len(content), number, method, Kind.REQUEST)
+        with self._lock:
+            pieces = [memoryview(head), memoryview(content)]
+            if self._tls is not None:
+                pieces = [memoryview(self._tls.encrypted(head, content))]
+            self._send(pieces)
+
+    def frames(self) -> Iterator[Frame]:
+        """What comes, one frame after the other.
+
+        Raises:
+            BrokerUnavailable: the connection broke. PenstockError: the broker has ended it, and says why.
+        """
+        with self._lock:
+            self._is_reading = True
+        try:
+            while True:
+                frame = self._next()
+                if frame.number == 0 and frame.kind == Kind.ERROR:
+                    raise from_bytes(frame.content)
+                yield frame
+        except OSError as error:
+            raise self._broken("cancelled here" if self._is_closed else str(error)) from error
+        finally:
+            self._is_closed = True
+            self._socket.close()
+
+    def close(self) -> None:
+        """Break it. May be called again, by any thread."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._unsent.clear()
+            self._may_send.notify()
+            if not self._is_reading:  # else it does so that reads: nobody may have the descriptor anew before
+                self._socket.close()
+
+    def _broken(self, why: str) -> BrokerUnavailable:
+        return BrokerUnavailable(f"broker {self._address}: {why}", status=UNAVAILABLE)
+
+    # Sending; the lock is held.
+
+    def _send(self, pieces: list[memoryview]) -> None:
+        if self._is_sending or self._unsent:
+            self._unsent.extend(pieces)
+            return
+        try:
+            sent = self._socket.sendmsg(pieces, [], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the reader hears of it
+        for piece in pieces:
+            taken = min(sent, len(piece))
+            sent -= taken
+            if taken < len(piece):
+                self._unsent.append(piece[taken:])
+        if self._unsent:
+            if self._sending is None:
+                self._sending = threading.Thread(target=self._send_rest, name="penstock-data-rest", daemon=True)
+                self._sending.start()
+            self._may_send.notify()
+
+    def _send_rest(self) -> None:
+        """Send what the system did not take at once, until the connection is closed."""
+        while True:
+            with self._lock:
+                self._is_sending = False
+                self._may_send.wait_for(lambda: self._unsent or self._is_closed)
+                if self._is_closed:
+                    return
+                pieces = list(self._unsent)
+                self._unsent.clear()
+                self._is_sending = True
+            try:
+                for piece in pieces:
+                    self._socket.sendall(piece)
+            except OSError:
+                self.close()
+                return
+
+    # Receiving: the constructor, then one thread.
+
+    def _next(self) -> Frame:
+        self._need(HEAD.size)
+        size, number, method, kind = HEAD.unpack_from(self._received, 0)
+        if size > FRAME_BYTES_MAX:
+            raise InvalidArgument(f"broker {self._address}: a frame of {size} bytes: is it a data port?")
+        self._need(HEAD.size + size)
+        end = HEAD.size + size
+        content = bytes(self._received[HEAD.size : end])
+        self._received[: self._count - end] = self._received[end : self._count]
+        self._count -= end
+        return Frame(number, method, kind, content)
+
+    def _need(self, count: int) -> None:
+        if count > len(self._received):
+            grown = memoryview(bytearray(count + BUFFER_BYTES))
+            grown[: self._count] = self._received[: self._count]
+            self._received = grown
+        while self._count < count:
+            self._count += self._receive(self._received[self._count :])
+            self.heard_at = time.monotonic()
+
+    def _receive(self, room: memoryview) -> int:
+        if self._tls is None:
+            count = self._socket.recv_into(room)
+        else:
+            while not (count := self._tls.read_into(room)):
+                encrypted = self._socket.recv(BUFFER_BYTES)
+                with self._lock:
+                    if not encrypted:
+                        break
+                    self._tls.take(encrypted)
+        if not count:
+            raise OSError("it ended the stream")
+        return count
+
+    # Beginning.
+
+    def _shake_hands(self) -> None:
+        assert self._tls is not None
+        while not self._tls.shake_hands():
+            self._socket.sendall(self._tls.outgoing())
+            encrypted = self._socket.recv(BUFFER_BYTES)
+            if not encrypted:
+                raise OSError("it ended the connection during the TLS handshake")
+            self._tls.take(encrypted)
+        self._socket.sendall(self._tls.outgoing())
+
+    def _greet(self, hello: bytes) -> None:
+        self.send(0, Method.HELLO, hello)
+        frame = self._next()
+        if frame.kind == Kind.ERROR:
+            raise from_bytes(frame.content)
+        if frame.method != Method.HELLO:
+            raise PenstockError(f"broker {self._address}: no answer to a hello: is it a data port?")
+
+
+class _Tls:
+    """TLS over bytes: OpenSSL's own sockets may not be read and written by two threads at a time."""
+
+    def __init__(self, context: ssl.SSLContext, server_name: str) -> None:
+        import ssl
+
+        self._wants_more: type[Exception] = ssl.SSLWantReadError
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        self._lock = threading.Lock()
+
+    def shake_hands(self) -> bool:
+        """True when it is done."""
+        with contextlib.suppress(self._wants_more):
+            self._object.do_handshake()
+            return True
+        return False
+
+    def take(self, encrypted: bytes) -> None:
+        """These came."""
+        with self._lock:
+            self._incoming.write(encrypted)
+
+    def read_into(self, room: memoryview) -> int:
+        """How many bytes were put into ``room``; 0: more must come first."""
+        with self._lock:
+            try:
+                return int(self._object.read(len(room), room))
+            except self._wants_more:
+                return 0
+
+    def encrypted(self, *pieces: bytes) -> bytes:
+        """What to send for these."""
+        with self._lock:
+            for piece in pieces:
+                if piece:
+                    self._object.write(piece)
+            return self._outgoing.read()
+
+    def outgoing(self) -> bytes:
+        """What else is to be sent."""
+        with self._lock:
+            return self._outgoing.read()

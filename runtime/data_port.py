@@ -1,0 +1,334 @@
+"""The server's end of data ports: frames of :mod:`penstock.proto.data_frames` over TCP or TLS; event loop only.
+
+Bytes are received straight into one buffer per connection, which is used again, and requests are views of it: what is
+asked for is done before the next bytes are received, so that nothing is copied on its way. (``bytes`` objects, as
+gRPC makes them, cost an allocation and a copy for each batch.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, VERSION, Kind, Method
+from penstock.proto.errors import ConfigError, InvalidArgument, LimitReached, PenstockError, to_bytes
+from penstock.proto.wire.data_pb2 import Hello
+
+from .channel import reported
+from .security.access import Access
+from .security.certificates import ServerTls
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 10_000
+HELLO_S: Final = 5.0
+"""A connection that says nothing for so long is closed."""
+SILENCE_MS: Final = 2500
+"""Bytes that the other machine does not take for so long end the connection."""
+GREETING_BYTES: Final = 1 << 10
+"""The room of a connection that has not greeted."""
+BUFFER_BYTES: Final = 64 << 10
+KEPT_BYTES: Final = 2 << 20
+"""What a connection's buffer keeps of the room that a larger frame took."""
+UNSENT_BYTES_MAX: Final = 1 << 20
+"""Of answers; while more wait for their reader, nothing is read from it."""
+TURN_S: Final = 0.005
+"""After so long others get their turn, however many requests have come together."""
+_METHOD: Final = "/penstock.v1.BrokerData/"
+
+
+class Conversation(Protocol):
+    """What takes the requests for one method that come over one connection."""
+
+    def take(self, number: int, content: memoryview) -> None:
+        """Do what is asked, or begin to; ``content`` is gone afterwards. The answer is the connection's to send."""
+
+    def left(self) -> None:
+        """The connection is gone."""
+
+
+class Link(Protocol):
+    """The connection, as a conversation sees it."""
+
+    metadata: Mapping[str, str]
+    """What the client said of itself."""
+
+    def answer(self, number: int, content: bytes) -> None:
+        """Answer a request."""
+
+    def refuse(self, number: int, error: PenstockError) -> None:
+        """Answer a request with an error."""
+
+    def hold(self, is_held: bool) -> None:
+        """Take nothing more, or go on."""
+
+    def end(self, error: PenstockError) -> None:
+        """Say why to the client, and close."""
+
+    def close(self) -> None:
+        """Send what is answered, then close."""
+
+
+Converse = Callable[[Link, Method], Conversation]
+"""Begins a conversation."""
+
+
+class DataPort:
+    """A port and its connections."""
+
+    def __init__(self, access: Access | None = None) -> None:
+        """``access``: who may connect; None: everybody."""
+        self.number = 0  # once it is open
+        self.methods: dict[int, Converse] = {}
+        self.access = access
+        self.connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int, key: str, tls: ServerTls | None = None) -> None:
+        """Take ``host:port``; 0: a port that the system chooses. Connections wait until :meth:`start`.
+
+        Raises:
+            ConfigError: the address cannot be had; names ``key``, the setting.
+        """
+        timeout_s = None if tls is None else HELLO_S
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Connection(self),
+                host,
+                port,
+                ssl=None if tls is None else tls.context(),
+                ssl_handshake_timeout=timeout_s,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+        self.number = self._server.sockets[0].getsockname()[1]
+
+    async def start(self) -> None:
+        """Serve."""
+        assert self._server is not None, "open first"
+        await self._server.start_serving()
+
+    def close(self) -> None:
+        """Take no more connections, and end those that are open when what they are answered is sent."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection: greets, takes frames apart, and hands them to the conversations of their methods."""
+
+    def __init__(self, port: DataPort) -> None:
+        self.metadata: Mapping[str, str] = {}
+        self._port = port
+        self._transport: Any = None
+        self._buffer = memoryview(bytearray(GREETING_BYTES))
+        self._received = 0  # bytes of it that are not taken apart yet
+        self._conversations: dict[int, Conversation] = {}
+        self._is_greeted = False
+        self._holds: set[str] = set()  # why nothing is read
+        self._answers: list[bytes] = []  # made while bytes are taken apart: sent together
+        self._is_taking = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: Any) -> None:
+        """See :class:`asyncio.BufferedProtocol`."""
+        self._transport = transport
+        transport.set_write_buffer_limits(UNSENT_BYTES_MAX)
+        plain = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        self._port.connections.add(self)
+        if len(self._port.connections) > CONNECTIONS_MAX:
+            self.end(LimitReached(f"{CONNECTIONS_MAX} connections are open: use fewer clients"))
+            return
+        self._timer = self._loop.call_later(HELLO_S, self._transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See :class:`asyncio.BufferedProtocol`."""
+        self._port.connections.discard(self)
+        self._gone.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        for conversation in self._conversations.values():
+            conversation.left()
+
+    def pause_writing(self) -> None:
+        """See :class:`asyncio.BufferedProtocol`."""
+        self._hold("unsent", True)
+
+    def resume_writing(self) -> None:
+        """See :class:`asyncio.BufferedProtocol`."""
+        self._hold("unsent", False)
+
+    def eof_received(self) -> bool:
+        """A client that ends its half has gone."""
+        return False
+
+    def get_buffer(self, _: int) -> memoryview:
+        """See :class:`asyncio.BufferedProtocol`."""
+        return self._buffer[self._received :]
+
+    def buffer_updated(self, count: int) -> None:
+        """See :class:`asyncio.BufferedProtocol`."""
+        self._received += count
+        self._take_all()
+
+    def _take_all(self) -> None:
+        self._is_taking = True
+        try:
+            self._take_apart()
+        finally:
+            self._is_taking = False
+            if self._answers:
+                self._transport.write(b"".join(self._answers))
+                self._answers.clear()
+
+    # What conversations call.
+
+    def answer(self, number: int, content: bytes) -> None:
+        """See :class:`Link`."""
+        self._send(number, Method.APPEND, Kind.ANSWER, content)
+
+    def refuse(self, number: int, error: PenstockError) -> None:
+        """See :class:`Link`."""
+        self._send(number, Method.APPEND, Kind.ERROR, to_bytes(error))
+
+    def hold(self, is_held: bool) -> None:
+        """See :class:`Link`."""
+        self._hold("asked", is_held)
+
+    def close(self) -> None:
+        """See :class:`Link`."""
+        self._hold("asked", True)
+        self._transport.close()
+
+    def end(self, error: PenstockError) -> None:
+        """See :class:`Link`."""
+        self._send(0, Method.HELLO, Kind.ERROR, to_bytes(error))
+        if self._answers:
+            self._transport.write(b"".join(self._answers))
+            self._answers.clear()
+        self.close()
+
+    # Inside.
+
+    def _hold(self, why: str, is_held: bool) -> None:
+        (self._holds.add if is_held else self._holds.discard)(why)
+        if self._transport.is_closing():
+            return
+        if self._holds:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+            if self._received and not self._is_taking:
+                self._loop.call_soon(self._take_all)
+
+    def _end_turn(self) -> None:
+        self._hold("turn", True)
+        self._loop.call_soon(self._hold, "turn", False)
+
+    def _send(self, number: int, method: int, kind: Kind, content: bytes) -> None:
+        frame = HEAD.pack(len(content), number, method, kind) + content
+        if self._is_taking:
+            self._answers.append(frame)
+        elif not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def _take_apart(self) -> None:
+        buffer, at = self._buffer, 0
+        until_s = time.perf_counter() + TURN_S
+        while self._received - at >= HEAD.size and not self._holds and not self._transport.is_closing():
+            size, number, method, kind = HEAD.unpack_from(buffer, at)
+            if size > (FRAME_BYTES_MAX if self._is_greeted else HELLO_BYTES_MAX) or kind != Kind.REQUEST:
+                self.end(InvalidArgument(f"no frame of a data port: size {size}, kind {kind}"))
+                return
+            start = at + HEAD.size
+            if self._received - start < size:
+                self._make_room(at, HEAD.size + size)
+                return
+            self._on_request(number, method, buffer[start : start + size])
+            at = start + size
+            if time.perf_counter() > until_s:
+                self._end_turn()
+        self._make_room(at, HEAD.size)
+
+    def _make_room(self, at: int, needed: int) -> None:
+        """Let what begins at ``at``, of which so much is needed, go on at the begin of a buffer that grows with it."""
+        rest = self._received - at
+        room = len(self._buffer)
+        if needed > room:
+            room = min(max(2 * room, BUFFER_BYTES), needed + BUFFER_BYTES) if rest > room // 2 else room
+        elif room > KEPT_BYTES and needed <= KEPT_BYTES:
+            room = KEPT_BYTES
+        room = max(room, rest + HEAD.size, BUFFER_BYTES if self._is_greeted else 0)
+        if room != len(self._buffer):
+            buffer = memoryview(bytearray(room))
+            buffer[:rest] = self._buffer[at : self._received]
+            self._buffer = buffer
+        elif at:
+            self._buffer[:rest] = self._buffer[at : self._received]
+        self._received = rest
+
+    def _on_request(self, number: int, method: int, content: memoryview) -> None:
+        if not self._is_greeted:
+            self._greet(number, method, content)
+        elif method == Method.PING:
+            self._send(number, method, Kind.ANSWER, b"")
+        elif (conversation := self._conversation(method)) is not None:
+            conversation.take(number, content)
+        else:
+            self._send(number, method, Kind.ERROR, to_bytes(InvalidArgument(f"method {method}: there is none here")))
+
+    def _conversation(self, method: int) -> Conversation | None:
+        found = self._conversations.get(method)
+        if found is None and (begin := self._port.methods.get(method)) is not None:
+            found = self._conversations[method] = begin(self, Method(method))
+        return found
+
+    def _greet(self, number: int, method: int, content: memoryview) -> None:
+        try:
+            if method != Method.HELLO:
+                raise InvalidArgument(f"a connection to a data port begins with a hello, not with method {method}")
+            try:
+                hello = Hello.FromString(bytes(content))
+            except DecodeError as error:
+                raise InvalidArgument(f"no hello: {error}") from None
+            if hello.version != VERSION:
+                raise InvalidArgument(f"version {hello.version} of the data port's protocol: this broker has {VERSION}")
+            self.metadata = dict(hello.metadata)
+            if self._port.access is not None:
+                caller = self._port.access.authenticate(_METHOD, self.metadata.items())
+                self._watching = self._loop.create_task(self._watch(self._port.access, caller), name="data connection")
+        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
+            self.end(reported(error, "hello"))
+            return
+        self._is_greeted = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._send(number, method, Kind.ANSWER, b"")
+
+    async def _watch(self, access: Access, caller: Any) -> None:
+        """End the connection when its caller is no user any more."""
+        try:
+            async with access.admitted(caller):
+                await self._gone.wait()
+        except PenstockError as error:
+            self.end(error)

@@ -1,0 +1,78 @@
+"""A data port's client for tests, on the event loop: frames as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+from penstock.proto.data_frames import HEAD, VERSION, Kind, Method
+from penstock.proto.errors import BrokerUnavailable, from_bytes
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.data_pb2 import Hello
+from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
+from penstock.runtime.channel import open_async_channel
+
+
+class DataConnection:
+    """One connection. Numbers are the caller's."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, number: int, method: int, content: bytes = b"", kind: int = Kind.REQUEST) -> None:
+        """Send a frame."""
+        self.writer.write(HEAD.pack(len(content), number, method, kind) + content)
+
+    async def receive(self) -> tuple[int, int, bytes]:
+        """Number, kind and content of what comes next. Raises BrokerUnavailable at the end."""
+        try:
+            size, number, _, kind = HEAD.unpack(await self.reader.readexactly(HEAD.size))
+            return number, kind, await self.reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise BrokerUnavailable(f"the data port ended the connection: {error!r}", status="UNAVAILABLE") from None
+
+    async def answer(self) -> bytes:
+        """The content of the next answer; raises the error in it."""
+        _, kind, content = await self.receive()
+        if kind == Kind.ERROR:
+            raise from_bytes(content)
+        return content
+
+    async def ask(self, method: int, content: bytes = b"", number: int = 1) -> bytes:
+        """What is answered to a request, where nothing else is under way."""
+        self.send(number, method, content)
+        return await self.answer()
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    host: str, port: int, metadata: Mapping[str, str] | None = None, *, greets: bool = True
+) -> AsyncIterator[DataConnection]:
+    """A connection, greeted, that is closed at the end."""
+    reader, writer = await asyncio.open_connection(host, port)
+    made = DataConnection(reader, writer)
+    try:
+        if greets:
+            await made.ask(Method.HELLO, Hello(version=VERSION, metadata=metadata or {}).SerializeToString(), 0)
+        yield made
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected_to(address: str, metadata: Mapping[str, str] | None = None) -> AsyncIterator[DataConnection]:
+    """The same to the data port of the broker at ``address``, which tells it."""
+    port = await data_port_of(address)
+    async with connected(address.rpartition(":")[0], port, metadata) as made:
+        yield made
+
+
+async def data_port_of(address: str) -> int:
+    """The data port of the broker at ``address``."""
+    async with open_async_channel(address) as channel:
+        stub = BrokerDataStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        return int((await stub.Open(Empty(), timeout=10, wait_for_ready=True)).port)

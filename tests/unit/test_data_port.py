@@ -1,0 +1,408 @@
+"""A data port and its links: greetings, frames of any size and order, holds, TLS, users, peers that are silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.cluster.append_streams import AppendStreams
+from penstock.client.cluster.retry import Outcome, outcome_of
+from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
+from penstock.proto.errors import BrokerUnavailable, ConfigError, Forbidden, InvalidArgument, PenstockError
+from penstock.proto.wire.broker_pb2 import AppendReceipt
+from penstock.proto.wire.data_pb2 import Hello
+from penstock.runtime.data_link import DataLink, Frame
+from penstock.runtime.data_port import DataPort, Link
+from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security.credentials import PLAIN, Security
+from tests.support.cluster.certificates import Authority, put
+from tests.support.data import connected
+from tests.support.loops import in_own_loop
+from tests.support.waiting import eventually, wait_until
+
+HELLO = Hello(version=VERSION).SerializeToString()
+
+
+class Echo:
+    """Answers with what it is sent; notes what becomes of the connection."""
+
+    def __init__(self, link: Link, _: Method) -> None:
+        self.link = link
+        self.sizes: list[int] = []
+        self.is_left = False
+        self.refusal: PenstockError | None = None
+        made.append(self)
+
+    def take(self, number: int, content: memoryview) -> None:
+        self.sizes.append(len(content))
+        if self.refusal is not None:
+            self.link.refuse(number, self.refusal)
+        else:
+            self.link.answer(number, bytes(content))
+
+    def left(self) -> None:
+        self.is_left = True
+
+
+made: list[Echo] = []
+
+
+@contextlib.asynccontextmanager
+async def echoing(tls: ServerTls | None = None) -> AsyncIterator[DataPort]:
+    made.clear()
+    port = DataPort()
+    port.methods[Method.APPEND] = Echo
+    await port.open("127.0.0.1", 0, "dataPort", tls)
+    await port.start()
+    try:
+        yield port
+    finally:
+        port.close()
+        await eventually(lambda: not port.connections, what="the connections' end")
+
+
+def asked(port: int, contents: list[bytes], security: Security = PLAIN) -> list[Frame]:
+    """What a link is answered, for requests that are all sent before anything is read."""
+    with contextlib.closing(DataLink("localhost:1", port, security)) as link:
+        for number, content in enumerate(contents, start=1):
+            link.send(number, Method.APPEND, content)
+        frames = link.frames()
+        return [next(frames) for _ in contents]
+
+
+@in_own_loop
+async def test_the_bytes_are_those_of_the_protocols_page() -> None:
+    """Golden: a client in another language sends and takes just these."""
+    async with echoing() as port, connected("127.0.0.1", port.number, greets=False) as connection:
+        for sent, taken in (
+            ("000000020000000000000000 0801", "000000000000000000000001"),
+            ("000000000000000700010000", "000000000000000700010001"),
+            ("000000030000000800020000 616263", "000000030000000800020001 616263"),
+        ):
+            connection.writer.write(bytes.fromhex(sent))
+            wanted = bytes.fromhex(taken)
+            assert await connection.reader.readexactly(len(wanted)) == wanted
+
+
+@in_own_loop
+async def test_frames_of_any_size_are_answered_in_order_with_their_numbers() -> None:
+    contents = [bytes([size % 251]) * size for size in (0, 1, 100, 70_000, 5_000_000, 3, 200_000, 1)]
+    async with echoing() as port:
+        found = await asyncio.to_thread(asked, port.number, contents)
+    assert [(each.number, each.kind) for each in found] == [(number, Kind.ANSWER) for number in range(1, 9)]
+    assert [each.content for each in found] == contents
+
+
+@in_own_loop
+async def test_a_frame_may_come_byte_by_byte_and_many_in_one_piece() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        for byte in HEAD.pack(3, 7, Method.APPEND, Kind.REQUEST) + b"abc":
+            connection.writer.write(bytes([byte]))
+            await connection.writer.drain()
+            await asyncio.sleep(0)
+        assert await connection.receive() == (7, Kind.ANSWER, b"abc")
+        frames = [HEAD.pack(2, number, Method.APPEND, Kind.REQUEST) + b"%02d" % number for number in range(100)]
+        connection.writer.write(b"".join(frames))
+        assert [(await connection.receive())[::2] for _ in range(100)] == [(n, b"%02d" % n) for n in range(100)]
+
+
+@in_own_loop
+async def test_a_large_frames_room_is_given_back() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        (there,) = port.connections
+        connection.send(1, Method.APPEND, b"x" * (20 << 20))
+        await connection.receive()
+        assert len(there._buffer) <= 2 << 20
+
+
+@in_own_loop
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (HEAD.pack(0, 1, Method.PING, Kind.REQUEST), "begins with a hello"),
+        (HEAD.pack(2, 0, Method.HELLO, Kind.REQUEST) + b"\xff\xff", "no hello"),
+        (HEAD.pack(2, 0, Method.HELLO, Kind.REQUEST) + b"\x08\x09", "version 9"),
+        (HEAD.pack(FRAME_BYTES_MAX, 0, Method.HELLO, Kind.REQUEST), "no frame of a data port"),
+        (HEAD.pack(0, 0, Method.HELLO, Kind.ANSWER), "no frame of a data port"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "no frame of a data port"),
+    ],
+)
+async def test_who_does_not_greet_is_told_and_left(sent: bytes, reason: str) -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number, greets=False) as connection:
+        connection.writer.write(sent)
+        with pytest.raises(InvalidArgument, match=reason):
+            await connection.answer()
+        assert await connection.reader.read() == b""
+        assert made == []
+
+
+@in_own_loop
+async def test_after_a_greeting_wrong_frames_end_the_connection_and_unknown_methods_do_not() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        with pytest.raises(InvalidArgument, match="method 99"):
+            await connection.ask(99)
+        assert await connection.ask(Method.PING) == b""
+        connection.writer.write(HEAD.pack(FRAME_BYTES_MAX + 1, 1, Method.APPEND, Kind.REQUEST))
+        with pytest.raises(InvalidArgument, match="no frame of a data port"):
+            await connection.answer()
+
+
+@in_own_loop
+async def test_what_is_held_is_taken_later_and_in_order() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        await connection.ask(Method.APPEND, b"first")
+        (echo,) = made
+        echo.link.hold(True)
+        for number in range(50):
+            connection.send(number, Method.APPEND, b"%d" % number)
+        await connection.writer.drain()
+        await asyncio.sleep(0.05)
+        assert len(echo.sizes) == 1
+        echo.link.hold(False)
+        assert [(await connection.receive())[2] for _ in range(50)] == [b"%d" % number for number in range(50)]
+
+
+@in_own_loop
+async def test_a_client_that_takes_no_answers_is_not_read_further() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(300):
+            connection.send(number, Method.APPEND, b"x" * 100_000)
+        (there,) = port.connections
+        await eventually(lambda: bool(there._holds), what="a hold")
+        taken = len(made[0].sizes)
+        assert taken < 300
+        connection.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(300):
+            await connection.receive()
+        assert len(made[0].sizes) == 300
+
+
+@in_own_loop
+async def test_a_connection_that_goes_is_told_to_its_conversation() -> None:
+    async with echoing() as port:
+        async with connected("127.0.0.1", port.number) as connection:
+            await connection.ask(Method.APPEND, b"x")
+        await eventually(lambda: made[0].is_left, what="its end")
+
+
+@in_own_loop
+async def test_who_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.data_port.HELLO_S", 0.05)
+    async with echoing() as port, connected("127.0.0.1", port.number, greets=False) as connection:
+        with contextlib.suppress(ConnectionError):
+            assert await connection.reader.read() == b""
+
+
+@in_own_loop
+async def test_more_connections_than_allowed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.data_port.CONNECTIONS_MAX", 1)
+    async with echoing() as port, connected("127.0.0.1", port.number):
+        with pytest.raises(PenstockError, match="1 connections are open"):
+            async with connected("127.0.0.1", port.number):
+                raise AssertionError("it was taken")
+
+
+@in_own_loop
+async def test_a_port_in_use_is_named_with_its_setting() -> None:
+    async with echoing() as port:
+        with pytest.raises(ConfigError, match=rf"dataPort: cannot listen on 127.0.0.1:{port.number}"):
+            await DataPort().open("127.0.0.1", port.number, "dataPort")
+
+
+@in_own_loop
+async def test_tls_moves_the_same_frames_and_takes_over_new_certificates(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    pair = authority.issue("broker")
+    contents = [bytes([size % 251]) * size for size in (1, 70_000, 5_000_000, 3)]
+    server = ServerTls(cert_file=pair.cert, key_file=pair.key)
+    mine, strangers = Security(tls=authority.tls()), Security(tls=other.tls())
+    async with echoing(server) as port:
+        found = await asyncio.to_thread(asked, port.number, contents, mine)
+        assert [each.content for each in found] == contents
+        with pytest.raises(BrokerUnavailable):  # without TLS
+            await asyncio.to_thread(asked, port.number, [b"x"])
+        with pytest.raises(BrokerUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            await asyncio.to_thread(asked, port.number, [b"x"], strangers)
+        new = other.issue("broker")
+        put(pair.key, new.key.read_bytes())
+        put(pair.cert, new.cert.read_bytes())
+        assert (await asyncio.to_thread(asked, port.number, [b"x"], strangers))[0].content == b"x"
+
+
+@in_own_loop
+async def test_a_port_that_asks_for_certificates_takes_nobody_without(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, own = authority.issue("broker"), authority.issue("client", "client")
+    async with echoing(ServerTls(cert_file=pair.cert, key_file=pair.key, client_ca_file=authority.file)) as port:
+        known = Security(tls=authority.tls(own))
+        assert (await asyncio.to_thread(asked, port.number, [b"x"], known))[0].content == b"x"
+        with pytest.raises(BrokerUnavailable):
+            await asyncio.to_thread(asked, port.number, [b"x"], Security(tls=authority.tls()))
+
+
+# The client's streams at a peer that this test plays.
+
+
+class Peer:
+    """A broker's end of one connection, in the test's hands."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._there: socket.socket | None = None
+
+    def greet(self) -> None:
+        self._there, _ = self._listening.accept()
+        self._there.settimeout(30)
+        self.receive()
+        self.answer(0, Method.HELLO)
+
+    def receive(self) -> tuple[int, int, bytes]:
+        assert self._there is not None
+        size, number, method, _ = HEAD.unpack(self._exactly(HEAD.size))
+        return number, method, self._exactly(size)
+
+    def _exactly(self, count: int) -> bytes:
+        assert self._there is not None
+        found = b""
+        while len(found) < count:
+            more = self._there.recv(count - len(found))
+            if not more:
+                raise ConnectionError("the client has gone")
+            found += more
+        return found
+
+    def answer(self, number: int, method: int, content: bytes = b"") -> None:
+        assert self._there is not None
+        self._there.sendall(HEAD.pack(len(content), number, method, Kind.ANSWER) + content)
+
+    def close(self) -> None:
+        self._listening.close()
+        if self._there is not None:
+            self._there.close()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    found = Peer()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def streams() -> Iterator[AppendStreams]:
+    found = AppendStreams()
+    yield found
+    found.close()
+
+
+def opening(peer: Peer) -> Callable[[], DataLink]:
+    return lambda: DataLink("127.0.0.1:1", peer.port)
+
+
+def test_a_silent_broker_is_pinged_and_then_left(
+    peer: Peer, streams: AppendStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.cluster.append_streams.PING_S", 0.05)
+    monkeypatch.setattr("penstock.client.cluster.append_streams.SILENCE_S", 0.5)
+    future = streams.append("a", opening(peer), b"batch", 60.0)
+    peer.greet()
+    assert peer.receive()[1:] == (Method.APPEND, b"batch")
+    assert peer.receive()[1] == Method.PING
+    error = future.exception(30)
+    assert isinstance(error, BrokerUnavailable)
+    assert "silent for" in error.message
+    assert outcome_of(error) is Outcome.UNKNOWN
+
+
+def test_a_slow_broker_that_answers_pings_is_waited_for(
+    peer: Peer, streams: AppendStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.cluster.append_streams.PING_S", 0.02)
+    monkeypatch.setattr("penstock.client.cluster.append_streams.SILENCE_S", 10.0)
+    future = streams.append("a", opening(peer), b"batch", 60.0)
+    peer.greet()
+    number, method, _ = peer.receive()
+    for _ in range(5):
+        ping, method, _ = peer.receive()
+        assert method == Method.PING
+        peer.answer(ping, Method.PING)
+    assert not future.done()
+    peer.answer(number, Method.APPEND, AppendReceipt(physical_offset=7).SerializeToString())
+    assert future.result(30).physical_offset == 7
+
+
+def test_what_was_never_sent_is_told_from_what_is_unknown(peer: Peer, streams: AppendStreams) -> None:
+    """The peer takes the connection and says nothing: no batch is sent before it has greeted."""
+    future = streams.append("a", opening(peer), b"batch", 0.1)
+    error = future.exception(30)
+    assert isinstance(error, BrokerUnavailable)
+    assert outcome_of(error) is Outcome.NOT_STORED
+    peer.greet()
+    second = streams.append("a", opening(peer), b"second", 30.0)
+    assert peer.receive()[2] == b"second"
+    assert not second.done()
+
+
+def test_a_refused_greeting_is_the_brokers_own_error(peer: Peer, streams: AppendStreams) -> None:
+    def refuse() -> DataLink:
+        raise Forbidden("not you")
+
+    assert isinstance(streams.append("a", refuse, b"batch", 30.0).exception(30), Forbidden)
+
+
+def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: AppendStreams) -> None:
+    futures = [streams.append("a", opening(peer), b"x" * (1 << 20), 60.0)]
+    peer.greet()
+    wait_until(lambda: streams._streams["a"]._link is not None, what="the connection")
+    sending = threading.Thread(
+        target=lambda: futures.extend(streams.append("a", opening(peer), b"x" * (1 << 20), 60.0) for _ in range(40))
+    )
+    sending.start()
+    sending.join(30)
+    assert not sending.is_alive()
+    for number in range(1, 42):
+        while (found := peer.receive())[1] == Method.PING:
+            peer.answer(found[0], Method.PING)
+        assert (found[0], len(found[2])) == (number, 1 << 20)
+
+
+def test_closing_leaves_neither_threads_nor_descriptors(peer: Peer) -> None:
+    before = threading.active_count()
+    streams = AppendStreams()
+    future: Any = streams.append("a", opening(peer), b"batch", 60.0)
+    peer.greet()
+    peer.receive()
+    started = time.monotonic()
+    streams.close()
+    assert isinstance(future.exception(30), BrokerUnavailable)
+    wait_until(lambda: threading.active_count() <= before, what="the threads' end")
+    assert time.monotonic() >= started
+
+
+@in_own_loop
+async def test_requests_that_come_together_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        turns: list[int] = []
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            turns.append(len(made[0].sizes) if made else 0)
+            if turns[-1] < 50:
+                loop.call_soon(look)
+
+        frames = [HEAD.pack(1, number, Method.APPEND, Kind.REQUEST) + b"x" for number in range(50)]
+        look()
+        connection.writer.write(b"".join(frames))
+        assert [(await connection.receive())[0] for _ in range(50)] == list(range(50))
+        assert len(set(turns)) > 40, "one turn for many of them"
