@@ -52,7 +52,7 @@ class Destination:
     """Fields of an ``AppendHeader`` or ``StageHeader`` that say how the batch is to be stored."""
 
     message_type: ClassVar[MessageType | None] = None
-    """Of all messages that go there; None: NORMAL or FIFO, as each has a sharding key or not."""
+    """Of all messages that go there; MIXED: they fit every topic; None: NORMAL or FIFO, as each has a sharding key."""
 
     gives_offsets: ClassVar[bool] = True
     """True if a stored message has its offset in its queue; else the receipt cannot tell one yet."""
@@ -154,6 +154,7 @@ class Reply(Destination):
     cluster: str
 
     flags: ClassVar[Mapping[str, Any]] = {"later": 4}
+    message_type: ClassVar[MessageType | None] = MessageType.MIXED
 
     @property
     def stored_topic(self) -> str:

@@ -147,6 +147,10 @@ class ConsumerSessions:
             )
         return members
 
+    def broadcasting(self, group: str) -> int:
+        """How many members the group has here that get everything."""
+        return len(self._groups.broadcasting(group))
+
     def only_broadcast(self, group: str) -> bool:
         """True if the group has members here, and each gets everything: nobody goes by committed offsets."""
         return bool(self._groups.broadcasting(group)) and not self._groups.members(group)[1]

@@ -173,11 +173,15 @@ class OffsetService:
                 if (problem := self._problem(*queue)) is not None:
                     raise problem
         refused: dict[str, list[int]] = {}
-        for start in range(0, len(queues), TURN):
+        start = 0
+        while start < len(queues):
+            turn = TURN
             if request.force:
                 self._core.role.check_master()
-            for topic, queue_id in self._commit(request, queues[start : start + TURN]):
+                turn = max(TURN // (1 + self._owners.broadcasting(group)), 1)  # each of them is told of each queue
+            for topic, queue_id in self._commit(request, queues[start : start + turn]):
                 refused.setdefault(topic, []).append(queue_id)
+            start += turn
             await asyncio.sleep(0)
         if self._journal is not None:  # also where nothing was new: the one before may not be confirmed yet
             await self._core.acknowledgements.safe(self._journal.state_end, f"offsets of group {group}")

@@ -45,7 +45,7 @@ class Intake:
     """Ordinary messages. A feature overrides what is different about the messages that ask for it."""
 
     message_type: ClassVar[MessageType | None] = None
-    """Of all these messages; None: NORMAL or FIFO, as each has a sharding key or not."""
+    """Of all these messages; MIXED: they fit every topic; None: NORMAL or FIFO, as each has a sharding key or not."""
 
     def target(self, topic: Topic) -> Target:
         """Under which topic records for ``topic`` are stored now, and in how many queues."""
@@ -102,7 +102,7 @@ def check_types(records: memoryview, count: int, topic: Topic, intake: Intake) -
         MessageTypeConflict: ``details['index']`` names the first one, where not all ``count`` of them are.
     """
     demanded = topic.message_type
-    if demanded is None or intake.message_type is demanded:
+    if demanded is None or intake.message_type in (demanded, MessageType.MIXED):
         return
     if intake.message_type is not None or demanded not in (MessageType.NORMAL, MessageType.FIFO):
         raise conflict(topic.name, demanded, intake.message_type or MessageType.NORMAL)

@@ -86,8 +86,9 @@ class AsyncProducer(Twin):
         properties: Any = None,
         sharding_key: Any = None,
         *,
+        queue: Any = None,
+        selector: Any = None,
         timeout_s: float | None = None,
-        **options: Any,
     ) -> MessageView:
         """Send one message and wait for the reply to it; requests of many tasks share batches.
 
@@ -98,7 +99,12 @@ class AsyncProducer(Twin):
         with self._sync._request_reply.requests.begin(topic, given_s) as request:
             own = request.properties(properties)
             request.on_sent(
-                await self.send_async(topic, body, tag, keys, own, sharding_key, timeout_s=given_s, **options)
+                await self.send_async(
+                    *(topic, body, tag, keys, own, sharding_key),
+                    queue=queue,
+                    selector=selector,
+                    timeout_s=request.left_s,
+                )
             )
             try:
                 async with asyncio.timeout(request.left_s):

@@ -183,7 +183,7 @@ class Deliveries:
         found = {MessageType.FIFO if is_keyed else MessageType.NORMAL for is_keyed in are_keyed}
         if destination.message_type is not None:
             found = {destination.message_type}
-        for other in found - {demanded}:
+        for other in found - {demanded, MessageType.MIXED}:
             raise conflict(destination.topic, demanded, other)
 
     def _on_route(self, route: TopicRoute) -> None:

@@ -74,14 +74,18 @@ class Line:
                 self._begin = position
                 self._stream.look_back(position)
 
-    def close(self) -> None:
-        """End the stream and the thread. May be called again."""
+    def end(self) -> None:
+        """End the stream. May be called again."""
         self._calls.directory.remove_listener(self._on_route)
         self._closed.set()
         self._needed.set()
         with self._lock:
             if self._stream is not None:
                 self._stream.cancel()
+
+    def close(self) -> None:
+        """End the stream and the thread. May be called again."""
+        self.end()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=TIMEOUT_S)
 

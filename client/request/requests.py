@@ -144,10 +144,11 @@ class Requests:
             self._is_closed = True
             lines = list(self._lines.values())
         for line in lines:
+            line.end()
+        for line in lines:
             line.close()
-        while self._waiting:
-            _, request = self._waiting.popitem()
-            _fail(request, ClientClosed(f"the producer was closed before the reply came; {request.state()}"))
+        for request in list(self._waiting.values()):
+            self._end(request, ClientClosed(f"the producer was closed before the reply came; {request.state()}"))
 
     def _of(self, broker_name: str) -> list[Request]:
         everybody = list(self._waiting.values())
@@ -169,9 +170,8 @@ class Requests:
 
     def _fail(self, broker_name: str, error: PenstockError) -> None:
         for request in self._of(broker_name):
-            if self._waiting.pop(request.correlation_id, None) is not None:
-                _fail(request, OutcomeUnknown(f"its reply cannot be heard: {error.message}; {request.state()}"))
+            self._end(request, OutcomeUnknown(f"its reply cannot be heard: {error.message}; {request.state()}"))
 
-
-def _fail(request: Request, error: PenstockError) -> None:
-    request.future.set_exception(error)
+    def _end(self, request: Request, error: PenstockError) -> None:
+        if self._waiting.pop(request.correlation_id, None) is not None:  # else its reply has come, or it gave up
+            request.future.set_exception(error)

@@ -15,6 +15,8 @@ from penstock.proto.names import check_broker_name
 ORDER_CONF = "order.conf"
 TEXT_MAX = 65_536
 _QUEUES_MAX = 65_536
+_ALL_QUEUES_MAX = 1 << 20
+"""Of all broker groups: clients count through each."""
 
 Shards = tuple[tuple[str, int], ...]
 """``(broker name, queues)``, by name."""
@@ -40,6 +42,11 @@ def parse_order_conf(text: str) -> Shards:
         if not name or not 1 <= count <= _QUEUES_MAX or check_broker_name(name) in found:
             raise InvalidArgument(f"{ORDER_CONF} {text[:80]!r}: must be as broker-a:8;broker-b:8")
         found[name] = count
+    total = sum(found.values())
+    if total > _ALL_QUEUES_MAX:
+        raise InvalidArgument(
+            f"{ORDER_CONF} of {total} queues at {len(found)} broker groups: at most {_ALL_QUEUES_MAX}, give fewer"
+        )
     return tuple(sorted(found.items()))
 
 

@@ -89,7 +89,8 @@ class ConsumerFilters(NamedTable[ConsumerFilter]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._topics: dict[str, dict[str, None]] = {}  # by group; kept by put, put_loaded and delete
+        self._topics: dict[str, dict[str, None]] = {}  # by group; kept by put, put_loaded and delete, as the next one
+        self._groups: dict[str, dict[str, None]] = {}  # by topic
 
     def topics_of(self, group: str) -> list[str]:
         """The topics on which the group has a condition."""
@@ -98,21 +99,25 @@ class ConsumerFilters(NamedTable[ConsumerFilter]):
     def put(self, position: int, name: str, value: ConsumerFilter) -> bool:
         if not super().put(position, name, value):
             return False
-        self._topics.setdefault(value.group, {})[value.topic] = None
+        self._note(value)
         return True
 
     def put_loaded(self, name: str, value: ConsumerFilter) -> None:
         super().put_loaded(name, value)
+        self._note(value)
+
+    def _note(self, value: ConsumerFilter) -> None:
         self._topics.setdefault(value.group, {})[value.topic] = None
+        self._groups.setdefault(value.topic, {})[value.group] = None
 
     def delete(self, position: int, name: str) -> bool:
-        if not super().delete(position, name):
+        value = self.get(name)
+        if not super().delete(position, name) or value is None:
             return False
-        topic, _, group = name.rpartition("@")
-        topics = self._topics[group]
-        del topics[topic]
-        if not topics:
-            del self._topics[group]
+        for index, key, other in ((self._topics, value.group, value.topic), (self._groups, value.topic, value.group)):
+            del index[key][other]
+            if not index[key]:
+                del index[key]
         return True
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
@@ -122,9 +127,10 @@ class ConsumerFilters(NamedTable[ConsumerFilter]):
         elif kind == CONSUMER_FILTER_DELETED:
             self.delete(position, name_of(document["topic"], document["consumerGroup"]))
         else:
-            topic, group = document.get("topicName"), document.get("groupName")
-            for each in [each for each in self._values.values() if each.topic == topic or each.group == group]:
-                self.delete(position, each.name)
+            topic, group = str(document.get("topicName", "")), str(document.get("groupName", ""))
+            names = [name_of(topic, each) for each in self._groups.get(topic, ())]
+            for name in (*names, *(name_of(each, group) for each in self._topics.get(group, ()))):
+                self.delete(position, name)
 
     def repeated(self, position: int) -> Iterator[StateRecord]:
         for each in self.older_than(position):

@@ -100,13 +100,15 @@ class Topic:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Topic:
         """The topic of a ``topics.json`` entry. Raises KeyError, TypeError or ValueError if the entry is no topic's."""
+        attributes = {str(key): str(value) for key, value in (document.get("attributes") or {}).items()}
+        derived = {"order"} if attributes.get(ORDER_CONF) else set[str]()
         return cls(
             name=str(document["topicName"]),
             read_queues=int(document["readQueueNums"]),
             write_queues=int(document["writeQueueNums"]),
             perm=int(document.get("perm", names.PERM_READ_WRITE)),
-            attributes={str(key): str(value) for key, value in (document.get("attributes") or {}).items()},
-            extra=fields_beside(document, _KEYS, _DEFAULTS),
+            attributes=attributes,
+            extra=fields_beside(document, _KEYS | derived, _DEFAULTS),
         )
 
 

@@ -65,10 +65,10 @@ class Pusher:
         if self.topic not in arrivals or not self.listeners.by_hash:
             return
         start, end = self._new()
-        if end - start > AT_ONCE_COUNT:
-            self.poke()
-        elif end > start:  # what has just come is in memory: no other task need bring it
+        if 0 < end - start <= AT_ONCE_COUNT:  # what has just come is in memory: no other task need bring it
             self._hand_out(start, self._read(start, end))
+        if self._next < end:
+            self.poke()
 
     def poke(self) -> None:
         """There may be something to push."""
@@ -104,6 +104,7 @@ class Pusher:
                     del self._behind[listener]
                 elif listener.has_room:
                     is_more |= await self._push_old(journal, listener, listener.behind)
+                    await asyncio.sleep(0)  # many may be behind, after a failover all
             if not is_more:
                 return
             await asyncio.sleep(0)
@@ -112,7 +113,8 @@ class Pusher:
         return self._store.reader.queue_range(self.topic, 0)
 
     def _find(self, listener: Listener, position: int) -> None:
-        """Have the client get what lies in the log from ``position`` on."""
+        """Have the client get what lies in the log from ``position`` on. Raises NotMaster: nothing comes here."""
+        self._core.role.check_master()
         self._core.dispatcher.catch_up()
         self.pass_over()
         first = self._store.removal.first_from(self.topic, 0, position)

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.formats.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
 from penstock.proto.wire import replies_pb2 as wire
@@ -41,6 +42,8 @@ RETRY_S: Final = 1.0
 
 class Replies(Feature, Intake):
     """Takes replies, and pushes them."""
+
+    message_type = MessageType.MIXED
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

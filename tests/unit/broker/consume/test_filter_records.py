@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -147,3 +148,18 @@ def test_entries_go_with_their_topic_or_group_and_records_apply_once() -> None:
     other.put_loaded("x@y", ConsumerFilter.new("x", "y", "b = 2", 7))
     table.adopt(other)
     assert table.topics_of("y") == ["x"]
+
+
+def test_a_deletion_looks_at_its_own_entries_alone() -> None:
+    class Unseen(dict[str, ConsumerFilter]):
+        def values(self) -> NoReturn:
+            raise AssertionError("a slice of the log may delete thousands of topics")
+
+    table = ConsumerFilters()
+    for position, (topic, group) in enumerate([("t", "g"), ("t", "odd@name"), ("u", "g")]):
+        table.apply(position, CONSUMER_FILTER, ConsumerFilter.new(topic, group, "a = 1", 5).to_json())
+    table._values = Unseen(table._values)
+    table.apply(10, TOPIC_DELETED, {"topicName": "t"})
+    assert (list(table), table.topics_of("g"), table.topics_of("odd@name")) == (["u@g"], ["u"], [])
+    table.apply(11, GROUP_DELETED, {"groupName": "g"})
+    assert not list(table)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from penstock.broker.admin.administration import Administration
+from penstock.broker.consume import offsets
 from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.offsets import each_queue, to_wire
 from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
@@ -286,3 +288,28 @@ async def test_what_a_new_master_has_found_in_its_log_is_shown_when_it_is_confir
         await parts[Consume].offsets.query(QueryOffsetsRequest(group="billing"))
     parts.confirm()
     assert (await parts[Consume].offsets.query(QueryOffsetsRequest(group="billing"))).offsets[0].offsets == [3]
+
+
+@in_loop
+async def test_a_reset_that_many_who_broadcast_are_told_of_leaves_others_their_turn() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offsets, "TURN", 8)
+        node = await with_messages(Kit())
+        turns, told = 0, list[int]()
+        sessions = node[Consume].sessions
+        sessions.notify_reset = lambda *reset: told.append(turns)  # type: ignore[method-assign]
+        for session_id in range(7):
+            sessions._groups.join(session_id, "billing", f"c{session_id}", {"orders": "*"}, broadcasting=True)
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(others())
+        asked = TopicOffsets(topic="orders", queue_ids=range(4), offsets=[0] * 4)
+        await node[Consume].offsets.commit(CommitOffsetsRequest(group="billing", offsets=[asked], force=True))
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+        assert len(set(told)) == 4

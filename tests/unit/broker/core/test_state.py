@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.broker.consume.offsets import record_offsets
@@ -8,6 +10,7 @@ from penstock.broker.core.tables.offsets import OFFSETS, OffsetsByQueue, offset_
 from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic
+from penstock.formats.order_conf import ORDER_CONF
 from penstock.proto.errors import Corrupt
 from tests.support.broker.kit import Kit, in_loop
 
@@ -108,3 +111,12 @@ async def test_a_commit_of_many_queues_is_one_record_and_an_unchanged_one_none()
     end = parts.store.end_offset
     record_offsets(parts.journal, parts.tables, "billing", {"orders": {3: 1}})
     assert parts.store.end_offset == end
+
+
+def test_an_order_topic_that_is_none_any_more_is_none_for_rocketmq_either() -> None:
+    for fields in ({}, {"topicSysFlag": 2}):
+        made = Topic("steps", 4, 4, 6, {ORDER_CONF: "broker-a:4"}, fields)
+        document = made.to_json()
+        assert document["order"] is True
+        assert Topic.from_json(document) == made
+        assert replace(Topic.from_json(document), attributes={}).to_json()["order"] is False

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.features.replies.replies import Replies
 from penstock.formats.destination import Reply
+from penstock.formats.message_types import MESSAGE_TYPE
 from penstock.formats.record.batch import RecordBatch, encode_messages, producer_mark
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames
@@ -310,3 +312,62 @@ async def test_a_client_that_is_silent_is_not_listened_for() -> None:
         node.manual.advance(3.0)
         await eventually(lambda: client.error is not None)
         assert "no heartbeat for 3.0 s" in str(await client.ended())
+
+
+@in_loop
+async def test_replies_that_come_together_and_are_large_are_all_pushed() -> None:
+    node = opened()
+    pushing_task = asyncio.create_task(node.pusher.run())
+    client = await Client(node, "mine").begun()
+    expected = [bytes([65 + number]) * 40_000 for number in range(pushing.AT_ONCE_COUNT)]
+    node.role.holds = True
+    for body in expected:
+        await node.reply(("mine", body))
+    node.role.holds = False
+    node.settle()
+    assert sum(map(len, expected)) > pushing.SLICE_BYTES
+    await eventually(lambda: client.heard == expected)
+    await client.ended()
+    pushing_task.cancel()
+    await asyncio.gather(pushing_task, return_exceptions=True)
+
+
+@in_loop
+async def test_others_have_their_turn_between_the_clients_that_are_behind() -> None:
+    node = opened()
+    first = await node.reply(*((f"client-{number}", b"x") for number in range(50)))
+    clients = [await Client(node, f"client-{number}", first.physical_offset).begun() for number in range(50)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(others())
+    await node.pusher.turn()
+    assert turns >= len(clients)
+    counting.cancel()
+    await eventually(lambda: all(client.heard == [b"x"] for client in clients))
+    for client in clients:
+        await client.ended()
+
+
+@in_loop
+async def test_a_stream_whose_open_comes_after_the_mastership_is_refused() -> None:
+    node = opened()
+    client = Client(node, "mine", begins=False)
+    await asyncio.sleep(0)  # its stream is there
+    node.change_role(master=False)
+    client.ask(ListenRequest(open=ListenRequest.Open(client_id="mine")))
+    assert isinstance(await client.ended(), NotMaster)
+
+
+@in_loop
+async def test_a_topic_that_demands_keys_takes_replies_without() -> None:
+    node = opened()
+    node.put_topic(Topic("fifo", 4, 4, 6, {MESSAGE_TYPE: "FIFO"}))
+    node.dispatch()
+    await node.reply(("mine", b"one"), topic="fifo")
+    assert bodies(node.store, TOPIC, 0) == [b"one"]

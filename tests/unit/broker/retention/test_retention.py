@@ -299,7 +299,7 @@ async def test_protection_holds_for_short_lived_topics_too(tmp_path: Path) -> No
         assert it.store.reader.queue_range("short", 0) == (1, 3)
 
 
-@pytest.mark.parametrize("value", ["", "0", "-1", "1h", "٣"])
+@pytest.mark.parametrize("value", ["0", "-1", "1h", "٣"])
 def test_a_retention_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
     asked = CreateTopicRequest(config=TopicConfig(topic="t", attributes={"retention.ms": value}))
     with pytest.raises(InvalidArgument, match=r"retention\.ms"):

@@ -80,7 +80,23 @@ def test_keys_move_when_the_topics_queues_are_changed_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ";", "a", "a:", "a:0", "a:-1", "a:65537", "a:1;a:2", "a:1;", "a:٣", "a b:1", ":1", "a:1" * 30_000]
+    "text",
+    [
+        "",
+        ";",
+        "a",
+        "a:",
+        "a:0",
+        "a:-1",
+        "a:65537",
+        "a:1;a:2",
+        "a:1;",
+        "a:٣",
+        "a b:1",
+        ":1",
+        "a:1" * 30_000,
+        ";".join(f"b{number}:65536" for number in range(17)),
+    ],
 )
 def test_a_configuration_that_is_none_is_refused_and_ignored_in_routes(text: str) -> None:
     with pytest.raises((InvalidArgument, InvalidName)):

@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.client import (
+    Admin,
     BufferFull,
     ClientClosed,
     InvalidArgument,
@@ -243,3 +244,44 @@ def test_closing_ends_the_wait_and_leaves_no_thread(cluster: RunningCluster) -> 
         producer.request(TOPIC, b"two")
     names: list[Any] = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if name.startswith("penstock-replies")]
+
+
+def test_replies_to_requests_of_a_topic_that_demands_keys_have_none(
+    cluster: RunningCluster, producer: Producer
+) -> None:
+    with Admin(cluster.namesrv) as admin:
+        admin.create_topic("fifo", queues=2, type="FIFO", order_topic=True)
+    with consumer(cluster, Seen(echo(producer))) as made:
+        made.subscribe("fifo")
+        assert producer.request("fifo", b"one", sharding_key="k", timeout_s=LONG_S).body == b"re: one"
+
+
+def test_the_asyncio_twin_takes_what_request_takes(cluster: RunningCluster) -> None:
+    async def ask() -> None:
+        async with AsyncProducer(cluster.namesrv) as producer:
+            with pytest.raises(TypeError, match="delay_s"):
+                await producer.request(TOPIC, b"one", delay_s=1.0)  # type: ignore[call-arg]
+            assert producer.pending == 0
+
+    asyncio.run(ask())
+
+
+def test_closing_while_the_last_one_gives_up_is_no_error() -> None:
+    class Leaving(dict[str, Any]):
+        """Everybody in it gives up as soon as somebody has looked."""
+
+        def __len__(self) -> int:
+            found = super().__len__()
+            self.clear()
+            return found
+
+        def values(self) -> Any:
+            found = list(super().values())
+            self.clear()
+            return found
+
+    waiting = requests.Requests(cast(Any, None), "client")
+    asked = waiting.begin(TOPIC, 1.0)
+    waiting._waiting = Leaving(waiting._waiting)
+    waiting.close()
+    assert not asked.future.done()

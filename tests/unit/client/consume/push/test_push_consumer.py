@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -216,13 +217,15 @@ def test_failed_messages_count_against_the_limits(cluster: RunningCluster) -> No
     failing.set()
     seen = Seen(lambda message: ConsumeResult.RETRY_LATER if failing.is_set() else None)
     limits = ConsumerConfig(commit_interval_ms=30, fetch_bytes=50_000, queue_bytes=100_000, retry_delays_ms=(300,))
-    made = consumer(cluster, seen, config=limits)
-    with made:
+    held = contextlib.ExitStack()  # the failed ones stay here: nobody takes them back
+    held.enter_context(cluster.brokers["broker-a"].faults.holding("SendBack"))
+    with consumer(cluster, seen, config=limits) as made, held:
         local = wait_until(lambda: made._core.buffers.queues.get(MessageQueue("orders", "broker-a", 0)))
         assert local is not None
         wait_until(lambda: local.is_left_out, what="fetching to stop")
         assert len({each.queue_offset for each in seen.messages}) < 300
         failing.clear()
+        held.close()
         wait_until(lambda: cluster.committed("g", "orders", 0) == 800, what="everything at last")
         assert made._core.buffers.held_bytes == 0
 
