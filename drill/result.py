@@ -12,7 +12,7 @@ import numpy as np
 from penstock.judge import judge
 from penstock.judge.conditions import Conditions, load_conditions
 from penstock.judge.history import Events, History, Op, Outcome, history_files, read_history
-from penstock.judge.progress import able_gaps_ms, outages
+from penstock.judge.invariants.progress import able_gaps_ms, outages
 
 from .lab.watching import Sample, read_samples
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from penstock.proto.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, reply_topic
 
+from .attributes.message_types import MessageType
 from .columns import Column, with_property
-from .message_types import MessageType
 from .record.properties import (
     DELAY,
     PRODUCER_GROUP,

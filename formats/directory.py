@@ -6,7 +6,7 @@
 | ``consumequeue/<topic>/<queue>/`` | 20 digits: byte offset in the queue (:mod:`.queue_entry`) |
 | ``batchconsumequeue/<topic>/<queue>/`` | the same (:mod:`.batch_unit`) |
 | ``consumequeue_ext/<topic>/<queue>/`` | the same, units of 20 bytes and more |
-| ``index/`` | 17 digits: local time of creation, in milliseconds (:mod:`.index_file`) |
+| ``index/`` | 17 digits: local time of creation, in milliseconds (:mod:`.index.index_file`) |
 | ``checkpoint``, ``penstockCheckpoint`` | :mod:`.checkpoint` |
 | ``epochFileCheckpoint`` | :mod:`.epochs` |
 | ``abort`` | there while a store is open: found at a start, the last exit was no clean one; pid, boot of the machine |

@@ -20,7 +20,14 @@ from penstock.formats.directory import (
     file_start,
     is_index_file_name,
 )
-from penstock.formats.index_file import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, SLOT_BYTES, entry_at, slot_at
+from penstock.formats.index.index_file import (
+    HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    SLOT_BYTES,
+    entry_at,
+    slot_at,
+)
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from penstock.proto.errors import InvalidArgument

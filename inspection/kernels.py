@@ -11,8 +11,8 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64
 
-from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
-from penstock.formats.index_kernels import KEY_ROW
+from penstock.formats.index.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
+from penstock.formats.index.index_kernels import KEY_ROW
 from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel, rows_of
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8
 from penstock.formats.intrinsics.text import find_byte_at, key_hash_at

@@ -25,7 +25,7 @@ import numpy as np
 from penstock.formats.batch_unit import pack_units
 from penstock.formats.checkpoint import Standard
 from penstock.formats.directory import CHECKPOINT, COMMIT_LOG, CONFIG, EPOCHS, IDENTITY, INDEX, file_name
-from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY_BYTES, entry_at
+from penstock.formats.index.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY_BYTES, entry_at
 from penstock.formats.record.layout import (
     BLANK_BYTES,
     FIXED_BYTES,

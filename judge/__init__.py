@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import messages, orderly, progress, promises, remains, returns
 from .conditions import Conditions
 from .history import History, Op
+from .invariants import messages, orderly, progress, promises, remains, returns
 from .judging import epoch_limits, judge_epochs, judge_groups, settle, was_read
 from .pieces import SEQUENCE_BITS, grouped, message_ids, split
 from .tally import Tally

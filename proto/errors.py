@@ -32,6 +32,8 @@ from typing import Any, ClassVar
 import grpc
 from grpc import StatusCode as Status
 
+from .handshakes import handshake_hint
+
 METADATA_KEY = "penstock-error-bin"
 _BY_CODE: dict[int, type[PenstockError]] = {}
 
@@ -439,19 +441,5 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
     detail = call.details() if hasattr(call, "details") else str(error)
     if status == Status.DEADLINE_EXCEEDED:
         return OutcomeUnknown(f"{peer}: no answer within the time-out", status=status.name)
-    hint = next((said for words, said in _HANDSHAKES if all(word in str(detail) for word in words)), "")
+    hint = handshake_hint(str(detail))
     return BrokerUnavailable(f"{peer}: {status.name.lower()}: {hint}{detail}", status=status.name)
-
-
-_HANDSHAKES = (
-    (("Method not found",), "the server there is of another kind or version (nameserver 9876, broker 10911): "),
-    (("WRONG_VERSION_NUMBER",), "the port has no TLS: connect without it, or set tls.server.mode=enforcing there: "),
-    (("CERTIFICATE_VERIFY_FAILED",), "the server's certificate is not accepted: "),
-    (("Hostname Verification",), "the server's certificate is for another host name: "),
-    (("is not in peer certificate",), "the server's certificate is for another host name: "),  # older gRPC's words
-    (
-        ("failed to connect", "Socket closed"),
-        "the port ended the connection before anything was said: it may demand TLS, or a client's certificate: ",
-    ),
-)
-"""What is in gRPC's words for a connection that was not made, and what that means."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.formats.message_types import MESSAGE_TYPE, MessageType
-from penstock.formats.order_conf import ORDER_CONF, parse_order_conf
+from penstock.formats.attributes.message_types import MESSAGE_TYPE, MessageType
+from penstock.formats.attributes.order_conf import ORDER_CONF, parse_order_conf
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicExists, TopicNotFound
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest

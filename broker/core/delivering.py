@@ -1,6 +1,6 @@
 """Records that wait become messages of the topics that their properties name.
 
-What such records are: :mod:`penstock.formats.record.timers`.
+What such records are: :mod:`penstock.formats.record.reposting.timers`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Waiting:
 
     def __init__(self, records: Records, order: Longs) -> None:
         """``order``: places in ``records``."""
-        from penstock.formats.record.timers import real_topics
+        from penstock.formats.record.reposting.timers import real_topics
 
         self.data = records.data
         self.positions, self.sizes = records.positions[order], records.sizes[order]
@@ -65,7 +65,7 @@ class Waiting:
         Raises:
             MessageTooLarge: the properties of one leave no room for what is added.
         """
-        from penstock.formats.record.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records
+        from penstock.formats.record.reposting.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records
 
         positions, sizes = self.positions[chosen], self.sizes[chosen]
         out = np.empty(int(sizes.sum()) + GROWTH_MAX + (len(chosen) + 1) * TOPIC_GROWTH_MAX, np.uint8)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
-from penstock.formats.message_types import MessageType, conflict
+from penstock.formats.attributes.message_types import MessageType, conflict
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.formats.delay_levels import DEFAULT_LEVELS, levels_ms
 from penstock.formats.directory import COMMIT_LOG, CONSUME_QUEUE, INDEX
-from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from penstock.formats.index.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from penstock.formats.queue_entry import ENTRY_BYTES, FILE_ENTRIES
 from penstock.formats.record.layout import BLANK_BYTES, BODY_BYTES_MAX, FIXED_BYTES, NO_HOST, Host
 from penstock.runtime.conf import key, require

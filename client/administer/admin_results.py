@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from penstock.formats.message_types import MESSAGE_TYPE
-from penstock.formats.order_conf import ORDER_CONF
+from penstock.formats.attributes.message_types import MESSAGE_TYPE
+from penstock.formats.attributes.order_conf import ORDER_CONF
 from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from penstock.formats.message_types import MESSAGE_TYPE, MessageType
-from penstock.formats.order_conf import ORDER_CONF, order_conf
+from penstock.formats.attributes.message_types import MESSAGE_TYPE, MessageType
+from penstock.formats.attributes.order_conf import ORDER_CONF, order_conf
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument
 from penstock.proto.wire.common_pb2 import TopicConfig
 from penstock.proto.wire.nameserver_pb2 import TopicRoute

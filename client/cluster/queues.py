@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.formats.order_conf import Shards, ordered_shards
+from penstock.formats.attributes.order_conf import Shards, ordered_shards
 from penstock.proto.names import PERM_READ, PERM_WRITE
 from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
 

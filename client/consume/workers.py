@@ -122,13 +122,9 @@ class Workers:
             return now_s + self._timeout_s
         with self._lock:
             self._late = [thread for thread in self._late if thread.is_alive()]
-            room = LATE_MAX - len(self._late)
-            overdue = [
-                (run, slot)
-                for run in self._active
-                for slot in run.slots
-                if room > 0 and slot.is_overdue(now_s, self._timeout_s)
-            ]
+            has_room = len(self._late) < LATE_MAX
+            active = [(run, slot) for run in self._active for slot in run.slots if has_room]
+            overdue = [(run, slot) for run, slot in active if slot.is_overdue(now_s, self._timeout_s)]
         for run, slot in overdue:
             assert slot.seen is not None
             self._note_failure(run, slot.seen, TimeoutError(f"no end after {self._timeout_s:g} s"), slot)
@@ -325,9 +321,7 @@ class Workers:
             outcome = self._listener(item)
         except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
             return True, raised
-        if outcome is None or outcome is ConsumeResult.SUCCESS:
-            return False, None
-        return True, _complaint(outcome)
+        return (False, None) if is_success(outcome) else (True, _complaint(outcome))
 
     def _note_failure(self, run: Run, item: Item, error: BaseException | None, late: Slot | None = None) -> None:
         """``late``: where the listener still is at the item, so that another takes its place."""

@@ -17,7 +17,7 @@ What happens to a batch that brought no receipt:
   until its word or the deadline. So it is stored once.
 * Refused: not tried again; where one message of several may be the reason, fewer are tried together.
 
-Where keys go, and how they move: :mod:`.key_moves`.
+Where keys go, and how they move: :mod:`.sharding.key_moves`.
 
 Decisions only: no threads, no network, time is passed in.
 """
@@ -45,9 +45,9 @@ from ..cluster.queues import WriteQueues
 from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
 from .health import BrokerHealth
-from .key_moves import KeyMoves
 from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part
 from .receipts import unsent
+from .sharding.key_moves import KeyMoves
 
 SMALL_PER_BROKER = 2
 """Batches of waiting senders under way at a broker, less than half full, up to which another such one starts; above,

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from penstock.formats.attributes.message_types import MessageType, conflict, demanded_type
 from penstock.formats.destination import Destination, Ordinary
-from penstock.formats.message_types import MessageType, conflict, demanded_type
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ..cluster import Calls, WriteQueues

@@ -56,10 +56,6 @@ OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
 
 
-def _silent(_: str) -> None:
-    return None
-
-
 class DrillFailed(Exception):
     """The drill itself could not be done; nothing is said about the cluster."""
 
@@ -174,9 +170,8 @@ class Lab:
         return serves(node, self.nameservers.split(";"))
 
     def _client_names(self) -> list[str]:
-        producers = [f"producer-{number}" for number in range(self.shape.producers)]
-        consumers = [f"consumer-{number}" for number in range(self.shape.consumers)]
-        return [*producers, *consumers, f"{PLACES['promise']}-0", *(f"{PLACES['work']}-{n}" for n in range(ORDERLY))]
+        counts = {"produce": self.shape.producers, "consume": self.shape.consumers, "promise": 1, "work": ORDERLY}
+        return [f"{PLACES[role]}-{number}" for role, count in counts.items() for number in range(count)]
 
     # Names.
 
@@ -433,7 +428,7 @@ class Lab:
 
     def close(self) -> list[str]:
         """End everything and take it away; what is left all the same."""
-        self._progress = _silent  # nothing interrupts this
+        self._progress = lambda _: None  # nothing interrupts this
         if self.watcher is not None:
             self.watcher.stop()
         for worker in self.workers.values():

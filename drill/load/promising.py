@@ -11,7 +11,7 @@ from collections.abc import Callable
 from penstock.bench.load.ledger import HEADER
 from penstock.client import MessageView, TransactionProducer, TransactionState
 from penstock.judge.history import Op, Outcome, Recorder
-from penstock.judge.promises import LATER, TRANSACTIONS
+from penstock.judge.invariants.promises import LATER, TRANSACTIONS
 from penstock.proto.errors import PenstockError
 
 PAUSE_S = 0.05

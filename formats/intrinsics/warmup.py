@@ -20,10 +20,10 @@ _MODULES = (
     "penstock.formats.record.kernels.placing",
     "penstock.formats.record.kernels.sealing",
     "penstock.formats.record.lights",
-    "penstock.formats.record.timers",
+    "penstock.formats.record.reposting.timers",
     "penstock.formats.record.sharding",
-    "penstock.formats.record.retries",
-    "penstock.formats.record.halves",
+    "penstock.formats.record.reposting.retries",
+    "penstock.formats.record.reposting.halves",
     "penstock.formats.record.replies",
 )
 

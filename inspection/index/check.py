@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at, slot_at
-from penstock.formats.index_kernels import check_chains
+from penstock.formats.index.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at, slot_at
+from penstock.formats.index.index_kernels import check_chains
 
 from ..directory import StoreDirectory
 from ..files import Bytes, Unreadable

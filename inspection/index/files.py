@@ -1,4 +1,4 @@
-"""Index files, read; and how many slots they have, which no field says (:mod:`penstock.formats.index_file`).
+"""Index files, read; and how many slots they have, which no field says (:mod:`penstock.formats.index.index_file`).
 
 A file of the default size has 5,000,000 slots. For others the number is inferred: the entries must begin where the
 first one has the header's begin offset and the last one its end offset, and the chains must fit.
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.formats.index_file import (
+from penstock.formats.index.index_file import (
     HEADER_BYTES,
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -23,7 +23,7 @@ from penstock.formats.index_file import (
     likely_slots,
     slot_at,
 )
-from penstock.formats.index_kernels import check_chains
+from penstock.formats.index.index_kernels import check_chains
 
 from ..files import Bytes, InputFile, Unreadable
 

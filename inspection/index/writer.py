@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from penstock.formats.directory import index_file_name
-from penstock.formats.index_file import HEADER, entry_at, file_bytes, slot_pages
-from penstock.formats.index_kernels import link_keys
+from penstock.formats.index.index_file import HEADER, entry_at, file_bytes, slot_pages
+from penstock.formats.index.index_kernels import link_keys
 
 from ..log.model import Rows
 from ..queues.writer import write_at

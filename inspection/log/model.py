@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.batch_unit import BatchUnit
-from penstock.formats.index_kernels import KEY_ROW
+from penstock.formats.index.index_kernels import KEY_ROW
 
 from .. import kernels
 from ..directory import StoreDirectory

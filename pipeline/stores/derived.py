@@ -3,7 +3,7 @@
 Also the columns of the views that sum up: :mod:`.parts`.
 
 Of a queue, places that were not used and fillers are no entries. The layouts: :mod:`penstock.formats.queue_entry`,
-:mod:`penstock.formats.index_file`.
+:mod:`penstock.formats.index.index_file`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.formats.directory import CONSUME_QUEUE, INDEX, file_start, is_index_file_name
-from penstock.formats.index_file import HEADER_BYTES, INDEX_ENTRY
+from penstock.formats.index.index_file import HEADER_BYTES, INDEX_ENTRY
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, are_messages
 from penstock.inspection.files import InputFile
 from penstock.inspection.index.files import IndexFile

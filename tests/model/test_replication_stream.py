@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.replication import ReplicationConfig, frames
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import PipeCall, following, new_master, serving
 from tests.support.forwarder import Forwarder
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import PipeCall, following, new_master, serving
 from tests.support.waiting import eventually
 
 FAST = ReplicationConfig(

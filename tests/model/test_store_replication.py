@@ -23,7 +23,7 @@ from penstock.broker.core.tables.topics import Topic
 from penstock.proto.errors import PenstockError
 from penstock.replication import ReplicationConfig
 from tests.model.test_replication_stream import FAULTS, Saboteur
-from tests.support.broker.replica_nodes import Node, joined
+from tests.support.replication.replica_nodes import Node, joined
 from tests.support.waiting import eventually
 
 FIRST = int(os.environ.get("REPLICATION_SEED", "1"))

@@ -36,7 +36,7 @@ FOUND_BY = {
     "09": (MODEL,),
     "10": ("tests/unit/client/consume/test_pull_consumer.py::test_seek_goes_anywhere_and_the_next_commit_follows",),
     "11": (
-        "tests/unit/client/consume/test_push_consumer.py::test_one_slow_message_does_not_stop_the_others_and_holds_the_commit",
+        "tests/unit/client/consume/push/test_push_consumer.py::test_one_slow_message_does_not_stop_the_others_and_holds_the_commit",
     ),
     "12": (
         "tests/crash/test_nth_call_failures.py",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES
+from penstock.formats.index.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.stores.parts import PART_ENTRY

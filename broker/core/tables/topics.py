@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from penstock.formats.message_types import MessageType, demanded_type
-from penstock.formats.order_conf import ORDER_CONF
+from penstock.formats.attributes.message_types import MessageType, demanded_type
+from penstock.formats.attributes.order_conf import ORDER_CONF
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import TAGS, decode_properties
 from penstock.proto import names

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.formats.message_types import MessageType
+from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
 from penstock.proto.wire import later_pb2
@@ -63,7 +63,7 @@ class Later(Feature, Intake):
             raise FlowControl(f"{waiting} messages wait for their time (timerMessagesMax): send later")
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.timers import TimerStatus, check_timers
+        from penstock.formats.record.reposting.timers import TimerStatus, check_timers
 
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)

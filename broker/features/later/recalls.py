@@ -87,7 +87,7 @@ class Recalls:
 
     def of(self, waiting: Waiting) -> Longs:
         """Which of these messages are not to be delivered."""
-        from penstock.formats.record.timers import text_hash, unique_keys
+        from penstock.formats.record.reposting.timers import text_hash, unique_keys
 
         if not self._known:
             return np.empty(0, np.int64)

@@ -1,12 +1,12 @@
 """Messages that are delivered later.
 
 Clients send them as records of the internal topic ``names.TIMER_TOPIC``, whose properties say where they belong and
-when (:mod:`penstock.formats.record.timers`); so they are replicated, acknowledged and found again as any message. The
-master keeps when each is due in a wheel, which it fills from that topic's queue when it begins. What is due becomes
-*runs* (:mod:`.timer_table`) of a thousand messages or a megabyte at most, one after the other, each recorded before it
-is delivered: its messages are appended as records of their own topics, by their times, in one batch for each topic,
-whose producer mark names the run. So whoever delivers a run again, with whatever limits, and whatever its log still has
-of it, appends what is missing and nothing else.
+when (:mod:`penstock.formats.record.reposting.timers`); so they are replicated, acknowledged and found again as any
+message. The master keeps when each is due in a wheel, which it fills from that topic's queue when it begins. What is
+due becomes *runs* (:mod:`.timer_table`) of a thousand messages or a megabyte at most, one after the other, each
+recorded before it is delivered: its messages are appended as records of their own topics, by their times, in one batch
+for each topic, whose producer mark names the run. So whoever delivers a run again, with whatever limits, and whatever
+its log still has of it, appends what is missing and nothing else.
 
 A message is taken back by a record of the same topic that lies behind it and is due at the same time (:mod:`.recalls`).
 Only what no run has yet can be taken back, so a run that is delivered again is delivered as before.
@@ -329,7 +329,7 @@ class Timers:
 
     async def _due(self, start: int, end: int) -> AsyncIterator[tuple[Longs, Longs]]:
         """(due, offsets) of the records ``[start, end)`` of the queue, in pieces; others are counted as dropped."""
-        from penstock.formats.record.timers import due_times
+        from penstock.formats.record.reposting.timers import due_times
 
         from ...store.absent import bring  # loads the kernels
 

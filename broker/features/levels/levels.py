@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from penstock.formats.attributes.message_types import MessageType
 from penstock.formats.delay_levels import levels_ms
-from penstock.formats.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
 
@@ -49,7 +49,7 @@ class DelayLevels(Feature, Intake):
         return Target(names.SCHEDULE_TOPIC, self._count)
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.timers import TimerStatus, check_levels
+        from penstock.formats.record.reposting.timers import TimerStatus, check_levels
 
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_levels(np.frombuffer(records, np.uint8), name, topic.write_queues, self._count)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.formats.message_types import MessageType
+from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
 from penstock.proto.wire import replies_pb2 as wire

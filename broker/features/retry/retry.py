@@ -140,7 +140,7 @@ class Retry(Feature):
     ) -> tuple[retry_pb2.SendBackReply, int]:
         """Append the copies that are missing; the answer, and the end of all of them in the log."""
         from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
-        from penstock.formats.record.retries import PROPERTIES_GROWTH_MAX, tries_of
+        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX, tries_of
 
         group = self._group(request.group)
         dead_topic = names.DLQ_PREFIX + group.name
@@ -219,7 +219,7 @@ def _copies(
     Raises:
         MessageTooLarge: the properties of one have no room for the mark.
     """
-    from penstock.formats.record.retries import GROWTH_MAX, sent_back
+    from penstock.formats.record.reposting.retries import GROWTH_MAX, sent_back
 
     sizes = records.sizes[chosen]
     out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)

@@ -38,7 +38,7 @@ from .ops import Stretch, op_record
 from .settings import TransactionSettings
 
 if TYPE_CHECKING:
-    from penstock.formats.record.halves import Becomes
+    from penstock.formats.record.reposting.halves import Becomes
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Decisions:
         self.end = self._core.store.end_offset
 
     def _post_stretch(self, journal: Journal, letter: str, records: Records, chosen: Longs, sequence: int) -> None:
-        from penstock.formats.record.halves import Becomes
+        from penstock.formats.record.reposting.halves import Becomes
 
         if letter == "C":
             for name, places in self._by_topic(records, chosen):
@@ -236,7 +236,7 @@ class Decisions:
         self, journal: Journal, target: Target, becomes: Becomes, records: Records, chosen: Longs, sequence: int
     ) -> int | None:
         """Post the records at the places ``chosen``; the first one's offset in queue 0, None if they are there."""
-        from penstock.formats.record.halves import GROWTH_MAX, Becomes, restated
+        from penstock.formats.record.reposting.halves import GROWTH_MAX, Becomes, restated
 
         mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
         if self._reposter.is_done(target, mark, below=sequence + 1):
@@ -304,7 +304,7 @@ class Decisions:
 
     def rows(self, data: Any, positions: Longs, sizes: Any, offsets: Longs) -> tuple[Waiting, Longs]:
         """Halves as their records tell of them, and hashes of their unique keys; those that are none are never due."""
-        from penstock.formats.record.halves import facts_of
+        from penstock.formats.record.reposting.halves import facts_of
 
         stored, immunity, times, firsts, groups, keys = (np.empty(len(offsets), np.int64) for _ in range(6))
         facts_of(data, positions, sizes, stored, immunity, times, firsts, groups, keys)
@@ -341,7 +341,7 @@ def _places(known: Longs, wanted: Longs) -> Longs:
 
 def homes(records: Records) -> tuple[Longs, Longs, Longs]:
     """Where in the records' bytes each one's real topic begins; hashes of topic and group."""
-    from penstock.formats.record.halves import homes_of
+    from penstock.formats.record.reposting.halves import homes_of
 
     topics, hashes, groups = (np.empty(len(records.offsets), np.int64) for _ in range(3))
     homes_of(records.data, records.positions, records.sizes, topics, hashes, groups)

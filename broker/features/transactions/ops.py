@@ -60,7 +60,7 @@ class Stretch(NamedTuple):
 
 def op_record(stretches: list[Stretch], host: Host) -> bytes:
     """The record of an op, for the queue of ops."""
-    from penstock.formats.record.halves import write_offsets
+    from penstock.formats.record.reposting.halves import write_offsets
 
     offsets = np.concatenate([stretch.offsets for stretch in stretches])
     body = np.empty(len(offsets) * _OFFSET_BYTES_MAX, np.uint8)
@@ -72,7 +72,7 @@ def op_record(stretches: list[Stretch], host: Host) -> bytes:
 
 def read_op(record: Record) -> list[Stretch]:
     """What an op says; empty for a record that says nothing of halves."""
-    from penstock.formats.record.halves import read_offsets
+    from penstock.formats.record.reposting.halves import read_offsets
 
     properties = decode_properties(record.properties)
     if properties.get(TAGS) != TAG:

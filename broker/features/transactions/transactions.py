@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.formats.message_types import MessageType
+from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -82,7 +82,7 @@ class Transactions(Feature, Intake):
             raise Forbidden("transactions are refused here (rejectTransactionMessage): send without one")
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.halves import HalfStatus, check_halves
+        from penstock.formats.record.reposting.halves import HalfStatus, check_halves
 
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)

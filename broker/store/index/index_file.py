@@ -1,4 +1,4 @@
-"""One index file (:mod:`penstock.formats.index_file`), growing or full.
+"""One index file (:mod:`penstock.formats.index.index_file`), growing or full.
 
 Entries are only ever appended, so after a crash the slots are made from them again. Nothing is mapped: writing to a
 mapped hole on a full disk kills the process.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.formats.index_file import (
+from penstock.formats.index.index_file import (
     HEADER,
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int64, uint32
 
-from penstock.formats.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
+from penstock.formats.index.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8, store_i32, store_i64
 from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at, key_hash_at

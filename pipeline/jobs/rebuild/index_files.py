@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats.directory import INDEX, index_file_name
-from penstock.formats.index_kernels import KEY_ROW
+from penstock.formats.index.index_kernels import KEY_ROW
 from penstock.inspection.index.writer import IndexWriter
 
 from ...spark.arrow_types import arrow_schema

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from penstock.formats.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES
 from penstock.formats.delay_levels import delivery_times
 from penstock.formats.directory import CONSUME_QUEUE, file_name, is_safe_topic
-from penstock.formats.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from penstock.formats.index.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE
 from penstock.formats.record.layout import SysFlag
 from penstock.inspection.queues.writer import write_batch_queues

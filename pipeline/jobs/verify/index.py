@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.index_file import INDEX_ENTRY
+from penstock.formats.index.index_file import INDEX_ENTRY
 from penstock.formats.record.layout import SysFlag
 from penstock.inspection.index.files import IndexFile
 from penstock.proto.errors import StorageError
@@ -99,7 +99,7 @@ def _follow(index: IndexFile, problems: list[str], *, is_open: bool) -> Iterator
 
     A file that its broker writes meanwhile may have newer entries in its slots than its header said.
     """
-    from penstock.formats.index_kernels import check_chains
+    from penstock.formats.index.index_kernels import check_chains
 
     newest = np.zeros(index.slots, np.int32)
     slots = index.slot_table()

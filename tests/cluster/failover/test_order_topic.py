@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Admin, Producer, PullConsumer
-from penstock.client.produce.key_moves import KEY_AWAY_S
+from penstock.client.produce.sharding.key_moves import KEY_AWAY_S
 from penstock.proto.errors import BrokerUnavailable
 from tests.support.cluster.cluster import cluster
 from tests.support.waiting import wait_until

@@ -23,7 +23,7 @@ from penstock.formats.directory import (
     is_safe_topic,
 )
 from penstock.formats.hashing import tags_code
-from penstock.formats.index_file import (
+from penstock.formats.index.index_file import (
     INDEX_ENTRY,
     IndexEntry,
     IndexHeader,
@@ -33,7 +33,7 @@ from penstock.formats.index_file import (
     slot_at,
     slot_pages,
 )
-from penstock.formats.index_kernels import KEY_ROW, check_chains, link_keys
+from penstock.formats.index.index_kernels import KEY_ROW, check_chains, link_keys
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER, Entry, are_messages
 from tests.support import golden
 

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.judge.conditions import Window
 from penstock.judge.history import Outcome
-from penstock.judge.progress import outages
+from penstock.judge.invariants.progress import outages
 from tests.support.cluster.drill_history import FAULT_END, FAULT_START, MS, clean
 from tests.unit.judge.test_judge import silent_while_it_could_acknowledge, verdicts, violated
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.judge.history import Events, Op, Outcome
-from penstock.judge.promises import LATER, TRANSACTIONS
+from penstock.judge.invariants.promises import LATER, TRANSACTIONS
 from tests.support.cluster.drill_history import FAULT_START, MS, Damaged, clean, rows
 from tests.unit.judge.test_judge import verdicts, violated
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.formats.record.layout import Host, Record, decode_record, encode_record, offset_message_id
 from penstock.formats.record.producer_mark import mark_property
 from penstock.formats.record.properties import decode_properties, encode_properties
-from penstock.formats.record.retries import GROWTH_MAX, PROPERTIES_GROWTH_MAX, sent_back, tries_of
+from penstock.formats.record.reposting.retries import GROWTH_MAX, PROPERTIES_GROWTH_MAX, sent_back, tries_of
 
 MARK = mark_property(7, 0, 0, 3, 2, 17)
 WHERE = b"REAL_TOPIC\x01%RETRY%billing\x02REAL_QID\x010\x02"

@@ -21,8 +21,8 @@ from penstock.proto.errors import (
 from penstock.replication import EpochHistory, ReplicationConfig, frames
 from penstock.replication.admission import tail_of
 from penstock.runtime.channel import open_async_channel
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import RawSlave, following, identity, new_master, raw_slave, serving
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import RawSlave, following, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20, hello_timeout_ms=300)

@@ -10,8 +10,8 @@ from penstock.proto.errors import ConfigError, DiskFull, InvalidArgument
 from penstock.replication import EpochHistory, ReplicationConfig, frames
 from penstock.replication.slave.following import MasterStream
 from penstock.runtime.clock import SystemClock
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import identity
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import identity
 
 EMPTY = memoryview(b"")
 

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.proto.errors import DiskFull, InvalidArgument, from_rpc_error
 from penstock.replication import EpochHistory, ReplicationConfig, frames
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import following, identity, new_master, raw_slave, serving
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import following, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 KIB = 1024

@@ -14,8 +14,8 @@ from penstock.formats.epochs import Epoch
 from penstock.proto.errors import InvalidArgument, NotMaster, PenstockError, WrongStore
 from penstock.replication import EpochHistory, EpochsInMemory, ReplicationConfig, frames
 from penstock.replication.admission import Joining, check_welcome, starting_offset, tail_of
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import following, identity, new_master, serving
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import following, identity, new_master, serving
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20, reconnect_min_ms=5, reconnect_max_ms=20)

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.proto.wire import common_pb2
 from penstock.replication import ReplicationConfig, frames
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import following, new_master, serving
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import following, new_master, serving
 from tests.support.waiting import eventually
 
 KIB = 1024

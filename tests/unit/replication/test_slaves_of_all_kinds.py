@@ -13,8 +13,8 @@ from penstock.replication.master.progress import Progress
 from penstock.replication.master.shipping import SlaveStream
 from penstock.replication.master.throttle import Throttle
 from penstock.runtime.clock import SystemClock
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import following, new_master, serving
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import following, new_master, serving
 from tests.support.waiting import eventually
 
 KIB = 1024

@@ -12,8 +12,8 @@ from penstock.replication import EpochHistory, ReplicationConfig, frames
 from penstock.replication.master.waiters import ConfirmWaiters
 from penstock.replication.notices import Notices
 from penstock.replication.slave.replica import backoff_s
-from tests.support.broker.replicating import following, identity, new_master, raw_slave, serving
 from tests.support.clock import ManualClock
+from tests.support.replication.replicating import following, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 

@@ -13,7 +13,7 @@ from penstock.proto.errors import (
     LimitReached,
 )
 from penstock.proto.wire.broker_pb2 import Filter
-from tests.unit.broker.consume.test_groups_sessions import Broker, with_broker
+from tests.support.broker.members import Broker, with_broker
 
 
 @pytest.mark.parametrize(

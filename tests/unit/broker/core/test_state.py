@@ -10,7 +10,7 @@ from penstock.broker.core.tables.offsets import OFFSETS, OffsetsByQueue, offset_
 from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic
-from penstock.formats.order_conf import ORDER_CONF
+from penstock.formats.attributes.order_conf import ORDER_CONF
 from penstock.proto.errors import Corrupt
 from tests.support.broker.kit import Kit, in_loop
 

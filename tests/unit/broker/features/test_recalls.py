@@ -287,7 +287,7 @@ def test_a_slave_and_a_master_without_its_replicas_take_nothing_back(tmp_path: P
 
 
 def test_a_key_with_the_same_hash_is_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.formats.record import timers
+    from penstock.formats.record.reposting import timers
 
     monkeypatch.setattr(timers, "text_hash", lambda text: 7)
     monkeypatch.setattr(timers, "unique_keys", lambda data, positions, sizes, hashes: hashes.fill(7))

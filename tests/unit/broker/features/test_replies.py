@@ -13,8 +13,8 @@ import pytest
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.features.replies.replies import Replies
+from penstock.formats.attributes.message_types import MESSAGE_TYPE
 from penstock.formats.destination import Reply
-from penstock.formats.message_types import MESSAGE_TYPE
 from penstock.formats.record.batch import RecordBatch, encode_messages, producer_mark
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames

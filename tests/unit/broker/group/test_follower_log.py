@@ -18,8 +18,8 @@ from penstock.broker.group.making import RoleMaker
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
 from penstock.runtime.clock import SystemClock
-from tests.support.broker.replica_nodes import Node
 from tests.support.broker.stores import bodies
+from tests.support.replication.replica_nodes import Node
 
 ALONE = ReplicationConfig(sync=False)
 

@@ -24,8 +24,8 @@ from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
 from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import SystemClock
-from tests.support.broker.memory_log import MemoryLog
-from tests.support.broker.replicating import identity, new_master, serving
+from tests.support.replication.memory_log import MemoryLog
+from tests.support.replication.replicating import identity, new_master, serving
 from tests.support.waiting import eventually
 
 CONFIG = ReplicationConfig(sync=True, heartbeat_interval_ms=20, reconnect_min_ms=5, reconnect_max_ms=20)

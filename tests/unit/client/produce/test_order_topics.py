@@ -9,9 +9,9 @@ import pytest
 from penstock.client import Admin, Message, Producer
 from penstock.client.aio import AsyncAdmin
 from penstock.client.cluster.queues import WriteQueues
-from penstock.client.produce.key_moves import KEY_AWAY_S
+from penstock.client.produce.sharding.key_moves import KEY_AWAY_S
+from penstock.formats.attributes.order_conf import ORDER_CONF, order_conf, ordered_shards, parse_order_conf
 from penstock.formats.hashing import string_hash
-from penstock.formats.order_conf import ORDER_CONF, order_conf, ordered_shards, parse_order_conf
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, InvalidName
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until

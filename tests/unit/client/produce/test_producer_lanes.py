@@ -8,9 +8,9 @@ import pytest
 from penstock.client.cluster.queues import WriteQueues
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.health import BrokerHealth
-from penstock.client.produce.key_moves import KEY_AWAY_S
 from penstock.client.produce.lanes import Lanes
 from penstock.client.produce.parts import LANES, Batch, Kind, Part
+from penstock.client.produce.sharding.key_moves import KEY_AWAY_S
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,

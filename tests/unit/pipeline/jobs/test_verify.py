@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.formats.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at
+from penstock.formats.index.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES, entry_at
 from penstock.formats.queue_entry import ENTRY
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify.index import prove_index_file

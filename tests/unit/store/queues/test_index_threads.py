@@ -12,7 +12,7 @@ import pytest
 from penstock.broker.store import Disk, Store
 from penstock.broker.store.disk import Data
 from penstock.broker.store.index.index_file import IndexFile
-from penstock.formats.index_file import HEADER_BYTES
+from penstock.formats.index.index_file import HEADER_BYTES
 from penstock.inspection import StoreQuery, list_store, verify
 from penstock.proto.errors import DiskFull
 from tests.support.broker.stores import batch, dispatch_all, store_config

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .conditions import Conditions
-from .history import History, Outcome
+from ..conditions import Conditions
+from ..history import History, Outcome
+from ..verdict import EXAMPLES_MAX, Verdict, not_judged, verdict
 from .messages import undelivered
-from .verdict import EXAMPLES_MAX, Verdict, not_judged, verdict
 
 
 def progress(history: History, conditions: Conditions) -> Verdict:

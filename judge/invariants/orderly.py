@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .history import Events, History, Op, Outcome
-from .verdict import EXAMPLES_MAX, Verdict, verdict
+from ..history import Events, History, Op, Outcome
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
 
 
 def one_at_a_time(history: History) -> Verdict:

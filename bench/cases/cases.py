@@ -10,11 +10,11 @@ import importlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..rig import Rig
+from ..runner import RATIO, Case, Figures, Turns, alone
 from .cold_reads import cold_reads
 from .lookups import lookups
 from .request_reply import request_reply
-from .rig import Rig
-from .runner import RATIO, Case, Figures, Turns, alone
 from .transactions import transactions
 
 KIB = 1024
@@ -93,10 +93,10 @@ def _memory(rig: Rig) -> Figures:
 
 
 def _spark(module: str, name: str, *arguments: object) -> Callable[[Rig], Turns]:
-    """The turns that ``name`` of a module of :mod:`.spark` gives, which is imported when it is run."""
+    """The turns that ``name`` of a module of :mod:`penstock.bench.spark` gives, which is imported when it is run."""
 
     def turns(rig: Rig) -> Turns:
-        found: Turns = getattr(importlib.import_module(f"{__package__}.spark.{module}"), name)(rig, *arguments)
+        found: Turns = getattr(importlib.import_module(f"penstock.bench.spark.{module}"), name)(rig, *arguments)
         return found
 
     return turns

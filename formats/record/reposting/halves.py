@@ -24,8 +24,8 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64, void
 
-from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
-from ..intrinsics.memory import (
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
+from ...intrinsics.memory import (
     address_of,
     copy_bytes,
     load_i32,
@@ -36,11 +36,11 @@ from ..intrinsics.memory import (
     store_i32,
     store_i64,
 )
-from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
-from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
-from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
-from .properties import (
+from ...intrinsics.text import find_byte_at
+from ..kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
+from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from ..layout import RECORD_CRC_PREFIX, SysFlag
+from ..properties import (
     CHECK_IMMUNITY_SECONDS,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
@@ -51,6 +51,7 @@ from .properties import (
     TRANSACTION_PREPARED,
     UNIQ_KEY,
 )
+from .rewriting import put_topic
 
 
 class HalfStatus(IntEnum):
@@ -145,11 +146,8 @@ def check_halves(records, topic, queues):
         start, stop, queue, queue_end, group, group_end, _, _, first, first_end, is_prepared, _ = _values(
             address, properties, properties + size
         )
-        if stop - start != len(topic):
+        if stop - start != len(topic) or not begins_with(address, start, stop, topic):
             return _OTHER_TOPIC, index
-        for i in range(len(topic)):
-            if load_u8(address, start + i) != topic[i]:
-                return _OTHER_TOPIC, index
         queue_id = number_at(address, queue, queue_end)
         if queue_id < 0 or queue_id >= queues:
             return _BAD_QUEUE, index
@@ -264,7 +262,6 @@ def restated(records, positions, sizes, becomes, topic, queues, mark, out):
     what must be said has no room.
     """
     at = 0
-    prefix = 1 if len(topic) <= TOPIC_BYTES_MAX_V1 else 2
     is_committed, is_renewed = becomes == _COMMITTED, becomes in (_ASKED, _RENEWED)
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
@@ -281,19 +278,10 @@ def restated(records, positions, sizes, becomes, topic, queues, mark, out):
         queue_id = max(number_at(record, queue, queue_end), np.int64(0)) % queues if queues > 0 else np.int64(0)
         fixed = body + body_size
         copy_bytes(out, at, record, 0, fixed)
-        store_i32(out, at + 4, MAGIC_V1 if prefix == 1 else MAGIC_V2)
         store_i32(out, at + 12, queue_id)
         store_i32(out, at + 36, load_i32(record, 36) & _KEPT_FLAGS | (_COMMIT if is_committed else 0))
         store_i64(out, at + body - 12, load_i64(record, 28) if is_committed else np.int64(0))
-        behind = at + fixed
-        if prefix == 1:
-            store_i8(out, behind, len(topic))
-        else:
-            store_i16(out, behind, len(topic))
-        behind += prefix
-        copy_bytes(out, behind, topic, 0, len(topic))
-        first = behind + len(topic) + 2
-        behind = first
+        first = behind = put_topic(out, at, at + fixed, topic)
         if i == 0:
             copy_bytes(out, behind, mark, 0, len(mark))
             behind += len(mark)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..cluster.queues import WriteQueues
+from ...cluster.queues import WriteQueues
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 from penstock.client import Admin, Producer, PullConsumer
 from penstock.proto.errors import PenstockError
 
-from .load.load import ensure_topic
-from .rig import Bench, Rig
+from ..load.load import ensure_topic
+from ..rig import Bench, Rig
 
 KEYS = 10_000_000
 LOOKUPS = 1000

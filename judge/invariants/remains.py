@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .conditions import Conditions, Footprint, Stop
-from .verdict import Verdict, not_judged, verdict
+from ..conditions import Conditions, Footprint, Stop
+from ..verdict import Verdict, not_judged, verdict
 
 GROWTH = 0.10
 SLACK = {"own_mib": 48.0, "files": 12.0, "threads": 8.0}

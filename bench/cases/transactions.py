@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from penstock.client import TransactionProducer, TransactionState
 
-from .load.load import ensure_topic
-from .rig import Rig
-from .runner import RATIO
+from ..load.load import ensure_topic
+from ..rig import Rig
+from ..runner import RATIO
 
 SIZE = 100
 TOGETHER = 10_000

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .load.load import run_load
-from .load.worker import repeating
-from .rig import Rig
+from ..load.load import run_load
+from ..load.worker import repeating
+from ..rig import Rig
 
 BEHIND_BYTES = 20 << 30
 SIZE = 1024

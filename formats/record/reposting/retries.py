@@ -20,14 +20,14 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int64, void
 
-from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, kernel
-from ..intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32, store_i64
-from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, pair_name, value_at
-from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
-from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX, TOPIC_BYTES_MAX_V1, SysFlag
-from .producer_mark import MARK_BYTES_MAX
-from .properties import (
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, kernel
+from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32, store_i64
+from ...intrinsics.text import find_byte_at
+from ..kernels.pairs import PAIR_END, begins_with, pair_name, value_at
+from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from ..layout import RECORD_CRC_PREFIX, SysFlag
+from ..producer_mark import MARK_BYTES_MAX
+from ..properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     INNER_MULTI_DISPATCH,
@@ -39,6 +39,7 @@ from .properties import (
     RETRY_TOPIC,
     TIMER_OUT_MS,
 )
+from .rewriting import put_time, put_topic
 
 PROPERTIES_GROWTH_MAX = 1024
 """What is added to a record's properties takes less, the mark of its batch included."""
@@ -48,7 +49,6 @@ GROWTH_MAX = PROPERTIES_GROWTH_MAX + 256
 _BYTES_MAX = PROPERTIES_BYTES_MAX
 _TOPIC_MAX = 255
 _ID_MAX = 64  # a longer value is no id: whoever sent it has made it up
-_TIME_DIGITS = 13
 
 _RETRY_TOPIC, _ORIGIN_ID = pair_name(RETRY_TOPIC), pair_name(ORIGIN_MESSAGE_ID)
 _DEAD_TOPIC, _DEAD_ID = pair_name(DLQ_ORIGIN_TOPIC), pair_name(DLQ_ORIGIN_MESSAGE_ID)
@@ -91,19 +91,6 @@ def _put(out, at, name, address, start, end):
     at += len(name)
     copy_bytes(out, at, address, start, end - start)
     at += end - start
-    store_i8(out, at, PAIR_END)
-    return at + 1
-
-
-@kernel(int64, OUT_BYTES, int64, BYTES, int64)
-def _put_time(out, at, name, milliseconds):
-    """The same with a number."""
-    copy_bytes(out, at, name, 0, len(name))
-    at += len(name)
-    for i in range(_TIME_DIGITS):
-        store_i8(out, at + _TIME_DIGITS - 1 - i, 48 + milliseconds % 10)
-        milliseconds //= 10
-    at += _TIME_DIGITS
     store_i8(out, at, PAIR_END)
     return at + 1
 
@@ -179,7 +166,6 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
     """
     at = 0
     is_dead = len(due) == 0
-    prefix = 1 if len(topic) <= TOPIC_BYTES_MAX_V1 else 2
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
         if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
@@ -190,20 +176,11 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
             return np.int64(-1)
         fixed = body + body_size
         copy_bytes(out, at, record, 0, fixed)
-        store_i32(out, at + 4, MAGIC_V1 if prefix == 1 else MAGIC_V2)
         store_i32(out, at + 12, 0)
         store_i32(out, at + 36, load_i32(record, 36) & _KEPT_FLAGS)
         store_i32(out, at + body - 16, reconsume_times[i])
         store_i64(out, at + body - 12, 0)
-        behind = at + fixed
-        if prefix == 1:
-            store_i8(out, behind, len(topic))
-        else:
-            store_i16(out, behind, len(topic))
-        behind += prefix
-        copy_bytes(out, behind, topic, 0, len(topic))
-        first = behind + len(topic) + 2
-        behind = first
+        first = behind = put_topic(out, at, at + fixed, topic)
         if i == 0:
             copy_bytes(out, behind, mark, 0, len(mark))
             behind += len(mark)
@@ -216,7 +193,7 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
             return np.int64(-1)
         if not is_dead:
             copy_bytes(out, behind, where, 0, len(where))
-            behind = _put_time(out, behind + len(where), _TIME, due[i])
+            behind = put_time(out, behind + len(where), _TIME, due[i])
         if behind - first > _BYTES_MAX:
             return np.int64(-1)
         store_i16(out, first - 2, behind - first)

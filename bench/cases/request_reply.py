@@ -11,9 +11,9 @@ import numpy as np
 
 from penstock.client import MessageView, Producer, PushConsumer
 
-from .load.load import ensure_topic
-from .rig import Rig
-from .runner import RATIO
+from ..load.load import ensure_topic
+from ..rig import Rig
+from ..runner import RATIO
 
 SIZE = 1024
 _READY_S = 60.0

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .history import Events, History, Op, Outcome
-from .pieces import Column, message_ids
-from .verdict import EXAMPLES_MAX, Verdict, verdict
+from ..history import Events, History, Op, Outcome
+from ..pieces import SEQUENCE_BITS, Column, message_ids
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
 
 _OFFSET_BITS, _QUEUE_BITS = 40, 14
 
@@ -46,6 +46,18 @@ def places(events: Events) -> Column:
     queues = (events["shard"].astype(np.int64) << _QUEUE_BITS) | events["queue"].astype(np.int64)
     numbers: npt.NDArray[Any] = (queues << _OFFSET_BITS) | events["offset"]
     return numbers
+
+
+def once(events: Events) -> Events:
+    """One row for each place: what is read twice is there once."""
+    _, first = np.unique(places(events), return_index=True)
+    found: Column = events[first]
+    return found
+
+
+def name_of(message_id: int) -> str:
+    """A message, for people."""
+    return f"message {message_id >> SEQUENCE_BITS}.{message_id & ((1 << SEQUENCE_BITS) - 1)}"
 
 
 def find(wanted: Column, present: Column) -> tuple[Flags, Column]:

@@ -20,13 +20,13 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64, types, void
 
-from ..intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
-from ..intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32
-from ..intrinsics.text import find_byte_at
-from .kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
-from .kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
-from .layout import MAGIC_V1, MAGIC_V2, RECORD_CRC_PREFIX
-from .properties import (
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
+from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32
+from ...intrinsics.text import find_byte_at
+from ..kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
+from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
+from ..layout import RECORD_CRC_PREFIX
+from ..properties import (
     DELAY,
     PROPERTIES_BYTES_MAX,
     REAL_QUEUE_ID,
@@ -35,6 +35,7 @@ from .properties import (
     TIMER_OUT_MS,
     UNIQ_KEY,
 )
+from .rewriting import put_time, put_topic
 
 
 class TimerStatus(IntEnum):
@@ -56,7 +57,6 @@ TOPIC_GROWTH_MAX = 256
 _PROPERTIES_MAX = 32767 - GROWTH_MAX
 _OK, _NO_RECORD, _OTHER_TOPIC, _BAD_QUEUE, _BAD_TIME, _TOO_LATE, _TOO_LARGE, _BAD_LEVEL = map(int, TimerStatus)
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-_TIME_DIGITS = 13
 
 
 _TOPIC, _QUEUE, _TIME = pair_name(REAL_TOPIC), pair_name(REAL_QUEUE_ID), pair_name(TIMER_OUT_MS)
@@ -71,11 +71,8 @@ _WRITABLE_HASHES = types.Array(types.uint64, 1, "C")
 def _check_place(address, properties, end, topic, queues):
     """OK, or what is wrong with the place that the properties ``[properties, end)`` name."""
     start, stop = value_at(address, properties, end, _TOPIC)
-    if stop - start != len(topic):
+    if stop - start != len(topic) or not begins_with(address, start, stop, topic):
         return np.int64(_OTHER_TOPIC)
-    for i in range(len(topic)):
-        if load_u8(address, start + i) != topic[i]:
-            return np.int64(_OTHER_TOPIC)
     start, stop = value_at(address, properties, end, _QUEUE)
     queue_id = number_at(address, start, stop)
     return np.int64(_OK if 0 <= queue_id < queues else _BAD_QUEUE)
@@ -199,19 +196,6 @@ def unique_keys(records, positions, sizes, hashes):
                 hashes[i] = _hash_at(address, start, end)
 
 
-@kernel(int64, OUT_BYTES, int64, int64)
-def _put_time(out, at, milliseconds):
-    """Write the time at which a message is due; the new end."""
-    copy_bytes(out, at, _TIME, 0, len(_TIME))
-    at += len(_TIME)
-    for i in range(_TIME_DIGITS):
-        store_i8(out, at + _TIME_DIGITS - 1 - i, 48 + milliseconds % 10)
-        milliseconds //= 10
-    at += _TIME_DIGITS
-    store_i8(out, at, PAIR_END)
-    return at + 1
-
-
 @kernel(int64, OUT_BYTES, int64, int64, int64, int64, boolean)
 def _copy_properties(out, at, address, start, end, keep):
     """The properties ``[start, end)`` without the mark and the checksum; the new end.
@@ -241,7 +225,6 @@ def delivered_records(records, positions, sizes, topic, queues, mark, keep, due,
     for each, or none. -1: ``out`` is too small, something is no record, or what must be said has no room.
     """
     address, at = address_of(records), 0
-    prefix = 1 if len(topic) <= 127 else 2
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
         if start < 0 or end > len(records) or at + sizes[i] + TOPIC_GROWTH_MAX + GROWTH_MAX > len(out):
@@ -253,24 +236,14 @@ def delivered_records(records, positions, sizes, topic, queues, mark, keep, due,
         queue_id = number_at(address, value, value_end)
         fixed = body + body_size - start
         copy_bytes(out, at, records, start, fixed)
-        store_i32(out, at + 4, MAGIC_V1 if prefix == 1 else MAGIC_V2)
         store_i32(out, at + 12, max(queue_id, 0) % queues)
-        behind = at + fixed
-        if prefix == 1:
-            store_i8(out, behind, len(topic))
-        else:
-            store_i16(out, behind, len(topic))
-        behind += prefix
-        copy_bytes(out, behind, topic, 0, len(topic))
-        behind += len(topic)
-        first = behind + 2
-        behind = first
+        first = behind = put_topic(out, at, at + fixed, topic)
         if i == 0:
             copy_bytes(out, behind, mark, 0, len(mark))
             behind += len(mark)
         behind = _copy_properties(out, behind, address, properties, properties + size, keep)
         if len(due) > 0:
-            behind = _put_time(out, behind, due[i])
+            behind = put_time(out, behind, _TIME, due[i])
         if behind - first > _PROPERTIES_BYTES_MAX:
             return np.int64(-1)
         store_i16(out, first - 2, behind - first)

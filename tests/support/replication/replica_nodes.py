@@ -19,9 +19,9 @@ from penstock.broker.opening import Opened, open_store
 from penstock.replication import Primary, Replica, ReplicationConfig
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.kit import Writes
-from tests.support.broker.replicating import PipeCall, Tamper, identity
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
+from tests.support.replication.replicating import PipeCall, Tamper, identity
 
 SEGMENT_BYTES = 16384
 

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import int64, void
 
+from ..intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, kernel, rows_of
+from ..intrinsics.memory import address_of, load_i32, store_i32, store_i64
 from .index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
-from .intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, kernel, rows_of
-from .intrinsics.memory import address_of, load_i32, store_i32, store_i64
 
 KEY_ROW = np.dtype(
     [("physical_offset", np.int64), ("store_timestamp", np.int64), ("key_hash", np.int32), ("size", np.int32)],

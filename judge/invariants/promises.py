@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .conditions import Conditions
-from .history import Events, History, Op, Outcome
-from .messages import find, places
-from .pieces import SEQUENCE_BITS, Column, message_ids
-from .verdict import EXAMPLES_MAX, Verdict, verdict
+from ..conditions import Conditions
+from ..history import Events, History, Op, Outcome
+from ..pieces import message_ids
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
+from .messages import find, name_of, once
 
 TRANSACTIONS, LATER = 7 << 20, (7 << 20) + 1
 """The streams of a drill's transactions, and of its messages for later."""
@@ -25,7 +25,10 @@ def later(history: History, conditions: Conditions) -> Verdict:
     sent, shown = history.of(Op.LATER), _shown(history, LATER)
     is_sent, at = find(message_ids(shown), message_ids(sent))
     early = shown[is_sent & (shown["position"] < sent["offset"][at])]
-    examples = [*found.examples, *(f"{_name(each)} was shown before its time" for each in message_ids(early).tolist())]
+    examples = [
+        *found.examples,
+        *(f"{name_of(each)} was shown before its time" for each in message_ids(early).tolist()),
+    ]
     return verdict("I18", found.checked, examples, count=found.violations + len(early), note=found.note)
 
 
@@ -39,9 +42,9 @@ def _as_decided(invariant: str, history: History, conditions: Conditions, op: Op
     most = np.isin(ids, message_ids(perhaps)).astype(np.int64)
     found = np.bincount(np.searchsorted(ids, message_ids(shown)), minlength=len(ids))
     lost, surplus = np.flatnonzero(found < least), np.flatnonzero(found > most)
-    examples = [f"{_name(int(ids[index]))} is lost" for index in lost[:EXAMPLES_MAX]]
+    examples = [f"{name_of(int(ids[index]))} is lost" for index in lost[:EXAMPLES_MAX]]
     examples += [
-        f"{_name(int(ids[index]))} is shown {found[index]} times, {most[index]} allowed"
+        f"{name_of(int(ids[index]))} is shown {found[index]} times, {most[index]} allowed"
         for index in surplus[:EXAMPLES_MAX]
     ]
     return verdict(invariant, len(ids), examples, count=len(lost) + len(surplus))
@@ -50,11 +53,4 @@ def _as_decided(invariant: str, history: History, conditions: Conditions, op: Op
 def _shown(history: History, stream: int) -> Events:
     """What the reader found of a stream, each place once."""
     rows = history.of(Op.SHOWN)
-    rows = rows[rows["stream"] == stream]
-    _, first = np.unique(places(rows), return_index=True)
-    found: Column = rows[first]
-    return found
-
-
-def _name(one: int) -> str:
-    return f"message {one >> SEQUENCE_BITS}.{one & ((1 << SEQUENCE_BITS) - 1)}"
+    return once(rows[rows["stream"] == stream])

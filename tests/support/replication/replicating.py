@@ -13,7 +13,7 @@ import grpc.aio
 from penstock.proto.wire import common_pb2
 from penstock.replication import METHOD, SERVICE, Primary, Replica, ReplicationConfig, frames
 from penstock.runtime.channel import new_server, open_async_channel, reporting_stream
-from tests.support.broker.memory_log import MemoryLog
+from tests.support.replication.memory_log import MemoryLog
 
 Tamper = Callable[[int, bytes], list[bytes]]
 """(number of the message from 0, message) -> what arrives in its place; raises BrokerUnavailable to cut."""

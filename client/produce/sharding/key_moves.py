@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..cluster.queues import WriteQueues
-from ..cluster.retry import NEVER
+from ...cluster.queues import WriteQueues
+from ...cluster.retry import NEVER
+from ..parts import LANES, Lane, Line, Part
 from .key_places import KeyPlaces
-from .parts import LANES, Lane, Line, Part
 
 KEY_AWAY_S = 3.0
 """How long a group is without a master before its keys go elsewhere: longer than a failover takes."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .conditions import Conditions
-from .history import Events, History, Op, Outcome
-from .messages import find, places
-from .pieces import SEQUENCE_BITS, Column, message_ids
-from .verdict import EXAMPLES_MAX, Verdict, verdict
+from ..conditions import Conditions
+from ..history import Events, History, Op, Outcome
+from ..pieces import Column, message_ids
+from ..verdict import EXAMPLES_MAX, Verdict, verdict
+from .messages import find, name_of, once, places
 
 
 def returns(history: History, conditions: Conditions) -> Verdict:
@@ -22,26 +22,20 @@ def returns(history: History, conditions: Conditions) -> Verdict:
     """
     given = history.of(Op.GIVE_BACK)
     known, tried = given[given["outcome"] == Outcome.OK], given[given["outcome"] == Outcome.UNKNOWN]
-    copies = np.concatenate([_once(history.of(Op.RETURNED)), _once(history.of(Op.DEAD))])
+    copies = np.concatenate([once(history.of(Op.RETURNED)), once(history.of(Op.DEAD))])
     is_excused = conditions.may_lose(known["end_ns"])
     ids = np.unique(np.concatenate([message_ids(each) for each in (known, tried, copies)]))
     least, most, found = (_counts(ids, each) for each in (known[~is_excused], tried, copies))
     came, _ = find(places(history.of(Op.RETURNED)), places(history.of(Op.CAME_AGAIN)))
-    never = _once(history.of(Op.RETURNED)[~came])
+    never = once(history.of(Op.RETURNED)[~came])
     examples: list[str] = []
     lost, doubled = np.flatnonzero(found < least), np.flatnonzero(found > most)
     for index in lost[:EXAMPLES_MAX].tolist():
-        examples.append(f"{_name(ids[index])} was given back {least[index]} times, {found[index]} copies are there")
+        examples.append(f"{name_of(ids[index])} was given back {least[index]} times, {found[index]} copies are there")
     for index in doubled[:EXAMPLES_MAX].tolist():
-        examples.append(f"{_name(ids[index])} was given back {most[index]} times at most, {found[index]} are there")
-    examples += [f"{_name(one)} came back in {place} to nobody" for one, place in _named(never, history)]
+        examples.append(f"{name_of(ids[index])} was given back {most[index]} times at most, {found[index]} are there")
+    examples += [f"{name_of(one)} came back in {place} to nobody" for one, place in _named(never, history)]
     return verdict("I15", len(known), examples, count=len(lost) + len(doubled) + len(never))
-
-
-def _once(events: Events) -> Events:
-    """One row for each place: what is read twice is there once."""
-    _, first = np.unique(places(events), return_index=True)
-    return events[first]
 
 
 def _counts(ids: Column, events: Events) -> Column:
@@ -53,7 +47,3 @@ def _counts(ids: Column, events: Events) -> Column:
 def _named(events: Events, history: History) -> Iterator[tuple[int, str]]:
     for event, one in zip(events[:EXAMPLES_MAX], message_ids(events)[:EXAMPLES_MAX].tolist(), strict=True):
         yield one, history.place_name(event)
-
-
-def _name(one: int) -> str:
-    return f"message {one >> SEQUENCE_BITS}.{one & ((1 << SEQUENCE_BITS) - 1)}"

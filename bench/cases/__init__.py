@@ -1,0 +1,5 @@
+"""The benchmark cases."""
+
+from .cases import CASES
+
+__all__ = ["CASES"]

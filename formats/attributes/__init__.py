@@ -1,0 +1,1 @@
+"""Topic attributes: their names in RocketMQ, and what their values mean."""

@@ -1,0 +1,1 @@
+"""Index files: their form, and kernels over their entries."""

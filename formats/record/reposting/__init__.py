@@ -1,0 +1,1 @@
+"""Kernels over records that become records of another topic: sent back, decided or due."""
