@@ -87,17 +87,19 @@ class AppendStreams:
 
     def _on_new_stream(self, address: str, open_link: OpenLink, message: bytes, deadline: float) -> Receipts:
         with self._lock:
-            while True:
-                if self._is_closed:
-                    raise ClientClosed("the client is closed: make a new one")
-                if self._watching is None:
-                    self._watching = threading.Thread(target=self._watch, name="penstock-append-times", daemon=True)
-                    self._watching.start()
-                stream = self._streams.get(address)
-                future = None if stream is None else stream.send(message, deadline)
-                if future is not None:
-                    return future
-                self._streams[address] = _Stream(address, open_link)
+            if self._is_closed:
+                raise ClientClosed("the client is closed: make a new one")
+            if self._watching is None:
+                self._watching = threading.Thread(target=self._watch, name="penstock-append-times", daemon=True)
+                self._watching.start()
+            stream = self._streams.get(address)
+            future = None if stream is None else stream.send(message, deadline)
+            if future is None:
+                stream = self._streams[address] = _Stream(address, open_link)
+                future = stream.send(message, deadline)
+                assert future is not None, "a stream that has not begun"
+                stream.begin()
+            return future
 
     def _watch(self) -> None:
         while not self._is_closed:
@@ -123,7 +125,10 @@ class _Stream:
         self._early: list[tuple[int, bytes]] = []  # what was to be sent before there was a connection
         self._link: DataLink | None = None
         self._owes_since = NEVER  # when the first of what is under way was sent, or something came last
-        self._is_broken = self._is_left = False
+        self._is_broken = False
+
+    def begin(self) -> None:
+        """Connect, in a thread of its own."""
         threading.Thread(target=self._run, name="penstock-append-answers", daemon=True).start()
 
     def send(self, message: bytes, deadline: float) -> Receipts | None:
