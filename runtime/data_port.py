@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -40,7 +41,7 @@ KEPT_BYTES: Final = 2 << 20
 UNSENT_BYTES_MAX: Final = 1 << 20
 """Of answers; while more wait for their reader, nothing is read from it."""
 TURN_S: Final = 0.005
-"""After so long others get their turn, however many requests have come together."""
+"""After so long others get their turn, however many requests have come together, over however many connections."""
 _METHOD: Final = "/penstock.v1.BrokerData/"
 
 
@@ -89,6 +90,8 @@ class DataPort:
         self.methods: dict[int, Converse] = {}
         self.access = access
         self.connections: set[_Connection] = set()
+        self._turn_ends_s = 0.0  # of what all connections do in one round of the loop; 0: nothing yet
+        self._waiting: deque[_Connection] = deque()  # for the next turn, in order
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int, key: str, tls: ServerTls | None = None) -> None:
@@ -122,6 +125,29 @@ class DataPort:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
+
+    def turn_ends_s(self, connection: _Connection) -> float:
+        """Until when ``connection`` may work now, of :func:`time.perf_counter`; 0: it has to wait for the next turn."""
+        now_s = time.perf_counter()
+        if not self._turn_ends_s:
+            self._turn_ends_s = now_s + TURN_S
+            asyncio.get_running_loop().call_soon(self._next_turn)
+            return self._turn_ends_s
+        if now_s < self._turn_ends_s:
+            return self._turn_ends_s
+        self._waiting.append(connection)
+        return 0.0
+
+    def wait(self, connection: _Connection) -> None:
+        """Let ``connection`` go on in a next turn."""
+        self._waiting.append(connection)
+
+    def _next_turn(self) -> None:
+        self._turn_ends_s = 0.0
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().go_on()
+            if time.perf_counter() >= self._turn_ends_s > 0:
+                break
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -191,10 +217,18 @@ class _Connection(asyncio.BufferedProtocol):
         self._received += count
         self._take_all()
 
+    def go_on(self) -> None:
+        """It is this connection's turn again."""
+        self._hold("turn", False)
+
     def _take_all(self) -> None:
+        until_s = self._port.turn_ends_s(self)
+        if not until_s:
+            self._hold("turn", True)
+            return
         self._is_taking = True
         try:
-            self._take_apart()
+            self._take_apart(until_s)
         finally:
             self._is_taking = False
             if self._answers:
@@ -239,11 +273,7 @@ class _Connection(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
             if self._received and not self._is_taking:
-                self._loop.call_soon(self._take_all)
-
-    def _end_turn(self) -> None:
-        self._hold("turn", True)
-        self._loop.call_soon(self._hold, "turn", False)
+                self._take_all()
 
     def _send(self, number: int, method: int, kind: Kind, content: bytes) -> None:
         frame = HEAD.pack(len(content), number, method, kind) + content
@@ -252,9 +282,8 @@ class _Connection(asyncio.BufferedProtocol):
         elif not self._transport.is_closing():
             self._transport.write(frame)
 
-    def _take_apart(self) -> None:
+    def _take_apart(self, until_s: float) -> None:
         buffer, at = self._buffer, 0
-        until_s = time.perf_counter() + TURN_S
         while self._received - at >= HEAD.size and not self._holds and not self._transport.is_closing():
             size, number, method, kind = HEAD.unpack_from(buffer, at)
             if size > (FRAME_BYTES_MAX if self._is_greeted else HELLO_BYTES_MAX) or kind != Kind.REQUEST:
@@ -266,8 +295,9 @@ class _Connection(asyncio.BufferedProtocol):
                 return
             self._on_request(number, method, buffer[start : start + size])
             at = start + size
-            if time.perf_counter() > until_s:
-                self._end_turn()
+            if time.perf_counter() > until_s and at < self._received:
+                self._hold("turn", True)
+                self._port.wait(self)
         self._make_room(at, HEAD.size)
 
     def _make_room(self, at: int, needed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -407,3 +408,27 @@ async def test_requests_that_come_together_leave_others_their_turn(monkeypatch: 
         connection.writer.write(b"".join(frames))
         assert [(await connection.receive())[0] for _ in range(50)] == list(range(50))
         assert len(set(turns)) > 40, "one turn for many of them"
+
+
+@in_own_loop
+async def test_many_connections_that_ask_much_share_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    frames = b"".join(HEAD.pack(1, number, Method.APPEND, Kind.REQUEST) + b"x" for number in range(20))
+    async with echoing() as port, contextlib.AsyncExitStack() as stack:
+        each = [await stack.enter_async_context(connected("127.0.0.1", port.number)) for _ in range(10)]
+        done: list[int] = []
+        is_over = False
+
+        def look() -> None:
+            done.append(sum(len(echo.sizes) for echo in made))
+            if not is_over:
+                asyncio.get_running_loop().call_soon(look)
+
+        look()
+        for connection in each:
+            connection.writer.write(frames)
+        for connection in each:
+            assert [(await connection.receive())[0] for _ in range(20)] == list(range(20))
+        is_over = True
+        assert max(later - earlier for earlier, later in itertools.pairwise(done)) <= 2, "one request a turn"
+        assert not port._waiting
