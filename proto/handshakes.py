@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NEVER_CONNECTED = "failed to connect to all addresses"
+"""Nobody was there: what was to be said is not said."""
 _HANDSHAKES = (
     (("Method not found",), "the server there is of another kind or version (nameserver 9876, broker 10911): "),
     (("WRONG_VERSION_NUMBER",), "the port has no TLS: connect without it, or set tls.server.mode=enforcing there: "),

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, from_bytes
+from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
+from .channel import CONNECT_TIMEOUT_MS
 from .security.credentials import PLAIN, Security
 from .security.signatures import signed
 
 if TYPE_CHECKING:
     import ssl
 
-CONNECT_S: Final = 3.0
-"""How long connecting and greeting may take, each: see ``CONNECT_TIMEOUT_MS`` of :mod:`.channel`."""
+CONNECT_S: Final = CONNECT_TIMEOUT_MS / 1000
+"""How long connecting and greeting may take, each."""
 BUFFER_BYTES: Final = 256 << 10
 UNAVAILABLE: Final = "UNAVAILABLE"
 
@@ -68,7 +70,7 @@ class DataLink:
             self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
         except OSError as error:
             raise BrokerUnavailable(
-                f"broker {address}: failed to connect to all addresses: data port {port}: {error}", status=UNAVAILABLE
+                f"broker {address}: {NEVER_CONNECTED}: data port {port}: {error}", status=UNAVAILABLE
             ) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -83,7 +85,7 @@ class DataLink:
         except BaseException as error:
             self._socket.close()
             if isinstance(error, OSError):  # TLS's errors among them
-                raise self._broken(f"failed to connect to all addresses: {error}") from error
+                raise self._broken(f"{NEVER_CONNECTED}: {error}") from error
             raise
 
     def send(self, number: int, method: Method, content: bytes = b"") -> None:
@@ -199,10 +201,9 @@ class DataLink:
         else:
             while not (count := self._tls.read_into(room)):
                 encrypted = self._socket.recv(BUFFER_BYTES)
-                with self._lock:
-                    if not encrypted:
-                        break
-                    self._tls.take(encrypted)
+                if not encrypted:
+                    break
+                self._tls.take(encrypted)
         if not count:
             raise OSError("it ended the stream")
         return count

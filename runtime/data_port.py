@@ -19,10 +19,11 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import DecodeError
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, VERSION, Kind, Method
-from penstock.proto.errors import ConfigError, InvalidArgument, LimitReached, PenstockError, to_bytes
+from penstock.proto.errors import InvalidArgument, LimitReached, PenstockError, to_bytes
 from penstock.proto.wire.data_pb2 import Hello
 
-from .channel import reported
+from .channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS, reported
+from .listening import cannot_listen
 from .security.access import Access
 from .security.certificates import ServerTls
 
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 10_000
 HELLO_S: Final = 5.0
 """A connection that says nothing for so long is closed."""
-SILENCE_MS: Final = 2500
+SILENCE_MS: Final = KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS
 """Bytes that the other machine does not take for so long end the connection."""
 GREETING_BYTES: Final = 1 << 10
 """The room of a connection that has not greeted."""
@@ -61,11 +62,11 @@ class Link(Protocol):
     metadata: Mapping[str, str]
     """What the client said of itself."""
 
-    def answer(self, number: int, content: bytes) -> None:
-        """Answer a request."""
+    def answer(self, number: int, method: Method, content: bytes) -> None:
+        """Answer a request for that method."""
 
-    def refuse(self, number: int, error: PenstockError) -> None:
-        """Answer a request with an error."""
+    def refuse(self, number: int, method: Method, error: PenstockError) -> None:
+        """Answer it with an error."""
 
     def hold(self, is_held: bool) -> None:
         """Take nothing more, or go on."""
@@ -77,7 +78,7 @@ class Link(Protocol):
         """Send what is answered, then close."""
 
 
-Converse = Callable[[Link, Method], Conversation]
+Converse = Callable[[Link], Conversation]
 """Begins a conversation."""
 
 
@@ -111,7 +112,7 @@ class DataPort:
                 start_serving=False,
             )
         except OSError as error:
-            raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise cannot_listen(key, host, port, error) from error
         self.number = self._server.sockets[0].getsockname()[1]
 
     async def start(self) -> None:
@@ -126,17 +127,14 @@ class DataPort:
         for connection in list(self.connections):
             connection.close()
 
-    def turn_ends_s(self, connection: _Connection) -> float:
-        """Until when ``connection`` may work now, of :func:`time.perf_counter`; 0: it has to wait for the next turn."""
+    def turn_ends_s(self) -> float:
+        """Until when a connection may work now, of :func:`time.perf_counter`; 0: it has to :meth:`wait`."""
         now_s = time.perf_counter()
         if not self._turn_ends_s:
             self._turn_ends_s = now_s + TURN_S
             asyncio.get_running_loop().call_soon(self._next_turn)
             return self._turn_ends_s
-        if now_s < self._turn_ends_s:
-            return self._turn_ends_s
-        self._waiting.append(connection)
-        return 0.0
+        return self._turn_ends_s if now_s < self._turn_ends_s else 0.0
 
     def wait(self, connection: _Connection) -> None:
         """Let ``connection`` go on in a next turn."""
@@ -222,28 +220,31 @@ class _Connection(asyncio.BufferedProtocol):
         self._hold("turn", False)
 
     def _take_all(self) -> None:
-        until_s = self._port.turn_ends_s(self)
+        until_s = self._port.turn_ends_s()
         if not until_s:
-            self._hold("turn", True)
+            self._wait()
             return
         self._is_taking = True
         try:
             self._take_apart(until_s)
         finally:
             self._is_taking = False
-            if self._answers:
-                self._transport.write(b"".join(self._answers))
-                self._answers.clear()
+            self._flush()
+
+    def _wait(self) -> None:
+        """Go on in a next turn."""
+        self._hold("turn", True)
+        self._port.wait(self)
 
     # What conversations call.
 
-    def answer(self, number: int, content: bytes) -> None:
+    def answer(self, number: int, method: int, content: bytes) -> None:
         """See :class:`Link`."""
-        self._send(number, Method.APPEND, Kind.ANSWER, content)
+        self._send(number, method, Kind.ANSWER, content)
 
-    def refuse(self, number: int, error: PenstockError) -> None:
+    def refuse(self, number: int, method: int, error: PenstockError) -> None:
         """See :class:`Link`."""
-        self._send(number, Method.APPEND, Kind.ERROR, to_bytes(error))
+        self._send(number, method, Kind.ERROR, to_bytes(error))
 
     def hold(self, is_held: bool) -> None:
         """See :class:`Link`."""
@@ -256,10 +257,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def end(self, error: PenstockError) -> None:
         """See :class:`Link`."""
-        self._send(0, Method.HELLO, Kind.ERROR, to_bytes(error))
-        if self._answers:
-            self._transport.write(b"".join(self._answers))
-            self._answers.clear()
+        self.refuse(0, Method.HELLO, error)
+        self._flush()
         self.close()
 
     # Inside.
@@ -282,6 +281,11 @@ class _Connection(asyncio.BufferedProtocol):
         elif not self._transport.is_closing():
             self._transport.write(frame)
 
+    def _flush(self) -> None:
+        if self._answers:
+            self._transport.write(b"".join(self._answers))
+            self._answers.clear()
+
     def _take_apart(self, until_s: float) -> None:
         buffer, at = self._buffer, 0
         while self._received - at >= HEAD.size and not self._holds and not self._transport.is_closing():
@@ -296,8 +300,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._on_request(number, method, buffer[start : start + size])
             at = start + size
             if time.perf_counter() > until_s and at < self._received:
-                self._hold("turn", True)
-                self._port.wait(self)
+                self._wait()
         self._make_room(at, HEAD.size)
 
     def _make_room(self, at: int, needed: int) -> None:
@@ -321,16 +324,16 @@ class _Connection(asyncio.BufferedProtocol):
         if not self._is_greeted:
             self._greet(number, method, content)
         elif method == Method.PING:
-            self._send(number, method, Kind.ANSWER, b"")
+            self.answer(number, method, b"")
         elif (conversation := self._conversation(method)) is not None:
             conversation.take(number, content)
         else:
-            self._send(number, method, Kind.ERROR, to_bytes(InvalidArgument(f"method {method}: there is none here")))
+            self.refuse(number, method, InvalidArgument(f"method {method}: nobody serves it here"))
 
     def _conversation(self, method: int) -> Conversation | None:
         found = self._conversations.get(method)
         if found is None and (begin := self._port.methods.get(method)) is not None:
-            found = self._conversations[method] = begin(self, Method(method))
+            found = self._conversations[method] = begin(self)
         return found
 
     def _greet(self, number: int, method: int, content: memoryview) -> None:
@@ -353,7 +356,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_greeted = True
         if self._timer is not None:
             self._timer.cancel()
-        self._send(number, method, Kind.ANSWER, b"")
+        self.answer(number, method, b"")
 
     async def _watch(self, access: Access, caller: Any) -> None:
         """End the connection when its caller is no user any more."""

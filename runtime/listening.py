@@ -23,17 +23,26 @@ def listen(server: grpc.aio.Server, host: str, port: int, key: str, tls: ServerT
         ConfigError: the address is taken, not this machine's, or not allowed; names ``key``, the setting.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    shown = _shown(host, port)
     try:
         with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             probe.listen(1)  # two sockets may be bound to one port; only one may listen
     except OSError as error:
-        raise ConfigError(f"{key}: cannot listen on {shown}: {error.strerror}") from error
+        raise cannot_listen(key, host, port, error) from error
     try:
         if tls is None:
             return server.add_insecure_port(shown)
         return server.add_secure_port(shown, tls.server_credentials())
     except RuntimeError as error:
         raise ConfigError(f"{key}: cannot listen on {shown}: {error}") from error
+
+
+def cannot_listen(key: str, host: str, port: int, error: OSError) -> ConfigError:
+    """The error that says so; ``key``: the setting."""
+    return ConfigError(f"{key}: cannot listen on {_shown(host, port)}: {error.strerror or error}")
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -68,12 +68,12 @@ class _Opening(data_pb2_grpc.BrokerDataServicer):
 class _Appends:
     """Acknowledges every batch of one connection."""
 
-    def __init__(self, link: Link, _: Method) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
 
     def take(self, number: int, content: memoryview) -> None:
         receipt = broker_pb2.AppendReceipt(store_timestamp_ms=time.time_ns() // 1_000_000)
-        self._link.answer(number, receipt.SerializeToString())
+        self._link.answer(number, Method.APPEND, receipt.SerializeToString())
 
     def left(self) -> None:
         """Nothing is kept."""

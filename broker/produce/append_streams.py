@@ -30,7 +30,7 @@ class AppendStreams:
         self._send = send
         self._open: set[_Stream] = set()
 
-    def begin(self, link: Link, _: Method) -> _Stream:
+    def begin(self, link: Link) -> _Stream:
         """One stream, until its client ends it or :meth:`close`."""
         stream = _Stream(self._send, link, self._open.discard)
         self._open.add(stream)
@@ -96,9 +96,9 @@ class _Stream:
 
     def _answer(self, number: int, outcome: Placed | PenstockError) -> None:
         if isinstance(outcome, PenstockError):
-            self._link.refuse(number, outcome)
+            self._link.refuse(number, Method.APPEND, outcome)
         else:
-            self._link.answer(number, self._send.receipt(outcome).SerializeToString())
+            self._link.answer(number, Method.APPEND, self._send.receipt(outcome).SerializeToString())
 
     async def _answer_waiting(self) -> None:
         waiting = self._waiting
@@ -110,9 +110,9 @@ class _Stream:
                 except Exception as error:  # noqa: BLE001  as above
                     outcome = reported(error, "append")
                 else:
-                    self._link.answer(number, receipt.SerializeToString())
+                    self._link.answer(number, Method.APPEND, receipt.SerializeToString())
             if isinstance(outcome, PenstockError):
-                self._link.refuse(number, outcome)
+                self._link.refuse(number, Method.APPEND, outcome)
             waiting.popleft()
             if len(waiting) == UNANSWERED_MAX // 2:
                 self._link.hold(False)

@@ -15,11 +15,12 @@ from concurrent.futures import Future, InvalidStateError
 
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, OutcomeUnknown, PenstockError, from_bytes
+from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.runtime.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from penstock.runtime.data_link import DataLink, Frame
 
-from .retry import NEVER, NEVER_CONNECTED
+from .retry import NEVER
 
 log = logging.getLogger(__name__)
 

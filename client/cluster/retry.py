@@ -23,6 +23,7 @@ from penstock.proto.errors import (
     Retryable,
     StoreClosed,
 )
+from penstock.proto.handshakes import NEVER_CONNECTED
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ NEVER = float("inf")
 BACK_OFF_S_MIN = 0.02
 BACK_OFF_S_MAX = 1.0
 
-NEVER_CONNECTED = "failed to connect to all addresses"
 # gRPC's words when no connection could be made; any other broken call may have reached the broker.
 _NEVER_CONNECTED = (NEVER_CONNECTED, "DNS resolution failed", "Connection refused")
 

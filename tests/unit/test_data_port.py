@@ -35,7 +35,7 @@ HELLO = Hello(version=VERSION).SerializeToString()
 class Echo:
     """Answers with what it is sent; notes what becomes of the connection."""
 
-    def __init__(self, link: Link, _: Method) -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
         self.sizes: list[int] = []
         self.is_left = False
@@ -45,9 +45,9 @@ class Echo:
     def take(self, number: int, content: memoryview) -> None:
         self.sizes.append(len(content))
         if self.refusal is not None:
-            self.link.refuse(number, self.refusal)
+            self.link.refuse(number, Method.APPEND, self.refusal)
         else:
-            self.link.answer(number, bytes(content))
+            self.link.answer(number, Method.APPEND, bytes(content))
 
     def left(self) -> None:
         self.is_left = True

@@ -166,11 +166,11 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
     def around(self, begin: Converse) -> Converse:
         """The data port's appends with the faults around them."""
 
-        def begin_with_faults(link: Any, method: Method) -> Any:
+        def begin_with_faults(link: Any) -> Any:
             if UNTOUCHED[0] in link.metadata.items():
-                return begin(link, method)
+                return begin(link)
             self.calls["Append"] += 1
-            made = _Appends(self, begin, link, method)
+            made = _Appends(self, begin, link)
             if self.is_dead:
                 made.cut("the broker is dead")
             return made
@@ -252,11 +252,11 @@ class _Call(_Met):
 class _Appends(_Met):
     """The appends of one connection: in the place of the broker's conversation, and of its link."""
 
-    def __init__(self, faults: Faults, begin: Converse, link: Any, method: Method) -> None:
+    def __init__(self, faults: Faults, begin: Converse, link: Any) -> None:
         super().__init__(faults, "Append", None)
         self.metadata = link.metadata
         self._link = link
-        self._inner = begin(self, method)
+        self._inner = begin(self)
         self._coming: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._going: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._give())]
@@ -278,11 +278,11 @@ class _Appends(_Met):
 
     # The connection, as the broker sees it.
 
-    def answer(self, number: int, content: bytes) -> None:
+    def answer(self, number: int, method: Method, content: bytes) -> None:
         self._going.put_nowait((number, content))
 
-    def refuse(self, number: int, error: PenstockError) -> None:
-        self._link.refuse(number, error)
+    def refuse(self, number: int, method: Method, error: PenstockError) -> None:
+        self._link.refuse(number, method, error)
 
     def hold(self, is_held: bool) -> None:
         self._link.hold(is_held)
@@ -296,7 +296,7 @@ class _Appends(_Met):
             try:
                 taken = await self.met(content)
             except PenstockError as error:
-                self._link.refuse(number, error)
+                self._link.refuse(number, Method.APPEND, error)
             else:
                 self._inner.take(number, memoryview(taken))
 
@@ -304,4 +304,4 @@ class _Appends(_Met):
         while True:
             number, content = await self._going.get()
             receipt = await self.sent(AppendReceipt.FromString(content))
-            self._link.answer(number, receipt.SerializeToString())
+            self._link.answer(number, Method.APPEND, receipt.SerializeToString())
