@@ -178,7 +178,7 @@ def place(kind: type[Context], field: str) -> int:
 
 
 def decode(body: bytes) -> list[Context]:
-    """The contexts of a trace message, in their order; what is none, or of a kind that nobody knows, is left out."""
+    """The contexts of a trace message, in their order. Unknown kinds, and what cannot be read, are left out."""
     found: list[Context] = []
     for text in body.decode("utf-8", "replace").split(CONTEXT_END):
         kind, *fields = text.split(FIELD_SEPARATOR, _FIELDS_MAX)

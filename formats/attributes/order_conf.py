@@ -31,7 +31,7 @@ def parse_order_conf(text: str) -> Shards:
     """The inverse.
 
     Raises:
-        InvalidArgument, InvalidName: it is none.
+        InvalidArgument, InvalidName: the text is no order configuration.
     """
     if len(text) > TEXT_MAX:
         raise InvalidArgument(f"{ORDER_CONF} of {len(text)} characters: at most {TEXT_MAX} are allowed")
