@@ -9,12 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.client.cluster.append_streams import AppendStreams
+from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, ConfigError, Forbidden, InvalidArgument, PenstockError
@@ -300,10 +301,16 @@ def peer() -> Iterator[Peer]:
 
 
 @pytest.fixture
-def streams() -> Iterator[AppendStreams]:
-    found = AppendStreams()
+def streams() -> Iterator[DataStreams]:
+    found = DataStreams()
     yield found
     found.close()
+
+
+def append(
+    streams: DataStreams, opening: Callable[[], DataLink], content: bytes, timeout_s: float, address: str = "a"
+) -> Future[AppendReceipt]:
+    return streams.ask(address, opening, Method.APPEND, content, AppendReceipt.FromString, timeout_s)
 
 
 def opening(peer: Peer) -> Callable[[], DataLink]:
@@ -311,11 +318,11 @@ def opening(peer: Peer) -> Callable[[], DataLink]:
 
 
 def test_a_silent_broker_is_pinged_and_then_left(
-    peer: Peer, streams: AppendStreams, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.append_streams.PING_S", 0.05)
-    monkeypatch.setattr("penstock.client.cluster.append_streams.SILENCE_S", 0.5)
-    future = streams.append("a", opening(peer), b"batch", 60.0)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.05)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 0.5)
+    future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     assert peer.receive()[1:] == (Method.APPEND, b"batch")
     assert peer.receive()[1] == Method.PING
@@ -326,11 +333,11 @@ def test_a_silent_broker_is_pinged_and_then_left(
 
 
 def test_a_slow_broker_that_answers_pings_is_waited_for(
-    peer: Peer, streams: AppendStreams, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.append_streams.PING_S", 0.02)
-    monkeypatch.setattr("penstock.client.cluster.append_streams.SILENCE_S", 10.0)
-    future = streams.append("a", opening(peer), b"batch", 60.0)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.02)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 10.0)
+    future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     number, method, _ = peer.receive()
     for _ in range(5):
@@ -342,32 +349,32 @@ def test_a_slow_broker_that_answers_pings_is_waited_for(
     assert future.result(30).physical_offset == 7
 
 
-def test_what_was_never_sent_is_told_from_what_is_unknown(peer: Peer, streams: AppendStreams) -> None:
+def test_what_was_never_sent_is_told_from_what_is_unknown(peer: Peer, streams: DataStreams) -> None:
     """The peer takes the connection and says nothing: no batch is sent before it has greeted."""
-    future = streams.append("a", opening(peer), b"batch", 0.1)
+    future = append(streams, opening(peer), b"batch", 0.1)
     error = future.exception(30)
     assert isinstance(error, BrokerUnavailable)
     assert outcome_of(error) is Outcome.NOT_STORED
     peer.greet()
-    second = streams.append("a", opening(peer), b"second", 30.0)
+    second = append(streams, opening(peer), b"second", 30.0)
     assert peer.receive()[2] == b"second"
     assert not second.done()
 
 
-def test_a_refused_greeting_is_the_brokers_own_error(peer: Peer, streams: AppendStreams) -> None:
+def test_a_refused_greeting_is_the_brokers_own_error(peer: Peer, streams: DataStreams) -> None:
     def refuse() -> DataLink:
         raise Forbidden("not you")
 
     for number in range(200):  # it may be there before the batch is
-        assert isinstance(streams.append(f"broker-{number}", refuse, b"batch", 30.0).exception(30), Forbidden)
+        assert isinstance(append(streams, refuse, b"batch", 30.0, f"broker-{number}").exception(30), Forbidden)
 
 
-def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: AppendStreams) -> None:
-    futures = [streams.append("a", opening(peer), b"x" * (1 << 20), 60.0)]
+def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: DataStreams) -> None:
+    futures = [append(streams, opening(peer), b"x" * (1 << 20), 60.0)]
     peer.greet()
     wait_until(lambda: streams._streams["a"]._link is not None, what="the connection")
     sending = threading.Thread(
-        target=lambda: futures.extend(streams.append("a", opening(peer), b"x" * (1 << 20), 60.0) for _ in range(40))
+        target=lambda: futures.extend(append(streams, opening(peer), b"x" * (1 << 20), 60.0) for _ in range(40))
     )
     sending.start()
     sending.join(30)
@@ -380,8 +387,8 @@ def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: App
 
 def test_closing_leaves_neither_threads_nor_descriptors(peer: Peer) -> None:
     before = threading.active_count()
-    streams = AppendStreams()
-    future: Any = streams.append("a", opening(peer), b"batch", 60.0)
+    streams = DataStreams()
+    future: Any = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     peer.receive()
     started = time.monotonic()
