@@ -6,13 +6,14 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.formats.destination import Half
 from penstock.formats.record.properties import TRANSACTION_ID, UNIQ_KEY
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument, PenstockError
-from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest
 
 from .message import Message, MessageView, SendReceipt
 from .produce.delivery import TopicDelivery
@@ -22,7 +23,7 @@ from .producer import CLOSE_TIMEOUT_S, Producer
 from .transact.checks import Check, Checks
 from .transact.ends import Ends
 from .transact.ranges import Ranges
-from .transact.sessions import TRANSACTIONS, ProducerSessions
+from .transact.sessions import ProducerSessions
 from .transact.transaction import Transaction, TransactionState
 
 if TYPE_CHECKING:
@@ -169,7 +170,12 @@ class TransactionProducer(Producer):
             raise
 
     def _ask(self, broker_name: str, request: EndRequest, timeout_s: float) -> None:
-        self._calls.at_master(broker_name, "End", request, timeout_s, service=TRANSACTIONS)
+        content = request.SerializeToString()
+        self._calls.on(broker_name, lambda address, left_s: self._ended(address, content, left_s).result(), timeout_s)
+
+    def _ended(self, address: str, content: bytes, timeout_s: float) -> Future[EndReply]:
+        """Start to have a broker decide."""
+        return self._calls.connections.ask(address, Method.END, content, EndReply.FromString, timeout_s)
 
     def _answer(self, broker_name: str, halves: Ranges, state: TransactionState) -> None:
         self._ends.end(broker_name, halves, _RESOLUTIONS[state], self.config.send_timeout_s, is_answer=True)

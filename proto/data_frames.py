@@ -31,6 +31,7 @@ class Method(enum.IntEnum):
     HELLO = 0  # a Hello -> nothing
     PING = 1  # nothing -> nothing, at once: whoever gives no answer is frozen
     APPEND = 2  # AppendHeader and records (proto/frames.py) -> AppendReceipt
+    END = 3  # EndRequest (transactions.proto) -> EndReply
 
 
 class Kind(enum.IntEnum):

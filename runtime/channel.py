@@ -149,7 +149,7 @@ async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, me
     await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
 
 
-def decoded(kind: type[M], content: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
+def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
 
     Raises:

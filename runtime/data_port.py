@@ -68,8 +68,8 @@ class Link(Protocol):
     def refuse(self, number: int, method: Method, error: PenstockError) -> None:
         """Answer it with an error."""
 
-    def hold(self, is_held: bool) -> None:
-        """Take nothing more, or go on."""
+    def hold(self, is_held: bool, who: str = "asked") -> None:
+        """Take nothing more, or go on as soon as nobody else, by name, wants nothing taken."""
 
     def end(self, error: PenstockError) -> None:
         """Say why to the client, and close."""
@@ -246,9 +246,9 @@ class _Connection(asyncio.BufferedProtocol):
         """See :class:`Link`."""
         self._send(number, method, Kind.ERROR, to_bytes(error))
 
-    def hold(self, is_held: bool) -> None:
+    def hold(self, is_held: bool, who: str = "asked") -> None:
         """See :class:`Link`."""
-        self._hold("asked", is_held)
+        self._hold(who, is_held)
 
     def close(self) -> None:
         """See :class:`Link`."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
@@ -21,8 +22,10 @@ from penstock.proto.errors import (
     PenstockError,
 )
 from penstock.proto.wire import transactions_pb2 as wire
+from penstock.runtime.data_port import Converse
 
 from ...core.core import Core
+from ...core.data_calls import DataCalls
 from ...core.feature import Feature, Hold
 from ...core.intake import HALVES, Intake
 from ...core.journal import Journal, Target
@@ -59,6 +62,7 @@ class Transactions(Feature, Intake):
         self.producers = ProducerSessions(core.clock, core.config.limits)
         self.checks = Checks(core, self.decisions, self.producers)
         self._not_before = 0.0
+        self._ends = DataCalls(Method.END, wire.EndRequest, self.end, before=core.dispatcher.catch_up)
 
     def intakes(self) -> Mapping[int, Intake]:
         return {HALVES: self}
@@ -67,10 +71,12 @@ class Transactions(Feature, Intake):
         yield service(
             wire.DESCRIPTOR.services_by_name["Transactions"],
             before=self.core.dispatcher.catch_up,
-            End=self.end,
             ProducerSession=self._producer_session,
             ListProducers=self._list_producers,
         )
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.END: self._ends}
 
     # Halves come in.
 
@@ -168,6 +174,7 @@ class Transactions(Feature, Intake):
 
     async def stop(self) -> None:
         self.producers.close()
+        await self._ends.close()
 
     # The wire.
 
