@@ -158,7 +158,7 @@ def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int = MESSAGE
     if len(content) > bytes_max:
         raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
     try:
-        return kind.FromString(content)
+        return kind.FromString(content)  # type: ignore[arg-type]  # views do as well
     except DecodeError as error:
         raise InvalidArgument(f"{len(content)} bytes that are no {kind.DESCRIPTOR.full_name}: {error}") from None
 

@@ -246,7 +246,7 @@ class Decisions:
         name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
         queues = target.queues if becomes == Becomes.COMMITTED else 0
         positions = records.positions[chosen]
-        length = int(restated(records.data, positions, sizes, becomes, name, queues, prefix, out))
+        length = int(restated(records.data, positions, sizes, int(becomes), name, queues, prefix, out))
         try:
             if length < 0:
                 raise MessageTooLarge("their properties leave no room for what must be said")
