@@ -22,6 +22,7 @@ from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader
+from penstock.proto.wire.replies_pb2 import ListenRequest
 from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
 from penstock.runtime.channel import fail
 from penstock.runtime.data_port import Converse
@@ -29,11 +30,12 @@ from penstock.runtime.data_port import Converse
 UNTOUCHED = (("x-penstock-test", "untouched"),)
 """The metadata of the test's own calls: no fault meets them, nothing counts them."""
 FRAMED: dict[str, Any] = {"Append": AppendHeader, "Fetch": FetchHeader}
-DATA: dict[Method, tuple[str, type[Message] | None, type[Message]]] = {
+DATA: dict[Method, tuple[str, type[Message] | None, type[Message] | None]] = {
     Method.APPEND: ("Append", None, AppendReceipt),
     Method.END: ("End", EndRequest, EndReply),
+    Method.LISTEN: ("Listen", ListenRequest, None),
 }
-"""Methods of the data port: name, request (None: framed), answer."""
+"""Methods of the data port: name, request, answer; None: framed."""
 
 Refusal = Callable[[Any, memoryview], PenstockError | None]
 """(request, the records behind it) -> why it is refused."""
@@ -305,5 +307,6 @@ class _Conversation(_Met):
     async def _give(self) -> None:
         while True:
             number, content = await self._going.get()
-            answer = await self.sent(self._answer_kind.FromString(content))
-            self._link.answer(number, self._number, answer.SerializeToString())
+            if self._answer_kind is not None:
+                content = (await self.sent(self._answer_kind.FromString(content))).SerializeToString()
+            self._link.answer(number, self._number, content)
