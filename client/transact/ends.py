@@ -160,7 +160,7 @@ class HandedOver:
         self._changed = threading.Condition()  # guards what follows, and `lost`
         self._waiting: dict[_Line, list[Ranges]] = {}  # to be sent together
         self._unanswered = 0  # those that wait and those that were sent
-        self._hurries = False  # somebody waits all the same
+        self._hurries = False  # somebody waits all the same for what is to be sent
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -182,12 +182,9 @@ class HandedOver:
     def settle(self, timeout_s: float) -> bool:
         """Send those that wait now, and wait for the answers. False: some are still to come."""
         with self._changed:
-            self._hurries = True
+            self._hurries = bool(self._waiting)
             self._changed.notify_all()
-            try:
-                return self._changed.wait_for(lambda: not self._unanswered, timeout_s)
-            finally:
-                self._hurries = False
+            return self._changed.wait_for(lambda: not self._unanswered, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Settle, and take no more. May be called again."""
@@ -203,7 +200,7 @@ class HandedOver:
                 if not self._waiting:
                     return
                 self._changed.wait_for(lambda: self._hurries or self._is_closed, LINGER_S)
-                taken, self._waiting = self._waiting, {}
+                taken, self._waiting, self._hurries = self._waiting, {}, False
             for line, ends in taken.items():
                 for at in range(0, len(ends), ENDS_MAX):
                     self._send(line, ends[at : at + ENDS_MAX])

@@ -18,7 +18,15 @@ import pytest
 from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
-from penstock.proto.errors import BrokerUnavailable, ConfigError, Forbidden, InvalidArgument, PenstockError
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    Forbidden,
+    InvalidArgument,
+    NotMaster,
+    PenstockError,
+    to_bytes,
+)
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.data_pb2 import Hello
 from penstock.runtime.data_link import DataLink, Frame
@@ -283,9 +291,9 @@ class Peer:
             found += more
         return found
 
-    def answer(self, number: int, method: int, content: bytes = b"") -> None:
+    def answer(self, number: int, method: int, content: bytes = b"", kind: Kind = Kind.ANSWER) -> None:
         assert self._there is not None
-        self._there.sendall(HEAD.pack(len(content), number, method, Kind.ANSWER) + content)
+        self._there.sendall(HEAD.pack(len(content), number, method, kind) + content)
 
     def close(self) -> None:
         self._listening.close()
@@ -347,6 +355,61 @@ def test_a_slow_broker_that_answers_pings_is_waited_for(
     assert not future.done()
     peer.answer(number, Method.APPEND, AppendReceipt(physical_offset=7).SerializeToString())
     assert future.result(30).physical_offset == 7
+
+
+def test_a_request_that_stands_takes_many_answers_beside_others_until_it_is_refused(
+    peer: Peer, streams: DataStreams
+) -> None:
+    heard: list[bytes] = []
+    standing = streams.stand("a", opening(peer), Method.LISTEN, b"from here", heard.append)
+    peer.greet()
+    number, method, content = peer.receive()
+    assert (method, content) == (Method.LISTEN, b"from here")
+    peer.answer(number, Method.LISTEN, b"one")
+    beside = append(streams, opening(peer), b"batch", 60.0)
+    other = peer.receive()[0]
+    peer.answer(number, Method.LISTEN, b"two")
+    peer.answer(other, Method.APPEND, AppendReceipt(physical_offset=7).SerializeToString())
+    assert beside.result(30).physical_offset == 7
+    assert heard == [b"one", b"two"]
+    assert not standing.done()
+    peer.answer(number, Method.LISTEN, to_bytes(NotMaster("not here", epoch=3)), Kind.ERROR)
+    assert isinstance(standing.exception(30), NotMaster)
+    peer.answer(number, Method.LISTEN, b"nobody's")
+    wait_until(lambda: not streams._streams["a"]._standing, what="its end")
+    assert heard == [b"one", b"two"]
+
+
+def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_is_frozen(
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.02)
+    heard: list[bytes] = []
+    standing = streams.stand("a", opening(peer), Method.LISTEN, b"", heard.append)
+    peer.greet()
+    number, _, _ = peer.receive()
+    for turn in range(5):
+        peer.answer(number, Method.LISTEN, b"%d" % turn)  # it is not silent, and is pinged all the same
+        assert peer.receive()[1] == Method.PING
+    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 0.1)
+    error = standing.exception(30)
+    assert isinstance(error, BrokerUnavailable)
+    assert "silent for" in error.message
+    assert heard == [b"%d" % turn for turn in range(5)]
+
+
+def test_who_cannot_take_an_answer_ends_alone(peer: Peer, streams: DataStreams) -> None:
+    standing = streams.stand("a", opening(peer), Method.LISTEN, b"", lambda _: 1 / 0)
+    beside = append(streams, opening(peer), b"batch", 60.0)
+    peer.greet()
+    number, other = peer.receive()[0], peer.receive()[0]
+    peer.answer(number, Method.LISTEN, b"one")
+    error = standing.exception(30)
+    assert "is not understood: ZeroDivisionError" in str(error)
+    peer.answer(other, Method.APPEND, b"\xff")
+    unread = beside.exception(30)
+    assert isinstance(unread, BrokerUnavailable)
+    assert outcome_of(unread) is Outcome.UNKNOWN
 
 
 def test_what_was_never_sent_is_told_from_what_is_unknown(peer: Peer, streams: DataStreams) -> None:

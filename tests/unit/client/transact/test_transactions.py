@@ -258,6 +258,43 @@ def test_a_master_that_dies_between_half_and_commit_loses_nothing(cluster: Runni
         wait_until(lambda: members(cluster) == [made.client_id], what="the session at the broker that came back")
 
 
+def test_what_execute_decided_is_not_waited_for_but_by_flush_and_close(cluster: RunningCluster) -> None:
+    faults = cluster.brokers["broker-a"].faults
+    made = producer(cluster, lambda _: UNKNOWN)
+    with faults.holding("End"):
+        for number in range(3):
+            made.send_in_transaction("orders", b"%d" % number, execute=lambda _: COMMIT)
+        made.send_in_transaction("orders", b"never", execute=lambda _: ROLLBACK)
+        assert bodies(cluster) == []
+    made.flush()
+    assert bodies(cluster) == [b"0", b"1", b"2"]
+    made.send_in_transaction("orders", b"3", execute=lambda _: COMMIT)
+    made.close()
+    assert bodies(cluster) == [b"0", b"1", b"2", b"3"]
+    assert made.statistics().ends_lost == 0
+
+
+def test_without_a_check_what_execute_decided_is_waited_for(cluster: RunningCluster) -> None:
+    with producer(cluster) as made:
+        cluster.brokers["broker-a"].faults.refuse("End", NotEnoughReplicas("not now"), times=2)
+        made.send_in_transaction("orders", b"one", execute=lambda _: COMMIT)
+        assert bodies(cluster) == [b"one"]
+
+
+def test_an_end_that_nobody_waited_for_and_that_is_lost_is_mended_by_the_brokers_question() -> None:
+    asked: list[MessageView] = []
+    with RunningCluster(topics={"orders": 2}, **SOON) as cluster, producer(cluster, asked.append) as made:
+        cluster.brokers["broker-a"].faults.refuse(
+            "End", lambda end, _: None if end.is_answer else NotEnoughReplicas("not now")
+        )
+        made.send_in_transaction("orders", b"one", execute=lambda _: COMMIT)
+        made.send_in_transaction("orders", b"never", execute=lambda _: ROLLBACK)
+        wait_until(lambda: bodies(cluster) == [b"one"], what="the commit")
+        made.flush()
+        assert made.statistics().ends_lost == 2
+    assert asked == [], "what was decided is known here"
+
+
 def test_refusals_for_the_moment_are_ridden_through(cluster: RunningCluster) -> None:
     cluster.brokers["broker-a"].faults.refuse("End", NotEnoughReplicas("not now"), times=3)
     with producer(cluster) as made, made.transaction() as tx:
