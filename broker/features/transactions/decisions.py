@@ -147,11 +147,22 @@ class Decisions:
             if missing >= self._core.store.reader.queue_range(names.HALF_TOPIC, QUEUE)[1]:
                 raise BrokerUnavailable(f"the half at {missing} is not confirmed yet: try again")
             raise MessageNotFound(f"the half at {missing} is gone: its log file was deleted")
-        fits = max(1, int(np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), RUN_BYTES, side="right")))
-        records = await self._reposter.read(journal, picked.part(np.arange(min(fits, RUN_COUNT, len(picked.offsets)))))
+        fits = self._fitting(picked.sizes)
+        records = await self._reposter.read(journal, picked if fits == len(offsets) else picked.part(np.arange(fits)))
         if records is None:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         return records
+
+    def _fitting(self, sizes: Any) -> int:
+        """How many of these one op may decide: what follows from it is a batch, which a log file must hold."""
+        from penstock.formats.record.reposting.halves import GROWTH_MAX
+
+        if len(sizes) == 1:
+            return 1
+        room = self._core.store.segment_bytes - GROWTH_MAX
+        fits = np.searchsorted(np.cumsum(sizes, dtype=np.int64), RUN_BYTES, side="right")
+        grown = np.searchsorted(np.cumsum(sizes + GROWTH_MAX, dtype=np.int64), room, side="right")
+        return min(max(1, int(min(fits, grown))), RUN_COUNT, len(sizes))
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 

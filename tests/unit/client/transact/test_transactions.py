@@ -99,6 +99,13 @@ def test_many_messages_of_one_transaction_are_seen_together_at_every_broker() ->
         assert b"never" not in bodies(cluster, "bills")
 
 
+def test_what_is_committed_together_may_be_larger_than_a_log_file(cluster: RunningCluster) -> None:
+    expected = [b"%06d" % number * 30 for number in range(9000)]
+    with producer(cluster) as made, made.transaction() as tx:
+        tx.produce_many("orders", expected)
+    assert bodies(cluster) == expected
+
+
 def test_execute_decides_and_what_it_cannot_decide_is_asked_again() -> None:
     asked: list[tuple[bytes, str]] = []
 
