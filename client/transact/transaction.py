@@ -156,7 +156,9 @@ class Transaction:
         Raises:
             BufferFull: the buffer stayed full. Refused: a bad argument. TransactionEnded: it is decided already.
         """
-        accumulator = self._open.get(topic) or self._opened(topic)
+        accumulator = self._open.get(topic)
+        if accumulator is None:
+            accumulator = self._opened(topic)
         if keys is None and properties is None and sharding_key is None:
             encoded = self._tags.get(tag) or self._encoded_tag(tag)
         else:
