@@ -25,7 +25,7 @@ Start = Callable[[str, EndRequest], Future[EndReply]]
 
 ENDS_MAX: Final = 256
 """Ends of one request."""
-LINGER_S: Final = 0.002
+LINGER_S: Final = 0.005
 """Ends that nobody waits for are so long collected: a broker has little more work with some of them than with one."""
 HANDED_OVER_MAX: Final = 4096
 """Of them that are not answered; beyond it whoever ends waits."""
