@@ -37,8 +37,8 @@ class Waiting(NamedTuple):
 
 
 class Line:
-    """Open from the first request on. A stream, a standing request, that breaks is begun again while there is a request
-    without a reply.
+    """Open from the first request on: a request that stands, a stream of replies. One that breaks is begun again while
+    there is a request without a reply.
 
     What came while it was broken lies in the broker's topic of replies: the new stream begins at the position of the
     oldest request, so that nothing is missed.

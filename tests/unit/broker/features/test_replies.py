@@ -31,10 +31,12 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
 from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
+from penstock.runtime.data_port import DataPort
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN
 from tests.support.broker.stores import bodies
 from tests.support.clock import ManualClock
+from tests.support.data import connected
 from tests.support.waiting import eventually
 
 TOPIC = "main_REPLY_TOPIC"
@@ -144,6 +146,28 @@ async def test_a_reply_is_stored_and_goes_to_the_client_that_it_names_alone() ->
     assert metrics["penstock_replies_pushed_total", ""] == 3
     assert metrics["penstock_replies_unheard_total", ""] == 1
     assert metrics["penstock_reply_listeners", ""] == 0
+
+
+@in_loop
+async def test_the_bytes_are_those_of_the_protocols_page() -> None:
+    """Golden: a client in another language sends and takes just these."""
+    node, port = opened(), DataPort()
+    port.methods.update(node[Replies].data_methods())
+    await port.open("127.0.0.1", 0, "dataPort")
+    await port.start()
+    async with connected("127.0.0.1", port.number) as connection:
+        connection.writer.write(bytes.fromhex("00000003 0000000a 0004 0000  0a0163"))
+        wanted = bytes.fromhex("00000004 0000000a 0004 0001  00000000")
+        assert await connection.reader.readexactly(len(wanted)) == wanted
+        await node.reply(("c", b"one"))
+        number, _, content = await connection.receive()
+        _, records = frames.unpack(content, ListenEvent)
+        assert (number, RecordBatch(bytes(records)).bodies()) == (10, [b"one"])
+        await node[Replies].stop()
+        with pytest.raises(BrokerUnavailable, match="shutting down"):
+            await connection.answer()
+    port.close()
+    await eventually(lambda: not port.connections, what="the connection's end")
 
 
 @in_loop
