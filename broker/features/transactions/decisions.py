@@ -47,6 +47,7 @@ LANE: Final = 0
 QUEUE: Final = 0
 RUN_COUNT: Final = 4096
 RUN_BYTES: Final = 2 << 20
+AT_ONCE_COUNT: Final = 256
 OPS_TOGETHER: Final = 256
 _DECIDED: Final[dict[int, int]] = {wire.COMMIT: wire.COMMITTED, wire.ROLLBACK: wire.ROLLED_BACK}
 _NOTHING: Final = np.empty(0, np.int64)
@@ -100,6 +101,24 @@ class Decisions:
         _check_same(group, firsts, before, _DECIDED[resolution])
         for start in range(0, len(firsts), RUN_COUNT):
             await self._resolve(journal, group, firsts[start : start + RUN_COUNT], resolution)
+        return before
+
+    def resolve_at_once(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> States | None:
+        """The same of a few that have just come; None if something is to be waited for, and nothing was done."""
+        if self.halves is None or self.unfinished is not None or len(firsts) > AT_ONCE_COUNT:
+            return None
+        halves = self.known()
+        self._check_there(firsts, halves)
+        offsets = halves.current(firsts)
+        before = halves.states(offsets)
+        if resolution == wire.UNRESOLVED or not (before == OPEN).all():
+            return None
+        records = self._reposter.recent(names.HALF_TOPIC, QUEUE, offsets)
+        if records is None or self._fitting(records.sizes) < len(offsets):
+            return None
+        self._check_homes(group, records, is_committed=resolution == wire.COMMIT)
+        letter = "C" if resolution == wire.COMMIT else "R"
+        self.carry_out(journal, self.stretches(letter, records.offsets), records)
         return before
 
     async def _resolve(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> None:
