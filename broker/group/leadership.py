@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -211,8 +212,9 @@ class Leadership:
             while True:
                 self._wake.clear()
                 await self._step()
+                begins_s = math.inf if self._elected is None else self._elected[1] - self._clock.monotonic_s()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_S):
+                    async with asyncio.timeout(max(min(TICK_S, begins_s), 0.0)):
                         await self._wake.wait()
         finally:
             if self._reading is not None:

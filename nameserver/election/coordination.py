@@ -23,7 +23,7 @@ from penstock.runtime.clock import Clock
 
 from ..shard import check_identity
 from .coordinator import CoordinatorStore
-from .elections import Choice, Elections, MemberReport
+from .elections import SETTLE_S, Choice, Elections, MemberReport
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class Coordination:
                 del self._reports[broker_name]
                 self._elections.pop(broker_name, None)
             self._wake.set()
+            asyncio.get_running_loop().call_later(1.1 * SETTLE_S, self._wake.set)  # an election may be due then
 
     def register(self, broker_name: str) -> coordination_pb2.Register | None:
         """The group's register as last seen here: a hint for brokers to read it."""
