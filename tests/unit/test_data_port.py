@@ -181,6 +181,45 @@ async def test_what_is_held_is_taken_later_and_in_order() -> None:
 
 
 @in_own_loop
+async def test_what_two_hold_is_read_when_both_let_go() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        await connection.ask(Method.APPEND, b"first")
+        (echo,) = made
+        echo.link.hold(True)
+        echo.link.hold(True, "END")
+        assert echo.link.silent_s == 0.0, "what is not read is not silent"
+        connection.send(2, Method.APPEND, b"second")
+        await connection.writer.drain()
+        echo.link.hold(False)
+        await asyncio.sleep(0.02)
+        assert len(echo.sizes) == 1
+        echo.link.hold(False, "END")
+        assert (await connection.receive())[2] == b"second"
+        assert echo.link.silent_s < 30
+
+
+@in_own_loop
+async def test_room_that_a_client_makes_is_told() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        told: list[bool] = []
+        connection.send(0, Method.APPEND, b"x")
+        await eventually(lambda: bool(made), what="the first request")
+        link = made[0].link
+        link.on_room.append(lambda: told.append(link.has_room))
+        assert link.has_room
+        for number in range(1, 300):
+            connection.send(number, Method.APPEND, b"x" * 100_000)
+        await eventually(lambda: not link.has_room, what="no room")
+        assert told == []
+        connection.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(300):
+            await connection.receive()
+        assert told
+        assert all(told)
+
+
+@in_own_loop
 async def test_a_client_that_takes_no_answers_is_not_read_further() -> None:
     async with echoing() as port, connected("127.0.0.1", port.number) as connection:
         connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
