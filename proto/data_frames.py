@@ -32,8 +32,8 @@ class Method(enum.IntEnum):
     HELLO = 0  # a Hello -> nothing
     PING = 1  # nothing -> nothing, at once: whoever gives no answer is frozen
     APPEND = 2  # AppendHeader and records (proto/frames.py) -> AppendReceipt
-    END = 3  # EndRequest (transactions.proto) -> EndReply
-    LISTEN = 4  # ListenRequest (replies.proto) -> again and again ListenEvent and records; it stands
+    END = 4  # EndRequest (transactions.proto) -> EndReply
+    LISTEN = 5  # ListenRequest (replies.proto) -> again and again ListenEvent and records; it stands
 
 
 class Kind(enum.IntEnum):

@@ -73,8 +73,8 @@ async def test_the_bytes_of_an_end_are_those_of_the_protocols_page() -> None:
     server = Server()
     server.allowed.set()
     async with serving(server) as (connection, _):
-        connection.writer.write(bytes.fromhex("0000000b 00000009 0003 0000  0a0170 1204 08071001 1801"))
-        wanted = bytes.fromhex("00000004 00000009 0003 0001  0a02 1001")
+        connection.writer.write(bytes.fromhex("0000000b 00000009 0004 0000  0a0170 1204 08071001 1801"))
+        wanted = bytes.fromhex("00000004 00000009 0004 0001  0a02 1001")
         assert await connection.reader.readexactly(len(wanted)) == wanted
     assert server.asked == ["p"]
 

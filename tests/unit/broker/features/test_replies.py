@@ -156,8 +156,8 @@ async def test_the_bytes_are_those_of_the_protocols_page() -> None:
     await port.open("127.0.0.1", 0, "dataPort")
     await port.start()
     async with connected("127.0.0.1", port.number) as connection:
-        connection.writer.write(bytes.fromhex("00000003 0000000a 0004 0000  0a0163"))
-        wanted = bytes.fromhex("00000004 0000000a 0004 0001  00000000")
+        connection.writer.write(bytes.fromhex("00000003 0000000a 0005 0000  0a0163"))
+        wanted = bytes.fromhex("00000004 0000000a 0005 0001  00000000")
         assert await connection.reader.readexactly(len(wanted)) == wanted
         await node.reply(("c", b"one"))
         number, _, content = await connection.receive()
