@@ -302,6 +302,23 @@ def test_an_end_that_nobody_waited_for_and_that_is_lost_is_mended_by_the_brokers
     assert asked == [], "what was decided is known here"
 
 
+def test_the_asyncio_twin_hands_its_ends_over_and_counts_lost_ones(cluster: RunningCluster) -> None:
+    async def send() -> None:
+        faults = cluster.brokers["broker-a"].faults
+        made = AsyncTransactionProducer(cluster.namesrv, group="payments", check=lambda _: UNKNOWN)
+        async with made:
+            with faults.holding("End"):
+                await made.send_in_transaction("orders", b"one", execute=lambda _: COMMIT)
+            await made.flush()
+            assert bodies(cluster) == [b"one"]
+            faults.refuse("End", NotEnoughReplicas("not now"), times=1)
+            await made.send_in_transaction("orders", b"two", execute=lambda _: COMMIT)
+            await made.flush()
+            assert made.statistics().ends_lost == 1
+
+    asyncio.run(send())
+
+
 def test_refusals_for_the_moment_are_ridden_through(cluster: RunningCluster) -> None:
     cluster.brokers["broker-a"].faults.refuse("End", NotEnoughReplicas("not now"), times=3)
     with producer(cluster) as made, made.transaction() as tx:
