@@ -42,11 +42,11 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
     started = time.monotonic()
     raise_open_files()
     keep_large_buffers()
-    give_back_unused()
     try:
         config = BrokerConfig() if config_path is None else load_broker_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         load_kernels()
+        give_back_unused()
         asyncio.run(serve_until_signalled(config, started))
     except (ConfigError, StoreLocked, WrongCluster, WrongStore) as error:
         log.error("broker not started error=%s: %s", type(error).__name__, error)

@@ -1,14 +1,15 @@
-"""What a server process keeps of the memory that it once needed: the C allocator's part.
+"""What a server process keeps of the memory that it once needed.
 
-Buffers of batches are kept: each would otherwise be a fresh mapping. What a flood of requests left between them goes
-back to the system, which the allocator does not do by itself: a nameserver that 100,000 topics had been registered at
-held 45 MiB when all were forgotten, and holds 24.
+Buffers of batches are kept: each would otherwise be a fresh mapping. What a flood of requests left goes back to the
+system, which nobody does by himself: Python's collector hardly ever looks at what has become old, errors that hold the
+request that they refused among it, and the C allocator gives back nothing below a block that is in use.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import threading
 import time
 from pathlib import Path
@@ -37,11 +38,13 @@ def keep_large_buffers() -> None:
 
 
 def give_back_unused() -> None:
-    """Return to the system, from now on, what the process has freed: in a thread of its own, every 10 s, more seldom
-    while it brings little.
+    """Return to the system, from now on, what nobody uses: in a thread of its own, every 10 s, more seldom while it
+    brings little. What is loaded by now stays, and is looked at no more.
 
     Without effect where the C library has no ``malloc_trim``, or the system no ``/proc``.
     """
+    gc.collect()
+    gc.freeze()
     threading.Thread(target=_give_back_forever, name="penstock-memory", daemon=True).start()
 
 
@@ -52,6 +55,7 @@ def _give_back_forever() -> None:
         while True:
             time.sleep(pause_s)
             before = _resident_bytes()
+            gc.collect()
             trim(0)  # 10 ms for 100 MiB in small pieces; without the GIL, but who allocates more than 512 bytes waits
             is_worth_it = before - _resident_bytes() >= WORTH_BYTES
             pause_s = GIVE_BACK_S if is_worth_it else min(2 * pause_s, SELDOM_S)
