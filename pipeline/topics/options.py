@@ -45,6 +45,7 @@ _PRODUCER_ID_MAX = 160  # of the 200 of a writer's name, in which a query's id m
 _TIME = whole(0, _TIME_MS_MAX)
 _COUNT = whole(1, 1 << 62)
 _TASKS = whole(1, 1 << 20)
+_BATCH = whole(0, 1 << 38)
 
 
 def security_given(given: Given) -> SecurityFiles:
@@ -138,6 +139,15 @@ class SinkOptions:
     topic: str = setting("the topic, for rows without a column topic", "")
     guarantee: str = setting("what is promised", "idempotent", name="deliveryGuarantee", kind=choice(*GUARANTEES))
     producer_id: str = setting("names a batch job, so that it can be repeated", "", name="producerId")
+    skip_batch: int | None = setting(
+        "micro-batch that was refused as changed: what is there of it stands for it",
+        None,
+        name="skipBatch",
+        kind=_BATCH,
+    )
+    rewrite_batch: int | None = setting(
+        "the same: it is written again, behind what is there of it", None, name="rewriteBatch", kind=_BATCH
+    )
     batch_bytes: int = setting("of one chunk", 1 << 20, name="batchBytes", kind=size(1024, 4 << 20))
     in_flight: int = setting("chunks under way of one task", 4, name="maxInFlight", kind=whole(1, 64))
     send_timeout_ms: int = setting("of one call", 10_000, name="sendTimeoutMs", kind=whole(100, 3_600_000))
@@ -247,7 +257,14 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         )
     if producer_id and streaming:
         raise ConfigError("option producerId is for batch writes and foreachBatch: a stream is known by its query's id")
-    for name, wanted in (("producerId", ("idempotent", "exactly-once")), ("transactionTimeoutMs", ("exactly-once",))):
+    known = ("idempotent", "exactly-once")
+    given.at_most_one("skipBatch", "rewriteBatch")
+    for name, wanted in (
+        ("producerId", known),
+        ("skipBatch", known),
+        ("rewriteBatch", known),
+        ("transactionTimeoutMs", ("exactly-once",)),
+    ):
         if name in given and guarantee not in wanted:
             raise ConfigError(f"option {name} is for deliveryGuarantee={' or '.join(wanted)}: this is {guarantee}")
     server = ";".join(parse_addresses(given["nameServer"]))

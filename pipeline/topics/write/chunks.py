@@ -18,7 +18,7 @@ from penstock.formats.destination import Destination
 from penstock.formats.record.framing import frame_batch, marked
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.producer_mark import mark_property
-from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
+from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
 from penstock.proto.wire.pipeline_pb2 import StageHeader
 
@@ -27,12 +27,6 @@ from .routing import Piece
 COUNT_MAX = 65_536
 WAIT_S_MAX = 0.5
 PENDING_MAX = 4  # chunks that wait behind the one under way, per target
-
-SAME_AGAIN = (
-    "A batch that is written again must have the same rows in the same partitions (no shuffle whose order is free, no "
-    "random functions), a producerId the same data: else use deliveryGuarantee=exactly-once, or a producerId of their "
-    "own for other data"
-)
 
 LaneKey = tuple[Destination, str, int]
 """Destination, broker, lane."""
@@ -200,8 +194,6 @@ class Sender:
         if chunk.mark is not None and last is not None and int(last) >= chunk.mark.sequence:
             self._done(lane)  # stored by an earlier attempt, whose receipt nobody needs
             return
-        if isinstance(error, ChangedBatch):
-            raise ChangedBatch(f"{error.message}. {SAME_AGAIN}") from error
         lane.attempt += 1
         pause_s = pause_before_retry_s(error, lane.attempt, lane.deadline)
         if pause_s is None:

@@ -6,6 +6,9 @@
 | idempotent | appends under numbers that a repeated batch gets again, so that brokers know it | nothing |
 | exactly-once | stages under a random key; nothing at all if its batch is decided | decides which keys count |
 
+A batch that comes again with other rows is refused (``ChangedBatch``). ``skipBatch`` and ``rewriteBatch`` move the
+query on by this one batch, and let an exactly-once writer take over from an idempotent one at it.
+
 A decided batch is published at once by the same commit.
 
 A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
@@ -74,6 +77,7 @@ class Identity:
     run: str
     batch: int
     partition: int
+    is_micro_batch: bool = True
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -130,7 +134,13 @@ class TopicBatchWriter(DataSourceArrowWriter):
         if is_micro_batch and self._options.producer_id:
             identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
         else:
-            identity = Identity(self._writer, self._run, _ALONE, partition)
+            given = {"skipBatch": self._options.skip_batch, "rewriteBatch": self._options.rewrite_batch}
+            for name in [name for name, batch in given.items() if batch is not None]:
+                raise ConfigError(
+                    f"option {name} is for streams, and for foreachBatch with a producerId: give other data a "
+                    "producerId of their own"
+                )
+            identity = Identity(self._writer, self._run, _ALONE, partition, is_micro_batch=False)
         return _task(self._options, identity).run(iterator)
 
     def commit(self, messages: list[Any]) -> None:
@@ -189,7 +199,7 @@ def _calls(options: SinkOptions, message: Written) -> Any:
 def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
     """Tasks see what is missing of their own partitions; of the others, the first that is not there tells."""
     told = next((message for message in messages if message is not None), None)
-    if options.guarantee != "idempotent" or told is None:
+    if options.guarantee != "idempotent" or told is None or batch in (options.skip_batch, options.rewrite_batch):
         return
     _task(options, Identity(told.writer, told.run, batch, len(messages))).require_nothing()
 

@@ -16,7 +16,7 @@ from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
-from .chunks import SAME_AGAIN, Chunk, LaneKey, Mark, Sender, StageTo, cut
+from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
 from .content import Content, running
 from .encoding import Rows, bodies_of, compressed
 from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
@@ -25,6 +25,17 @@ from .writers import WriterCalls, hash_64
 
 log = logging.getLogger(__name__)
 
+_CHANGED = (
+    "{error}. The batch has come again with other rows (a shuffle whose order is free, a random function), and "
+    "brokers keep the first ones. To go on with this checkpoint, start once with the sink's option skipBatch={batch} "
+    "(what is there stands for the batch: whole if the crash came behind its last write, else the rest of it is lost) "
+    "or rewriteBatch={batch} (it is written again: nothing is lost, what is there of it is doubled); "
+    "deliveryGuarantee=exactly-once beside either keeps it from happening again"
+)
+_CHANGED_JOB = (
+    "{error}. A producerId stands for the same rows in the same partitions (no shuffle whose order is free, no random "
+    "functions): else use deliveryGuarantee=exactly-once, or a producerId of their own for other data"
+)
 SEQUENCE_BATCH_BITS = 24
 LANES_PER_PARTITION = 64
 
@@ -68,10 +79,14 @@ class Task:
         if options.guarantee != "at-least-once":
             state = self._open([options.topic] if options.topic else [])
             told.coordinator = state.coordinator
+            is_decided = options.guarantee == "exactly-once" and state.decided_batch >= identity.batch
+            if is_decided or identity.batch == options.skip_batch:
+                self._pass_over(batches)
+                return told
+            if options.guarantee == "idempotent" and identity.batch == options.rewrite_batch:
+                # Its numbers go on behind those of the first attempt, so that no chunk is taken for a repetition.
+                self._chunk_numbers = self._held()
             if options.guarantee == "exactly-once":
-                if state.decided_batch >= identity.batch:
-                    self._pass_over(batches)
-                    return told
                 told.key = uuid.uuid4().hex
                 stage_to = StageTo(
                     identity.writer, identity.batch, told.key, state.coordinator, options.transaction_timeout_ms
@@ -89,6 +104,9 @@ class Task:
             sender.finish()
             if options.guarantee == "idempotent":
                 self._require_no_more()
+        except ChangedBatch as error:
+            sender.cancel()
+            raise self._changed(error) from error
         except BaseException:
             sender.cancel()
             raise
@@ -146,29 +164,47 @@ class Task:
             ChangedBatch: they do, from the batch's first coming.
         """
         self._open([])
-        self._require_no_more()
+        try:
+            self._require_no_more()
+        except ChangedBatch as error:
+            raise self._changed(error) from error
+
+    def _changed(self, error: ChangedBatch) -> ChangedBatch:
+        """The brokers' refusal, with whose batch it is and the ways on."""
+        who = self._identity
+        if not who.is_micro_batch:
+            return ChangedBatch(f"producerId {who.writer}: " + _CHANGED_JOB.format(error=error.message))
+        text = _CHANGED.format(error=error.message, batch=who.batch)
+        return ChangedBatch(f"query {who.writer}, batch {who.batch}, partition {who.partition}: {text}")
 
     def _require_no_more(self) -> None:
         """Raise ChangedBatch if a lane holds more chunks of this batch than came now: rows of its first coming."""
+        batch, partition = self._identity.batch, self._identity.partition
+        for key, held in self._held().items():
+            sent = self._chunk_numbers.get(key, 0)
+            if held > sent:
+                raise ChangedBatch(
+                    f"topic {key[0].topic}: broker group {key[1]} holds {held} chunks of batch {batch} from "
+                    f"partition {partition}, and now it has {sent}: it is not the same batch"
+                )
+
+    def _held(self) -> dict[LaneKey, int]:
+        """How many chunks of this batch the brokers hold in each lane of this partition."""
         asked: dict[str, list[LaneKey]] = {}
         for layout in self._layouts.values():
             for target in layout.targets:
                 for destination in (Ordinary(layout.topic), Later(layout.topic)):
                     asked.setdefault(target.broker, []).append((destination, target.broker, target.lane))
+        found: dict[LaneKey, int] = {}
         if not asked:
-            return
-        batch, partition = self._identity.batch, self._identity.partition
+            return found
         with ThreadPoolExecutor(min(16, len(asked))) as pool:
             calling = {broker: pool.submit(self._last_sequences, broker, keys) for broker, keys in asked.items()}
             for broker, call in calling.items():
                 for key, last in zip(asked[broker], call.result(), strict=True):
-                    sent = self._chunk_numbers.get(key, 0)
-                    if last >= sequence_of(batch, sent) and last >> SEQUENCE_BATCH_BITS == batch:
-                        held = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1
-                        raise ChangedBatch(
-                            f"topic {key[0].topic}: broker group {broker} holds {held} chunks of batch {batch} from "
-                            f"partition {partition}, and now it has {sent}: it is not the same batch. {SAME_AGAIN}"
-                        )
+                    is_here = last >= 0 and last >> SEQUENCE_BATCH_BITS == self._identity.batch
+                    found[key] = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1 if is_here else 0
+        return found
 
     def _last_sequences(self, broker: str, keys: list[LaneKey]) -> list[int]:
         request = LanesRequest()
@@ -196,6 +232,7 @@ class Task:
         if self._options.guarantee == "exactly-once":
             state = self._calls.open({})
             is_other = SETTINGS in state.layout and state.decided_batch < 0  # else a refused attempt has left it
+            is_other = is_other and self._identity.batch not in (self._options.skip_batch, self._options.rewrite_batch)
             self._require_same_guarantee("idempotent", is_other=is_other)
             return state
         wanted = {SETTINGS: str(self._settings)}
@@ -212,8 +249,13 @@ class Task:
 
     def _require_same_guarantee(self, other: str, *, is_other: bool) -> None:
         if is_other:
+            batch, wanted = self._identity.batch, self._options.guarantee
+            taken_over = (
+                f", or add skipBatch={batch} (if batch {batch} is there already) or rewriteBatch={batch} (what is "
+                "there of it is doubled) for this one start"
+            )
             raise ConfigError(
                 f"penstock sink: writer {self._identity.writer} has written with deliveryGuarantee={other}, by which "
-                f"alone its last batch is known if it comes again: go on with that, or begin {self._options.guarantee} "
-                "with a new checkpoint or producerId"
+                f"alone its last batch is known if it comes again: go on with that, or begin {wanted} "
+                f"with a new checkpoint or producerId{taken_over if wanted == 'exactly-once' else ''}"
             )
