@@ -21,6 +21,7 @@ from penstock.runtime.security.credentials import SecurityFiles
 from ..columns.schema import PROPERTIES_TYPES
 from ..options import REQUIRED, TEXT, Given, Option, Options, choice, setting, size, whole
 from .offsets import Queue, parse_user_offsets
+from .waiting import waiting_s
 
 GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")
 COMPRESSIONS: Final = ("none", "zstd", "lz4", "zlib")
@@ -80,6 +81,7 @@ class SourceOptions:
 
     name_server: str
     security: SecurityFiles
+    streaming: bool
     topics: tuple[str, ...]
     pattern: str
     assigned: frozenset[Queue]
@@ -118,9 +120,9 @@ class SourceOptions:
         "asked of a broker at once", FETCH_BYTES, name="fetchMaxBytes", kind=size(1024, 16 << 20)
     )
     fetch_timeout_ms: int = setting("of one such call", 10_000, name="fetchTimeoutMs", kind=whole(100, 3_600_000))
-    retry_timeout_ms: int = setting(
-        "how long the driver asks for routes and offsets",
-        60_000,
+    retry_timeout_ms: int | None = setting(
+        "how long brokers that are away are waited for; by default 60000, of streams without end",
+        None,
         name="driverRetryTimeoutMs",
         kind=whole(0, 86_400_000),
     )
@@ -129,6 +131,11 @@ class SourceOptions:
     decompress: bool = setting("false: bodies as they are stored", True)
     system_topics: bool = setting("let patterns match internal topics too", False, name="includeSystemTopics")
 
+    @property
+    def timeout_s(self) -> float:
+        """How long brokers that are away are waited for."""
+        return waiting_s(self.retry_timeout_ms, streaming=self.streaming)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
@@ -136,7 +143,11 @@ class SinkOptions:
 
     name_server: str
     security: SecurityFiles
+    streaming: bool
     topic: str = setting("the topic, for rows without a column topic", "")
+    dead_letter_topic: str = setting(
+        "takes the rows that cannot be messages, each with the reason, instead of failing", "", name="deadLetterTopic"
+    )
     guarantee: str = setting("what is promised", "idempotent", name="deliveryGuarantee", kind=choice(*GUARANTEES))
     producer_id: str = setting("names a batch job, so that it can be repeated", "", name="producerId")
     skip_batch: int | None = setting(
@@ -151,8 +162,11 @@ class SinkOptions:
     batch_bytes: int = setting("of one chunk", 1 << 20, name="batchBytes", kind=size(1024, 4 << 20))
     in_flight: int = setting("chunks under way of one task", 4, name="maxInFlight", kind=whole(1, 64))
     send_timeout_ms: int = setting("of one call", 10_000, name="sendTimeoutMs", kind=whole(100, 3_600_000))
-    retry_timeout_ms: int = setting(
-        "how long a chunk is tried", 60_000, name="sendRetryTimeoutMs", kind=whole(0, 86_400_000)
+    retry_timeout_ms: int | None = setting(
+        "how long a chunk is tried; by default 60000, of streams and in foreachBatch without end",
+        None,
+        name="sendRetryTimeoutMs",
+        kind=whole(0, 86_400_000),
     )
     compression: str = setting("of bodies", "none", kind=choice(*COMPRESSIONS))
     transaction_timeout_ms: int = setting(
@@ -165,7 +179,7 @@ class SinkOptions:
     @property
     def timeout_s(self) -> float:
         """How long one thing is tried at brokers, all tries together."""
-        return (self.retry_timeout_ms + self.send_timeout_ms) / 1000
+        return waiting_s(self.retry_timeout_ms, streaming=self.streaming) + self.send_timeout_ms / 1000
 
 
 SOURCE: Final = Options(
@@ -231,6 +245,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     return SourceOptions(
         name_server=server,
         security=security_given(given),
+        streaming=streaming,
         topics=_topics(given) if chosen == "subscribe" else (),
         pattern=_pattern(given) if chosen == "subscribePattern" else "",
         assigned=_assigned(given) if chosen == "assign" else frozenset(),
@@ -248,8 +263,9 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: which option, which value, and what would be right.
     """
     given = SINK.read(options)
-    if given["topic"]:
-        writable_topic(given["topic"], "option topic")
+    for name in ("topic", "deadLetterTopic"):
+        if given[name]:
+            writable_topic(given[name], f"option {name}")
     producer_id, guarantee = given["producerId"], given["deliveryGuarantee"]
     if not (producer_id.isascii() and (producer_id.isprintable()) and len(producer_id) <= _PRODUCER_ID_MAX):
         raise ConfigError(
@@ -268,7 +284,7 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         if name in given and guarantee not in wanted:
             raise ConfigError(f"option {name} is for deliveryGuarantee={' or '.join(wanted)}: this is {guarantee}")
     server = ";".join(parse_addresses(given["nameServer"]))
-    return SinkOptions(name_server=server, security=security_given(given), **given.fields())
+    return SinkOptions(name_server=server, security=security_given(given), streaming=streaming, **given.fields())
 
 
 def writable_topic(topic: str, where: str) -> str:

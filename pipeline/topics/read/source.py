@@ -19,6 +19,7 @@ from ...columns.schema import MESSAGE_COLUMNS, NEVER_NULL, as_struct, check_sche
 from ...spark.workers import keep_loaded
 from ..offsets import Queue, Slice, slices
 from ..options import SinkOptions, SourceOptions, properties_form, sink_options, source_options
+from ..waiting import waiting_s
 from .planning import plan
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class TopicDataSource(DataSource):
 
         options = sink_options(self.options, streaming=False)
         made = TopicBatchWriter(options, schema)
-        again(lambda: _check_target(options), options.retry_timeout_ms / 1000)
+        again(lambda: _check_target(options), waiting_s(options.retry_timeout_ms, streaming=False))
         return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
@@ -91,11 +92,11 @@ class TopicDataSource(DataSource):
 
 
 def _check_target(options: SinkOptions) -> None:
-    """That the topic of the options is there, before any task runs. Raises as ``Cluster.route``."""
+    """That the topics of the options are there, before any task runs. Raises as ``Cluster.route``."""
     from ..cluster import cluster
 
-    if options.topic:
-        cluster(options.name_server, options.security).route(options.topic)
+    for topic in filter(None, (options.topic, options.dead_letter_topic)):
+        cluster(options.name_server, options.security).route(topic)
 
 
 def _check_columns(schema: Any, options: SourceOptions) -> None:
@@ -123,7 +124,7 @@ class TopicReader(DataSourceReader):
         from .starting import ending_offsets, starting_offsets
 
         options = self._options
-        timeout_s = options.retry_timeout_ms / 1000
+        timeout_s = options.timeout_s
         view = cluster(options.name_server, options.security)
 
         def places() -> tuple[dict[Queue, int], dict[Queue, int], Positions]:

@@ -6,7 +6,7 @@
 | topic | string | the topic, unless the option names one |
 | tags | string | property ``TAGS`` |
 | keys | string or array of string | property ``KEYS``, joined with blanks |
-| shardingKey | string | property ``__SHARDINGKEY``, and the queue: the same one as for ``Producer.send`` |
+| shardingKey | string | property ``__SHARDINGKEY``, and the queue: the same one as for ``Producer.send``; null: any |
 | properties | map of string to string | properties; what a column of its own gives is left out here |
 | queueId | int | the queue of that id, at the broker that ``queueId`` modulo their number names |
 | deliverAt | timestamp, or bigint: ms since 1970 UTC | the brokers keep the message until then; null: at once |
@@ -88,8 +88,10 @@ class Rows:
     With a column deliverAt, which has no nulls, they are messages for :class:`~penstock.formats.destination.Later`.
     """
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, turn: int = 0) -> None:
         """
+        ``turn``: a number that spreads the rows whose sharding key is null, the same whenever the batch comes again.
+
         Raises:
             InvalidArgument, MessageTooLarge: a row that cannot be a message, by its number in the batch.
         """
@@ -119,7 +121,7 @@ class Rows:
             raise MessageTooLarge(
                 f"row {row} of the batch: its properties take {int(lengths[row])} bytes, at most {room} are allowed"
             )
-        self.hashes = self._hashes(columns.get("shardingKey"))
+        self.hashes = self._hashes(columns.get("shardingKey"), turn)
         self.queue_ids = _queue_ids(columns["queueId"]) if "queueId" in columns else None
 
     def _append(self, name: str, values: Column) -> None:
@@ -132,15 +134,13 @@ class Rows:
         taken = both.take(np.ascontiguousarray(order))
         self.properties = Column(taken.data, np.ascontiguousarray(taken.ends[1::2]))
 
-    def _hashes(self, column: pa.Array | None) -> Ints | None:
-        if column is None:
+    def _hashes(self, column: pa.Array | None, turn: int) -> Ints | None:
+        if column is None or column.null_count == len(column) > 0:
             return None
+        hashes = hashes_of(_filled(column))
         if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise InvalidArgument(
-                f"row {row} of the batch: shardingKey is null: give every row one, or drop the column"
-            )
-        return hashes_of(column_of(column))
+            hashes = np.where(column.is_null().to_numpy(zero_copy_only=False), np.int32(turn & _QUEUE_ID_MAX), hashes)
+        return hashes
 
 
 def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:

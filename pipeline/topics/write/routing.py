@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from penstock.client.cluster import WriteQueues
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
-from penstock.proto.errors import Forbidden, InvalidArgument
+from penstock.proto.errors import Forbidden, InvalidArgument, RouteNotFound
+from penstock.proto.names import PERM_WRITE
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from .encoding import DELIVER_AT, Rows
@@ -64,11 +65,13 @@ def layout_of(route: TopicRoute) -> str:
     """``broker:queues;…`` of what may be written to; of an order topic, those that keys have for good.
 
     Raises:
-        Forbidden: nothing.
+        RouteNotFound: nothing, as no master lives now. Forbidden: nothing.
     """
     queues = WriteQueues.of(route)
     if not queues.total:
-        raise Forbidden(f"topic {route.topic}: no living master takes messages for it")
+        is_writable = any(each.perm & PERM_WRITE and each.write_queues for each in (*route.queues, *route.absent))
+        kind = RouteNotFound if is_writable else Forbidden
+        raise kind(f"topic {route.topic}: no living master takes messages for it")
     return ";".join(f"{broker}:{count}" for broker, count in queues.ordered or queues.shards)
 
 

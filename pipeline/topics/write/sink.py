@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -66,6 +66,7 @@ class Written(WriterCommitMessage):
     key: str = ""
     chunks: dict[str, int] = field(default_factory=dict)
     records: int = 0
+    refused: int = 0
     content: Content | None = None
 
 
@@ -131,6 +132,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 "name to know it by: give each write in it a producerId of its own, or say "
                 "deliveryGuarantee=at-least-once"
             )
+        options = replace(self._options, streaming=is_micro_batch)  # a query waits for shards that are away
         if is_micro_batch and self._options.producer_id:
             identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
         else:
@@ -141,7 +143,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
                     "producerId of their own"
                 )
             identity = Identity(self._writer, self._run, _ALONE, partition, is_micro_batch=False)
-        return _task(self._options, identity).run(iterator)
+        return _task(options, identity).run(iterator)
 
     def commit(self, messages: list[Any]) -> None:
         """Decide and publish all of it.
@@ -207,6 +209,10 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
 def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:
     """Decide and publish; the content of the batch that is decided now, empty where that is not known."""
     told = [message for message in messages if message is not None]
+    refused = sum(message.refused for message in told)
+    if refused:
+        topic = options.dead_letter_topic
+        log.warning("%d rows of batch %d cannot be messages: they are in topic %s", refused, batch, topic)
     if options.guarantee != "exactly-once" or not told:
         return ""
     coordinators = sorted({message.coordinator for message in told})

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from penstock.client.cluster import reworded
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
-from penstock.proto.errors import ChangedBatch, ConfigError
+from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, TopicNotFound
 from penstock.proto.wire.pipeline_pb2 import LanesRequest, WriterState
-from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
+from ..waiting import patiently
 from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
 from .content import Content, running
 from .encoding import Rows, bodies_of, compressed
+from .refused import REFUSALS, without_refused
 from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
 from .sink import Identity, Written
 from .writers import WriterCalls, hash_64
@@ -39,6 +41,9 @@ _CHANGED_JOB = (
 SEQUENCE_BATCH_BITS = 24
 LANES_PER_PARTITION = 64
 
+Encoded = tuple[Layout, Destination, Column, Iterable[Piece]]
+"""Rows of one destination: their topic's layout, their bodies, and what goes to which target."""
+
 
 def lane_of(partition: int, lane: int) -> int:
     """The producer's lane for a target of a partition."""
@@ -48,6 +53,12 @@ def lane_of(partition: int, lane: int) -> int:
 def sequence_of(batch: int, chunk: int) -> int:
     """The number of a chunk in its lane: greater than those of all batches before."""
     return batch << SEQUENCE_BATCH_BITS | chunk
+
+
+def _placed(identity: Identity) -> str:
+    """Whose row an error is about, and the remedy."""
+    where = f"partition {identity.partition}" + (f" of batch {identity.batch}" if identity.is_micro_batch else "")
+    return f"in {where}; the option deadLetterTopic names a topic for rows that cannot be messages"
 
 
 class Task:
@@ -64,6 +75,8 @@ class Task:
         self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
         self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
         self._content = Content() if options.producer_id else None
+        self._refused = 0  # rows, that are dead letters now
+        self._refused_topics: dict[str, str] = {}  # topics of a column, and why they take nothing
         self._noted: set[str] = set()  # topics of which the content knows when they were created
         self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
 
@@ -77,7 +90,8 @@ class Task:
         told = Written(writer=identity.writer, run=identity.run, batch=identity.batch, content=self._content)
         stage_to = None
         if options.guarantee != "at-least-once":
-            state = self._open([options.topic] if options.topic else [])
+            is_known_now = options.topic and options.guarantee == "idempotent"
+            state = self._open({options.topic: self._layout_text(options.topic)} if is_known_now else {})
             told.coordinator = state.coordinator
             is_decided = options.guarantee == "exactly-once" and state.decided_batch >= identity.batch
             if is_decided or identity.batch == options.skip_batch:
@@ -94,7 +108,7 @@ class Task:
         sender = Sender(
             self._cluster.calls,
             send_timeout_ms=options.send_timeout_ms,
-            retry_timeout_ms=options.retry_timeout_ms,
+            timeout_s=options.timeout_s,
             stage_to=stage_to,
             writer=identity.writer,
             run=identity.run,
@@ -107,9 +121,13 @@ class Task:
         except ChangedBatch as error:
             sender.cancel()
             raise self._changed(error) from error
+        except REFUSALS as error:
+            sender.cancel()
+            raise reworded(error, _placed(identity)) from error
         except BaseException:
             sender.cancel()
             raise
+        told.refused = self._refused
         told.chunks, told.records = sender.staged, sender.records
         return told
 
@@ -129,16 +147,45 @@ class Task:
             self._content.add_created(self._cluster.created(topic, self._options.send_timeout_ms / 1000))
 
     def _send_all(self, sender: Sender, batches: Iterable[Any]) -> None:
+        topic, letters_topic = self._options.topic, self._options.dead_letter_topic
         for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
-            for topic, part in by_topic(batch, self._options.topic):
-                layout = self._layouts.get(topic) or self._new_layout(topic)
-                for destination, some in by_destination(part, topic):
-                    rows = Rows(some)
-                    self._note(topic, rows.bodies)
-                    for piece in layout.split(rows, self._turn):
-                        for small in cut(piece.placed(destination), self._settings.batch_bytes, len(topic)):
-                            self._send(sender, layout, small, destination)
-                self._turn += 1
+            turn = self._turn
+            try:
+                self._send_parts(sender, self._parts(batch, topic))
+            except REFUSALS:
+                if not letters_topic:  # with it, nothing is sent before all is encoded
+                    raise
+                kept, letters = without_refused(batch, lambda some: self._parts(some, topic), topic)
+                self._turn = turn
+                self._send_parts(sender, self._parts(kept, topic))
+                self._send_parts(sender, self._parts(letters, letters_topic))
+                self._refused += letters.num_rows
+
+    def _parts(self, batch: Any, topic: str) -> Iterable[Encoded]:
+        """As :meth:`_encoded`; with ``deadLetterTopic`` all of it is encoded at once."""
+        parts = self._encoded(batch, topic)
+        return list(parts) if self._options.dead_letter_topic else parts
+
+    def _encoded(self, batch: Any, topic: str) -> Iterator[Encoded]:
+        """The rows by topic and destination, encoded and with their queues.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: a row that cannot be a message, or with ``deadLetterTopic`` has no topic.
+        """
+        for name, part in by_topic(batch, topic):
+            layout = self._layouts.get(name) or self._new_layout(name)
+            for destination, some in by_destination(part, name):
+                rows = Rows(some, self._turn)
+                pieces = layout.split(rows, self._turn)
+                yield layout, destination, rows.bodies, list(pieces) if self._options.dead_letter_topic else pieces
+            self._turn += 1
+
+    def _send_parts(self, sender: Sender, parts: Iterable[tuple[Layout, Destination, Column, Iterable[Piece]]]) -> None:
+        for layout, destination, bodies, pieces in parts:
+            self._note(layout.topic, bodies)
+            for piece in pieces:
+                for small in cut(piece.placed(destination), self._settings.batch_bytes, len(layout.topic)):
+                    self._send(sender, layout, small, destination)
 
     def _send(self, sender: Sender, layout: Layout, piece: Piece, destination: Destination) -> None:
         target = layout.targets[piece.target]
@@ -163,7 +210,7 @@ class Task:
         Raises:
             ChangedBatch: they do, from the batch's first coming.
         """
-        self._open([])
+        self._open({})
         try:
             self._require_no_more()
         except ChangedBatch as error:
@@ -212,19 +259,34 @@ class Task:
             producer_id = destination.producer(self._producer_id)
             number = lane_of(self._identity.partition, lane)
             request.lanes.add(topic=destination.stored_topic, producer_id=producer_id, lane=number)
-        timeout_s = self._options.timeout_s
-        reply = self._cluster.calls.at_master(broker, "QueryLanes", request, timeout_s, service=StagingStub)
-        return list(reply.last_sequences)
+        return list(self._calls.at_master(broker, "QueryLanes", request).last_sequences)
 
     def _new_layout(self, topic: str) -> Layout:
-        writable_topic(topic, "column topic")
+        if topic in self._refused_topics:
+            raise InvalidArgument(self._refused_topics[topic])
+        try:
+            writable_topic(topic, "column topic")
+            text = self._layout_text(topic)
+        except (ConfigError, TopicNotFound) as error:
+            if not self._options.dead_letter_topic or topic == self._options.dead_letter_topic:
+                raise
+            self._refused_topics[topic] = error.message
+            raise InvalidArgument(error.message) from error
         if self._options.guarantee == "idempotent":
-            self._open([topic])
+            self._open({topic: text})
         else:
-            self._layouts[topic] = Layout(topic, layout_of(self._cluster.route(topic)), self._settings.lanes)
+            self._layouts[topic] = Layout(topic, text, self._settings.lanes)
         return self._layouts[topic]
 
-    def _open(self, topics: list[str]) -> WriterState:
+    def _layout_text(self, topic: str) -> str:
+        """Where rows of the topic may go now; a cluster that cannot tell, or takes nothing, is waited for."""
+        return patiently(
+            lambda _: layout_of(self._cluster.route(topic)),
+            self._options.timeout_s,
+            f"a task that writes to topic {topic}",
+        )
+
+    def _open(self, wanted: dict[str, str]) -> WriterState:
         """Open the writer. An idempotent one with the layouts of these topics; what the brokers keep of it counts.
 
         The others need none: they may go around a shard that is not there.
@@ -235,10 +297,7 @@ class Task:
             is_other = is_other and self._identity.batch not in (self._options.skip_batch, self._options.rewrite_batch)
             self._require_same_guarantee("idempotent", is_other=is_other)
             return state
-        wanted = {SETTINGS: str(self._settings)}
-        for topic in topics:
-            wanted[topic] = layout_of(self._cluster.route(topic))
-        state = self._calls.open(wanted)
+        state = self._calls.open({SETTINGS: str(self._settings), **wanted})
         self._require_same_guarantee("exactly-once", is_other=state.decided_batch >= 0)
         kept = Settings.parse(state.layout[SETTINGS])
         if kept != self._settings:

@@ -265,7 +265,7 @@ def test_a_batch_of_which_less_is_there_than_came_first_may_be_moved_on_too(brok
     assert replay(brokers, topic, ROWS, partition=2) == 60
     given = {"nameServer": brokers.nameservers, "topic": topic}
     told = Written(writer=topic, run="another", batch=3)
-    with pytest.raises(ChangedBatch, match="query stuck-fewer, batch 3, partition 2: .*skipBatch=3"):
+    with pytest.raises(ChangedBatch, match=r"query stuck-fewer, batch 3, partition 2: .*skipBatch=3"):
         sink.TopicStreamWriter(sink_options(given, streaming=True), SCHEMA).commit([told] * 2, 3)
     sink.TopicStreamWriter(sink_options(given | {"skipBatch": "3"}, streaming=True), SCHEMA).commit([told] * 2, 3)
 

@@ -272,7 +272,7 @@ def test_what_was_promised_is_judged_in_pieces_as_a_drill_judges_it(seed: int) -
     found = audited(made, chooser)
     assert {name: found.wrong[name] for name in PROMISES} == {name: whole[name].violations for name in PROMISES}
     assert {name: found.checked[name] for name in PROMISES} == {name: whole[name].checked for name in PROMISES}
-    assert found.wrong["I17"] and found.wrong["I18"]
+    assert min(found.wrong["I17"], found.wrong["I18"]) > 0
 
 
 def test_sequences_that_were_announced_count_in_every_stretch_that_they_reach_into() -> None:
