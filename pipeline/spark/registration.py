@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..requirements import require_spark
+from . import own_errors
 
 SOURCES = (
     ("penstock.pipeline.stores.source", "StoreDataSource"),
@@ -30,10 +31,13 @@ _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 def register(spark: Any) -> None:
     """Make the formats of Penstock known to ``spark``; registering again is harmless.
 
+    From then on their errors are of :mod:`penstock.proto.errors`' classes besides Spark's, see :mod:`.own_errors`.
+
     Raises:
         ConfigError: the packages of the extra ``penstock-mq[spark]`` are missing.
     """
     require_spark()
+    own_errors.install()
     context = getattr(spark, "sparkContext", None)  # a Connect session has none
     with _complete_environment(context) if context is not None else contextlib.nullcontext():
         for module, name in SOURCES:

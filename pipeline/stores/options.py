@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.proto.errors import ConfigError
 
-from ..options import TEXT, TIME, Given, Option, Options, choice, setting, size, whole
+from ..options import TABLE_PROPERTIES, TEXT, TIME, Given, Option, Options, choice, setting, size, whole
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
@@ -91,6 +91,7 @@ OPTIONS: Final = Options(
         Option("path", f"what load(…) is given: {_ROOT}", TEXT, (), several=True),
         Option("paths", "what load([…]) is given, written by Spark", TEXT),
     ),
+    TABLE_PROPERTIES,
 )
 
 

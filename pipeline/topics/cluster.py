@@ -191,7 +191,8 @@ class Cluster:
         if not route.exists:
             if not route.shards:
                 raise RouteNotFound(f"topic {topic}: the nameservers {self.name_server} know no living broker")
-            raise TopicNotFound(f"topic {topic} does not exist at any living broker: create it first")
+            near = hint(topic, (each for each in self.calls.directory.topics() if not names.is_system_topic(each)))
+            raise TopicNotFound(f"topic {topic} does not exist at any living broker{near or ': create it first'}")
         return route
 
     def topic_positions(

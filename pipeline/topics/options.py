@@ -19,7 +19,8 @@ from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import SecurityFiles
 
 from ..columns.schema import PROPERTIES_TYPES
-from ..options import REQUIRED, TEXT, Given, Option, Options, choice, setting, size, whole
+from ..options import REQUIRED, TABLE_PROPERTIES, TEXT, Given, Option, Options, choice, instant, setting, size, whole
+from . import kafka
 from .offsets import Queue, parse_user_offsets
 from .waiting import waiting_s
 
@@ -37,13 +38,13 @@ _SECURITY: Final = {
 """Options, the fields of :class:`SecurityFiles` that they fill, and what they mean. Each process reads the files where
 it runs."""
 SECURITY: Final = tuple(Option(name, meaning, TEXT) for name, (_, meaning) in _SECURITY.items())
-_SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "__penstock")
+_SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "__penstock", *TABLE_PROPERTIES)
 """Options that Spark adds for itself."""
 FETCH_BYTES: Final = 8 << 20
 """Asked of a broker at once; an answer is a record batch. A read is a tenth faster with it than with half of it."""
-_TIME_MS_MAX = 1 << 62
+_TIME_MS_MAX = 1 << 42  # of the year 2109
 _PRODUCER_ID_MAX = 160  # of the 200 of a writer's name, in which a query's id may follow
-_TIME = whole(0, _TIME_MS_MAX)
+_TIME = instant(0, _TIME_MS_MAX)
 _COUNT = whole(1, 1 << 62)
 _TASKS = whole(1, 1 << 20)
 _BATCH = whole(0, 1 << 38)
@@ -194,21 +195,22 @@ SOURCE: Final = Options(
         Option(
             "startingOffsets", "earliest (of streams: latest), latest, group, or JSON by topic, broker, queue", TEXT
         ),
-        Option("startingTimestamp", "ms: the first messages stored at that time or later", _TIME),
+        Option("startingTimestamp", "the first messages stored at that time or later", _TIME),
         Option("startingOffsetsByTimestamp", "the same for each queue, as JSON", TEXT),
         Option(
             "startingOffsetsByTimestampStrategy",
-            "where no message is that new: fail, or begin at the end",
+            "where a queue has no message that new: begin at its end, or fail",
             choice("error", "latest"),
-            "error",
+            "latest",
         ),
         Option("endingOffsets", "latest, or JSON; of batch reads", TEXT),
-        Option("endingTimestamp", "ms; of batch reads", _TIME),
+        Option("endingTimestamp", "up to what was stored before that time; of batch reads", _TIME),
         Option("endingOffsetsByTimestamp", "the same for each queue, as JSON", TEXT),
     ),
     _SPARKS_OWN,
+    kafka.OPTIONS,
 )
-SINK: Final = Options("penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN)
+SINK: Final = Options("penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN, kafka.OPTIONS)
 
 
 def properties_form(options: Mapping[str, str]) -> str:
@@ -224,11 +226,18 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     Raises:
         ConfigError: which option, which value, and what would be right.
     """
+    if not {name.lower() for name in options} - {name.lower() for name in _SPARKS_OWN}:
+        raise ConfigError(
+            "penstock: nameServer and subscribe are missing. Spark gives the options of a table in its catalog to no "
+            "Python source: CREATE TEMPORARY VIEW … USING penstock OPTIONS (…), or SELECT … FROM … WITH (…)"
+        )
     given = SOURCE.read(options)
     server = ";".join(parse_addresses(given["nameServer"]))
     chosen = given.at_most_one("subscribe", "subscribePattern", "assign")
     if chosen is None:
-        raise ConfigError("which topics? Give one of the options subscribe, subscribePattern, assign")
+        path = next((value for name, value in options.items() if name.lower() == "path" and value), "")
+        meant = f": load() takes no topics, say subscribe={path}" if path else ""
+        raise ConfigError(f"which topics? Give one of the options subscribe, subscribePattern, assign{meant}")
     _check_kind(given, streaming=streaming)
     given.at_most_one("maxOffsetsPerTrigger", "maxBytesPerTrigger")
     for low, high in (("minOffsetsPerTrigger", "maxOffsetsPerTrigger"), ("minPartitions", "maxPartitions")):
@@ -240,6 +249,8 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         raise ConfigError("option startingOffsets is group: the option group must name it")
     if group:
         names.check_group(group)
+    if re.search(r"(?<!\|)\|(?!\|)", given["subExpression"]):
+        raise ConfigError(f"option subExpression is {given['subExpression']!r:.80}: write || between tags")
     if given["filterSql"] and given["subExpression"] != "*":
         raise ConfigError("options subExpression and filterSql: give only one")
     return SourceOptions(
@@ -363,11 +374,7 @@ def _position(given: Given, which: str, default: str) -> Position:
         return Position(at="timestamp", option=chosen, timestamp_ms=given[chosen])
     text = given[chosen]
     if chosen == f"{which}OffsetsByTimestamp":
-        times = parse_user_offsets(chosen, text)
-        for queue, time_ms in times.items():
-            if not 0 <= time_ms <= _TIME_MS_MAX:
-                raise ConfigError(f"option {chosen}: queue {queue}: {time_ms} is no time of 0..{_TIME_MS_MAX} ms")
-        return Position(at="timestamps", option=chosen, offsets=times)
+        return Position(at="timestamps", option=chosen, offsets=parse_user_offsets(chosen, text, _TIME))
     words = ("earliest", "latest", "group") if which == "starting" else ("latest",)
     if text in words:
         return Position(at=text, option=option)

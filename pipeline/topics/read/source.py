@@ -17,6 +17,7 @@ from penstock.proto.errors import ConfigError, NameserverUnavailable, RouteNotFo
 
 from ...columns.schema import MESSAGE_COLUMNS, NEVER_NULL, as_struct, check_schema, with_properties
 from ...spark.workers import keep_loaded
+from .. import kafka
 from ..offsets import Queue, Slice, slices
 from ..options import SinkOptions, SourceOptions, properties_form, sink_options, source_options
 from ..waiting import waiting_s
@@ -69,11 +70,17 @@ class TopicDataSource(DataSource):
         return TopicStreamReader(options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """Writes a DataFrame; a topic cannot be overwritten, so both modes append."""
+        """Writes a DataFrame.
+
+        Raises:
+            ConfigError: ``overwrite``; or an option or column is wrong.
+        """
         from penstock.client.cluster import again
 
         from ..write.sink import TopicBatchWriter
 
+        if overwrite:
+            raise ConfigError("penstock sink: a topic cannot be overwritten: say mode('append')")
         options = sink_options(self.options, streaming=False)
         made = TopicBatchWriter(options, schema)
         again(lambda: _check_target(options), waiting_s(options.retry_timeout_ms, streaming=False))
@@ -100,7 +107,7 @@ def _check_target(options: SinkOptions) -> None:
 
 
 def _check_columns(schema: Any, options: SourceOptions) -> None:
-    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME, NEVER_NULL)
+    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME, NEVER_NULL, kafka.SOURCE_COLUMNS)
     if not schema.fields:
         raise ConfigError(f"{NAME}: the schema names no column: name one, as queueId, for a count")
 

@@ -43,6 +43,9 @@ from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
 from penstock.runtime.nearest import hint
 
+from ...columns.schema import MESSAGE_COLUMNS
+from .. import kafka
+
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
@@ -70,16 +73,22 @@ def check_sink_schema(schema: Any, topic: str) -> None:
     for name, kind in given.items():
         allowed = SINK_COLUMNS.get(name)
         if allowed is None:
-            raise ConfigError(
-                f"penstock sink: column {name!r} means nothing{hint(name, SINK_COLUMNS)}; known are "
-                f"{', '.join(SINK_COLUMNS)}"
-            )
-        if kind not in allowed:
+            raise ConfigError(f"penstock sink: column {name!r} means nothing{_instead(name)}")
+        if kind not in allowed and kind != "void":
             raise ConfigError(f"penstock sink: column {name} is {kind}, it must be {' or '.join(allowed)}")
+    given = {name: kind for name, kind in given.items() if kind != "void"}  # lit(None): no row says anything
     if "body" not in given:
         raise ConfigError(f"penstock sink: there is no column body, only {', '.join(given) or 'none at all'}")
     if "topic" not in given and not topic:
         raise ConfigError("penstock sink: which topic? Give the option topic, or a column of that name")
+
+
+def _instead(name: str) -> str:
+    if name in kafka.SINK_COLUMNS:
+        return f": give {kafka.SINK_COLUMNS[name]}"
+    if name in MESSAGE_COLUMNS:
+        return f": it tells of a message that was read; select the others, of {', '.join(SINK_COLUMNS)}"
+    return hint(name, SINK_COLUMNS) or f"; known are {', '.join(SINK_COLUMNS)}"
 
 
 class Rows:

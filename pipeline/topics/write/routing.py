@@ -196,7 +196,7 @@ def rebatched(batches: Iterable[pa.RecordBatch], rows: int, bytes_max: int = CHU
     """The same rows in batches of ``rows``, or as many as hold ``bytes_max`` of bodies: however Spark has cut them."""
     held: list[pa.RecordBatch] = []
     count = size = 0
-    for batch in batches:
+    for batch in map(_without_voids, batches):
         lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0)
         ends = np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
         start = 0
@@ -221,6 +221,14 @@ def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return parts
     whole: list[pa.RecordBatch] = pa.Table.from_batches(parts).combine_chunks().to_batches()
     return whole
+
+
+def _without_voids(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without columns that have a null in every row, and no type, as ``lit(None)`` makes them."""
+    for field in batch.schema:
+        if pa.types.is_null(field.type):
+            batch = without(batch, field.name)
+    return batch
 
 
 def without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

@@ -323,3 +323,35 @@ def test_the_layout_of_an_order_topic_has_the_shards_that_are_away_too() -> None
     assert layout_of(route) == "a:2;b:2"
     route.attributes.clear()
     assert layout_of(route) == "a:2"
+
+
+def schema_of(**types: str) -> Any:
+    fields = [
+        SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda kind=kind: kind))
+        for name, kind in types.items()
+    ]
+    return SimpleNamespace(fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("key", "column 'key' means nothing: give shardingKey, which keeps its rows in order in one queue; keys, if"),
+        ("value", "column 'value' means nothing: give body"),
+        ("brokerName", "column 'brokerName' means nothing: it tells of a message that was read; select the others"),
+    ],
+)
+def test_columns_of_other_systems_and_of_the_source_are_told_what_they_are_here(column: str, told: str) -> None:
+    schema = schema_of(body="binary", **{column: "string"})
+    with pytest.raises(ConfigError, match=told):
+        check_sink_schema(schema, "t")
+
+
+def test_a_column_without_type_is_as_good_as_none() -> None:
+    check_sink_schema(schema_of(body="binary", tags="void"), "t")
+    with pytest.raises(ConfigError, match="there is no column body"):
+        check_sink_schema(schema_of(body="void"), "t")
+    with pytest.raises(ConfigError, match="which topic"):
+        check_sink_schema(schema_of(body="binary", topic="void"), "")
+    (whole,) = rebatched([batch(body=[b"x"], tags=pa.array([None], pa.null()))], 10)
+    assert whole.schema.names == ["body"]
