@@ -31,6 +31,19 @@ def test_the_rows_of_a_golden_store_arrive_in_spark(spark: Any, store: Path) -> 
     assert {row["brokerName"] for row in rows} == {"direct"}
 
 
+def test_a_store_is_a_table_of_sparks_catalog_and_a_topic_is_told_what_to_do_instead(
+    spark: Any, store: Path, errors: Any
+) -> None:
+    spark.sql(f"CREATE TABLE stored USING penstock_store LOCATION '{store}'")
+    try:
+        wanted = len(golden.expected("direct")["messages"])
+        assert spark.sql("SELECT count(*) FROM stored").first()[0] == wanted
+    finally:
+        spark.sql("DROP TABLE stored")
+    told = r"Spark gives the options of a table in its catalog to no Python source: CREATE TEMPORARY VIEW"
+    errors(ConfigError, told, lambda: spark.read.format("penstock").load().count())
+
+
 def test_the_arrow_schema_of_unit_tests_is_the_one_that_spark_makes(spark: Any, store: Path) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -219,7 +219,5 @@ def test_a_time_for_some_queues_only_is_refused_as_an_offset_is(view: Any) -> No
 
 def test_a_topic_that_is_not_there_is_told_with_the_nearest_one(view: Any) -> None:
     view.calls = Calls(NOWHERE)
-    with pytest.raises(
-        TopicNotFound, match=r"orders does not exist at any living broker \(did you mean 'ordered'"
-    ):
+    with pytest.raises(TopicNotFound, match=r"orders does not exist at any living broker \(did you mean 'ordered'"):
         places(view)
