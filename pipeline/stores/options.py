@@ -120,7 +120,12 @@ def _roots(values: Given) -> tuple[str, ...]:
     if chosen is None:
         raise ConfigError(f"{SOURCE}: storePath is missing: name {_ROOT}")
     roots: tuple[str, ...] = _paths(values["paths"]) if chosen == "paths" else values[chosen]
-    return roots
+    return tuple(_as_local(root) for root in roots)
+
+
+def _as_local(root: str) -> str:
+    """``file:/path``, as Spark writes a table's LOCATION, as the path."""
+    return root.removeprefix("file:") if root.startswith("file:/") and not root.startswith("file://") else root
 
 
 def _paths(text: str) -> tuple[str, ...]:
