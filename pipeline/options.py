@@ -116,6 +116,14 @@ class Given:
         return given[0] if given else None
 
 
+def in_sql(source: str, options: str) -> str:
+    """What to do where a table of Spark's catalog brings no options."""
+    return (
+        "Spark gives the options of a table in its catalog to no Python source: CREATE TEMPORARY VIEW … "
+        f"USING {source} OPTIONS ({options}), or … FROM … WITH ({options})"
+    )
+
+
 T = TypeVar("T")
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.proto.errors import ConfigError
 
-from ..options import TABLE_PROPERTIES, TEXT, TIME, Given, Option, Options, choice, setting, size, whole
+from ..options import TABLE_PROPERTIES, TEXT, TIME, Given, Option, Options, choice, in_sql, setting, size, whole
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
@@ -118,7 +118,7 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
 def _roots(values: Given) -> tuple[str, ...]:
     chosen = values.at_most_one("storePath", "path", "paths")
     if chosen is None:
-        raise ConfigError(f"{SOURCE}: storePath is missing: name {_ROOT}")
+        raise ConfigError(f"{SOURCE}: storePath is missing: name {_ROOT}. {in_sql(SOURCE, 'storePath …')}")
     roots: tuple[str, ...] = _paths(values["paths"]) if chosen == "paths" else values[chosen]
     return tuple(_as_local(root) for root in roots)
 

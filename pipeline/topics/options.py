@@ -19,7 +19,20 @@ from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import SecurityFiles
 
 from ..columns.schema import PROPERTIES_TYPES
-from ..options import REQUIRED, TABLE_PROPERTIES, TEXT, Given, Option, Options, choice, instant, setting, size, whole
+from ..options import (
+    REQUIRED,
+    TABLE_PROPERTIES,
+    TEXT,
+    Given,
+    Option,
+    Options,
+    choice,
+    in_sql,
+    instant,
+    setting,
+    size,
+    whole,
+)
 from . import kafka
 from .offsets import Queue, parse_user_offsets
 from .waiting import waiting_s
@@ -227,10 +240,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         ConfigError: which option, which value, and what would be right.
     """
     if not {name.lower() for name in options} - {name.lower() for name in _SPARKS_OWN}:
-        raise ConfigError(
-            "penstock: nameServer and subscribe are missing. Spark gives the options of a table in its catalog to no "
-            "Python source: CREATE TEMPORARY VIEW … USING penstock OPTIONS (…), or SELECT … FROM … WITH (…)"
-        )
+        raise ConfigError(f"penstock: nameServer and subscribe are missing. {in_sql('penstock', 'nameServer …')}")
     given = SOURCE.read(options)
     server = ";".join(parse_addresses(given["nameServer"]))
     chosen = given.at_most_one("subscribe", "subscribePattern", "assign")
