@@ -106,14 +106,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = queues_of(start)
         created = created_of(start)
+        who, timeout_s = "the stream's next batch", self._options.timeout_s
         try:
-            target = (
-                self._positions(begin, created, passes_over_silent=True)
-                if self._target is None
-                else self._checked_target(self._target, begin, created)
+            target = patiently(
+                lambda _: self._reached(begin, created), 0.0 if timeout_s == WITHOUT_END else timeout_s, who
             )
         except PenstockError as error:
-            if not error.retryable or self._options.timeout_s < WITHOUT_END:
+            if not error.retryable or timeout_s < WITHOUT_END:
                 raise
             self._reminder.tell(error)
             return start
@@ -138,6 +137,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lambda _: self._positions({}, {}), self._options.timeout_s, "the stream, for what is there now,"
         )
         self._target, self._is_checked = target, False
+
+    def _reached(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
+        """How far the queues have come, or the fixed target."""
+        if self._target is None:
+            return self._positions(begin, created, passes_over_silent=True)
+        return self._checked_target(self._target, begin, created)
 
     def _checked_target(
         self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created
