@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Iterable, Iterator
@@ -121,9 +122,6 @@ class Task:
         except ChangedBatch as error:
             sender.cancel()
             raise self._changed(error) from error
-        except REFUSALS as error:
-            sender.cancel()
-            raise reworded(error, _placed(identity)) from error
         except BaseException:
             sender.cancel()
             raise
@@ -172,13 +170,28 @@ class Task:
         Raises:
             InvalidArgument, MessageTooLarge: a row that cannot be a message, or with ``deadLetterTopic`` has no topic.
         """
-        for name, part in by_topic(batch, topic):
-            layout = self._layouts.get(name) or self._new_layout(name)
-            for destination, some in by_destination(part, name):
-                rows = Rows(some, self._turn)
-                pieces = layout.split(rows, self._turn)
-                yield layout, destination, rows.bodies, list(pieces) if self._options.dead_letter_topic else pieces
-            self._turn += 1
+        with self._telling_whose():
+            for name, part in by_topic(batch, topic):
+                layout = self._layouts.get(name) or self._new_layout(name)
+                for destination, some in by_destination(part, name):
+                    rows = Rows(some, self._turn)
+                    pieces = self._pieces(layout, rows, self._turn)
+                    yield layout, destination, rows.bodies, list(pieces) if self._options.dead_letter_topic else pieces
+                self._turn += 1
+
+    def _pieces(self, layout: Layout, rows: Rows, turn: int) -> Iterator[Piece]:
+        with self._telling_whose():
+            yield from layout.split(rows, turn)
+
+    @contextlib.contextmanager
+    def _telling_whose(self) -> Iterator[None]:
+        """Errors about rows say where these are, and the remedy, unless that is in use."""
+        try:
+            yield
+        except REFUSALS as error:
+            if self._options.dead_letter_topic:
+                raise
+            raise reworded(error, _placed(self._identity)) from error
 
     def _send_parts(self, sender: Sender, parts: Iterable[tuple[Layout, Destination, Column, Iterable[Piece]]]) -> None:
         for layout, destination, bodies, pieces in parts:
