@@ -33,7 +33,7 @@ test-crash: setup-spark ## power cuts on mounted file systems (needs root), and 
 test-spark-full: setup-spark ## 20 kills per guarantee of the topic sink, of an archive and of a stream into files; half an hour
 	@SINK_KILLS=20 $(PY) -m pytest -s tests/crash/test_topic_sink_killed.py tests/crash/test_spark_jobs_killed.py tests/spark
 
-test-hostile: setup ## a hostile client's battery, large, on a quiet machine: stalls, memory, master; 10 minutes
+test-hostile: setup ## a hostile client's battery, large, on a quiet machine: stalls, memory, master; 15 minutes
 	@HOSTILE=long $(PY) -m pytest -s tests/hostile
 
 test-etcd: setup ## elections whose registers are in etcd, which is installed
