@@ -31,6 +31,9 @@ class Method(enum.IntEnum):
     HELLO = 0  # a Hello -> nothing
     PING = 1  # nothing -> nothing, at once: whoever gives no answer is frozen
     APPEND = 2  # AppendHeader and records (proto/frames.py) -> AppendReceipt
+    FETCH = (
+        3  # FetchHeader (proto/frames.py) -> FetchReply and records; nothing: the fetch of that number ends its wait
+    )
 
 
 class Kind(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""``BrokerData/Fetch``: messages of many queues in one long poll.
+"""Fetches: messages of many queues in one long poll.
 
 A fetch that finds nothing registers for its queues, looks once more if anything has moved since, and then waits:
 whatever dispatch makes readable after the registration wakes it, whatever came before is seen by the second look. So
@@ -12,17 +12,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-
-import grpc.aio
 
 from penstock.formats.hashing import string_hash
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
-from penstock.proto.frames import unpack
 from penstock.proto.wire.broker_pb2 import FetchHeader, Filter
+from penstock.runtime.data_sending import Data
 
 from ..core.core import Core
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
@@ -41,7 +39,7 @@ EXPRESSION_LENGTH_MAX = 8192
 _NO_END = (1 << 63) - 1
 LARGE_BYTES = 1 << 16
 TURN_BYTES = 4 << 20
-"""So much is copied into replies in one go, or one reply: some milliseconds of the event loop."""
+"""So much goes into replies in one go, or one reply: some milliseconds of the event loop."""
 
 
 class Fetch:
@@ -68,34 +66,38 @@ class Fetch:
         self.waiters.wake_all()
         self._bringers.shutdown(wait=False)
 
-    async def fetch(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Answer one framed fetch, at once or when there is something or the wait ran out."""
-        header, _ = unpack(request, FetchHeader)
+    async def fetch(self, header: FetchHeader, connection: Hashable) -> list[Data]:
+        """The framed reply, at once or when there is something or the wait ran out.
+
+        Its pieces may be views of the log. They stay as they are: confirmed bytes are not cut, and a file goes with its
+        last reader.
+        """
         if not self.is_open:
             raise BrokerUnavailable("the broker is shutting down")
-        wanted = await self._wanted(header)
-        peer = context.peer()
-        with self.load.counted(peer, len(wanted)):
-            message = await self._made(await self._answered(header, wanted))
-        self.load.hold(peer, len(message), context)
-        return message
+        check_count("topics", len(header.topics), QUEUES_MAX)
+        count = sum(len(part.queue_ids) for part in header.topics)
+        if not 1 <= count <= QUEUES_MAX:
+            raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
+        with self.load.counted(connection, count):
+            return await self._made(*await self._answered(header, await self._wanted(header)))
 
-    async def _made(self, answer: Answer) -> bytes:
+    async def _made(self, answer: Answer, is_cold: bool) -> list[Data]:
         """The reply, once it has its turn: between large ones others have theirs.
 
-        What was read stays as it is meanwhile: confirmed bytes are not cut, and a file goes with its last reader.
+        What had to come from the disk is copied: it may leave the memory again before a slow reader has it.
         """
         if answer.record_bytes < LARGE_BYTES:
-            return answer.message()
+            return answer.pieces(copied=True)
         async with self._making:
-            message = answer.message()
-            self._made_bytes += len(message)
+            pieces = answer.pieces(copied=is_cold)
+            self._made_bytes += answer.record_bytes
             if self._made_bytes >= TURN_BYTES:
                 self._made_bytes = 0
                 await asyncio.sleep(0)
-        return message
+        return pieces
 
-    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
+    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> tuple[Answer, bool]:
+        """What is found, and whether any of its records had to come from the disk."""
         answer = Answer(self._core, header, wanted, self._knows_all_topics)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
@@ -104,13 +106,14 @@ class Fetch:
         if await self._brought(_bring_entries, answer.absent_entries(ready)):
             seen = None
         # What is absent is not kept: its files may be deleted from then on.
-        if await self._brought(_bring_records, answer.absent(ready)):
+        is_cold = await self._brought(_bring_records, answer.absent(ready))
+        if is_cold:
             seen = None
         answer.read(ready)
         if not answer.has_news and wait_s > 0:
             # In order, nothing of the others can be told before there is something of the first.
             await self._wait(answer, wanted[:1] if header.in_order else wanted, wait_s, seen)
-        return answer
+        return answer, is_cold
 
     def _knows_all_topics(self) -> bool:
         """True if a queue that is not known does not exist: not so at a slave, which may be behind, nor at a master
@@ -136,10 +139,6 @@ class Fetch:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
         if group is not None and header.broadcasting and not group.broadcast_enable:
             raise Forbidden(f"group {header.group} may not broadcast: its consumeBroadcastEnable is false")
-        check_count("topics", len(header.topics), QUEUES_MAX)
-        count = sum(len(part.queue_ids) for part in header.topics)
-        if not 1 <= count <= QUEUES_MAX:
-            raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
         wanted: list[Wanted] = []
         left = TURN
         for index, part in enumerate(header.topics):

@@ -119,7 +119,7 @@ class SliceReader:
         while shard.left:
             try:
                 landed, flight = flight or self._start(shard, fresh=attempt > 0), None
-                reply, body = fetched(landed.call, landed.address)
+                reply, body = fetched(landed.call)
             except PenstockError as error:
                 attempt += 1
                 pause_s = pause_before_retry_s(error, attempt, deadline)
@@ -147,6 +147,7 @@ class SliceReader:
                 except PenstockError:
                     flight = None  # the loop's next turn tries again
             yield from writer.batches(data, rows)
+            deadline = self._deadline()  # whoever takes them may take long
 
     def _start(self, shard: _Shard, *, fresh: bool = False) -> _Flight:
         asked = shard.left[: shard.at_once]

@@ -23,6 +23,7 @@ from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader
 from penstock.runtime.channel import fail
 from penstock.runtime.data_port import Converse
+from penstock.runtime.data_sending import Data
 
 UNTOUCHED = (("x-penstock-test", "untouched"),)
 """The metadata of the test's own calls: no fault meets them, nothing counts them."""
@@ -163,14 +164,14 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
 
         return serve
 
-    def around(self, begin: Converse) -> Converse:
-        """The data port's appends with the faults around them."""
+    def around(self, method: Method, begin: Converse) -> Converse:
+        """A method of the data port with the faults around it."""
 
         def begin_with_faults(link: Any) -> Any:
             if UNTOUCHED[0] in link.metadata.items():
                 return begin(link)
-            self.calls["Append"] += 1
-            made = _Appends(self, begin, link)
+            made = _Conversation(self, method, begin, link)
+            self.calls[made.method] += 1
             if self.is_dead:
                 made.cut("the broker is dead")
             return made
@@ -249,11 +250,12 @@ class _Call(_Met):
             yield await self.met(request)
 
 
-class _Appends(_Met):
-    """The appends of one connection: in the place of the broker's conversation, and of its link."""
+class _Conversation(_Met):
+    """The requests of one connection: in the place of the broker's conversation, and of its link."""
 
-    def __init__(self, faults: Faults, begin: Converse, link: Any) -> None:
-        super().__init__(faults, "Append", None)
+    def __init__(self, faults: Faults, method: Method, begin: Converse, link: Any) -> None:
+        super().__init__(faults, method.name.capitalize(), None)
+        self._number = method
         self.metadata = link.metadata
         self._link = link
         self._inner = begin(self)
@@ -278,8 +280,10 @@ class _Appends(_Met):
 
     # The connection, as the broker sees it.
 
-    def answer(self, number: int, method: Method, content: bytes) -> None:
-        self._going.put_nowait((number, content))
+    def answer(self, number: int, method: Method, *content: Data, on_taken: Callable[[], None] | None = None) -> None:
+        self._going.put_nowait((number, b"".join(content)))
+        if on_taken is not None:
+            on_taken()
 
     def refuse(self, number: int, method: Method, error: PenstockError) -> None:
         self._link.refuse(number, method, error)
@@ -294,14 +298,17 @@ class _Appends(_Met):
         while True:
             number, content = await self._coming.get()
             try:
-                taken = await self.met(content)
+                taken = await self.met(content) if content else content
             except PenstockError as error:
-                self._link.refuse(number, Method.APPEND, error)
+                self._link.refuse(number, self._number, error)
             else:
                 self._inner.take(number, memoryview(taken))
 
     async def _give(self) -> None:
         while True:
             number, content = await self._going.get()
-            receipt = await self.sent(AppendReceipt.FromString(content))
-            self._link.answer(number, Method.APPEND, receipt.SerializeToString())
+            if self._number is Method.APPEND:
+                content = (await self.sent(AppendReceipt.FromString(content))).SerializeToString()
+            else:
+                content = await self.sent(content)
+            self._link.answer(number, self._number, content)

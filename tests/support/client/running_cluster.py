@@ -41,7 +41,8 @@ async def _serving(config: BrokerConfig, faults: Faults) -> AsyncIterator[None]:
     """A broker in the running loop: nothing else here knows how one is started."""
     async with serving_broker(config, interceptors=[faults]) as broker:
         methods = broker.data.methods
-        methods[Method.APPEND] = faults.around(methods[Method.APPEND])
+        for method in (Method.APPEND, Method.FETCH):
+            methods[method] = faults.around(method, methods[method])
         yield
 
 

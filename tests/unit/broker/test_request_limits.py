@@ -244,16 +244,6 @@ async def test_a_key_query_answers_no_more_than_its_limit() -> None:
     assert asked == [administration.QUERY_COUNT_MAX]
 
 
-class Call:
-    """A call that a test ends."""
-
-    def __init__(self) -> None:
-        self.ends: list[Callable[[Any], None]] = []
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self.ends.append(callback)
-
-
 def test_fetches_under_way_are_limited_for_a_connection_and_for_all() -> None:
     load = FetchLoad(Limits(fetches_max=3, connection_fetches_max=2))
     with load.counted("a", 1), load.counted("a", 1):
@@ -267,18 +257,17 @@ def test_fetches_under_way_are_limited_for_a_connection_and_for_all() -> None:
 
 
 def test_replies_that_are_not_taken_are_limited_for_a_connection_and_for_all() -> None:
-    load, calls = FetchLoad(Limits(reply_bytes_max=32 << 20)), [Call() for _ in range(4)]
-    for number, call in enumerate(calls):
-        load.hold(f"c{number % 3}", 8 << 20, call)
+    load = FetchLoad(Limits(reply_bytes_max=32 << 20))
+    releases = [load.hold(f"c{number % 3}", 8 << 20) for number in range(4)]
     with pytest.raises(FlowControl, match=r"bytes of replies are not taken \(maxFetchBytesHeld="), load.counted("d", 1):
         pass
-    calls[1].ends[0](calls[1])
+    releases[1]()
     with load.counted("d", 1):
         pass
     with pytest.raises(FlowControl, match="to this connection are not taken"), load.counted("c0", 1):
         pass
-    for call in (calls[0], *calls[2:]):
-        call.ends[0](call)
+    for release in (releases[0], *releases[2:]):
+        release()
     assert (load.reply_bytes, load._bytes_of) == (0, {})
 
 
