@@ -79,25 +79,21 @@ class Fetch:
         if not 1 <= count <= QUEUES_MAX:
             raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
         with self.load.counted(connection, count):
-            return await self._made(*await self._answered(header, await self._wanted(header)))
+            return await self._made(await self._answered(header, await self._wanted(header)))
 
-    async def _made(self, answer: Answer, is_cold: bool) -> list[Data]:
-        """The reply, once it has its turn: between large ones others have theirs.
-
-        What had to come from the disk is copied: it may leave the memory again before a slow reader has it.
-        """
+    async def _made(self, answer: Answer) -> list[Data]:
+        """The reply, once it has its turn: between large ones others have theirs."""
         if answer.record_bytes < LARGE_BYTES:
             return answer.pieces(copied=True)
         async with self._making:
-            pieces = answer.pieces(copied=is_cold)
+            pieces = answer.pieces(copied=False)
             self._made_bytes += answer.record_bytes
             if self._made_bytes >= TURN_BYTES:
                 self._made_bytes = 0
                 await asyncio.sleep(0)
         return pieces
 
-    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> tuple[Answer, bool]:
-        """What is found, and whether any of its records had to come from the disk."""
+    async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer = Answer(self._core, header, wanted, self._knows_all_topics)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
         self._catch_up()
@@ -106,14 +102,13 @@ class Fetch:
         if await self._brought(_bring_entries, answer.absent_entries(ready)):
             seen = None
         # What is absent is not kept: its files may be deleted from then on.
-        is_cold = await self._brought(_bring_records, answer.absent(ready))
-        if is_cold:
+        if await self._brought(_bring_records, answer.absent(ready)):
             seen = None
         answer.read(ready)
         if not answer.has_news and wait_s > 0:
             # In order, nothing of the others can be told before there is something of the first.
             await self._wait(answer, wanted[:1] if header.in_order else wanted, wait_s, seen)
-        return answer, is_cold
+        return answer
 
     def _knows_all_topics(self) -> bool:
         """True if a queue that is not known does not exist: not so at a slave, which may be behind, nor at a master
