@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,7 +24,7 @@ from penstock.runtime.data_port import DataPort, Link
 from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.security.credentials import PLAIN, Security
 from tests.support.cluster.certificates import Authority, put
-from tests.support.data import connected
+from tests.support.data import Peer, connected
 from tests.support.loops import in_own_loop
 from tests.support.waiting import eventually, wait_until
 
@@ -251,45 +250,6 @@ async def test_a_port_that_asks_for_certificates_takes_nobody_without(tmp_path: 
 
 
 # The client's streams at a peer that this test plays.
-
-
-class Peer:
-    """A broker's end of one connection, in the test's hands."""
-
-    def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self._there: socket.socket | None = None
-
-    def greet(self) -> None:
-        self._there, _ = self._listening.accept()
-        self._there.settimeout(30)
-        self.receive()
-        self.answer(0, Method.HELLO)
-
-    def receive(self) -> tuple[int, int, bytes]:
-        assert self._there is not None
-        size, number, method, _ = HEAD.unpack(self._exactly(HEAD.size))
-        return number, method, self._exactly(size)
-
-    def _exactly(self, count: int) -> bytes:
-        assert self._there is not None
-        found = b""
-        while len(found) < count:
-            more = self._there.recv(count - len(found))
-            if not more:
-                raise ConnectionError("the client has gone")
-            found += more
-        return found
-
-    def answer(self, number: int, method: int, content: bytes = b"") -> None:
-        assert self._there is not None
-        self._there.sendall(HEAD.pack(len(content), number, method, Kind.ANSWER) + content)
-
-    def close(self) -> None:
-        self._listening.close()
-        if self._there is not None:
-            self._there.close()
 
 
 @pytest.fixture
