@@ -1,4 +1,4 @@
-"""A thread's fetch links at a broker that the test plays, and single fetches: what comes, what does not, what breaks."""
+"""A thread's fetch links at a broker that the test plays, and single fetches: what comes, and what breaks."""
 
 from __future__ import annotations
 
