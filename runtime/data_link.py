@@ -151,7 +151,8 @@ class DataLink:
         A read ends without anything after so many seconds, and waits for all that is missing of a large frame.
         """
         self._is_reading = True
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(0, int(seconds * 1e6)))
+        timeout = TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         self._wait_for_all = socket.MSG_WAITALL
 
     def leave(self) -> None:

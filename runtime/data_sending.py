@@ -104,7 +104,7 @@ class Sending:
 
     def go_on(self) -> None:
         """Give the transport what the system takes, for at most a turn."""
-        unsent, until_s = self._unsent, 0.0
+        unsent, until_s = self._unsent, None
         while unsent and not self._is_paused and not self._transport.is_closing():
             piece = unsent[0]
             if isinstance(piece, _End):
@@ -112,8 +112,11 @@ class Sending:
                 if piece.on_taken is not None:
                     piece.on_taken()
                 continue
-            until_s = until_s or self._turn_ends_s()
-            if time.perf_counter() >= until_s:
+            if until_s is None:
+                until_s = self._turn_ends_s()
+            elif time.perf_counter() >= until_s:
+                until_s = 0.0
+            if not until_s:
                 self._wait()
                 break
             if len(piece) > PIECE_BYTES:
