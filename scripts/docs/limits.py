@@ -16,7 +16,7 @@ from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
 from penstock.proto import data_frames, errors, frames, names
-from penstock.runtime import data_port
+from penstock.runtime import data_port, data_sending
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
 from penstock.runtime.conf import keyed_fields
 
@@ -59,9 +59,10 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Bytes of the greeting to a data port", data_frames.HELLO_BYTES_MAX, errors.InvalidArgument),
     (
         "Bytes of answers that the client of a data port leaves untaken",
-        data_port.UNSENT_BYTES_MAX,
+        data_sending.UNSENT_BYTES_MAX,
         "nothing more is read",
     ),
+    ("Seconds in which an answer of a data port is to be taken", int(data_sending.TAKEN_S), "the connection ends"),
     ("Bytes of the reply to a fetch", answer.REPLY_BYTES_MAX, "the rest comes with the next"),
     ("Milliseconds that a fetch waits", fetch.WAIT_MS_MAX, "an empty reply"),
     ("Characters of a filter", fetch.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),

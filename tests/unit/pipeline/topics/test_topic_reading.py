@@ -34,6 +34,9 @@ class Call:
     def __init__(self, result: Callable[[], bytes]) -> None:
         self.result = result
 
+    def cancel(self) -> None:
+        """Nobody wants it."""
+
 
 class Group:
     """One broker group as a reader sees it: the brokers' services, without sockets.
