@@ -147,8 +147,9 @@ class SliceReader:
                         flight = self._start(shard)
                     except PenstockError:
                         flight = None  # the loop's next turn tries again
+                began = time.monotonic()
                 yield from writer.batches(data, rows)
-                deadline = self._deadline()  # whoever takes them may take long
+                deadline += time.monotonic() - began  # whoever takes them may take long
         finally:
             if flight is not None:
                 flight.call.cancel()

@@ -22,6 +22,7 @@ from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.writers import KEYS_MAX
 from penstock.broker.limits import Limits
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import FlowControl, InvalidArgument, LimitReached, MessageTooLarge, TopicNotFound
 from penstock.proto.wire.broker_pb2 import (
     CommitOffsetsRequest,
@@ -32,7 +33,9 @@ from penstock.proto.wire.broker_pb2 import (
 )
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig, TopicOffsets, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import wanting
 from tests.support.broker.running_broker import running
+from tests.support.data import connected_to
 from tests.support.waiting import eventually
 
 MANY = range(QUEUES_MAX + 1)
@@ -273,16 +276,20 @@ def test_replies_that_are_not_taken_are_limited_for_a_connection_and_for_all() -
 
 def test_a_broker_counts_its_fetches_and_lets_them_go(tmp_path: Path) -> None:
     async def check() -> None:
-        async with running(tmp_path, maxFetchesPerConnection=1) as (broker, caller):
+        async with (
+            running(tmp_path, maxFetchesPerConnection=1) as (broker, caller),
+            connected_to(broker.address) as connection,
+        ):
             await caller.create_topic()
             load = broker.features[Consume].fetch.load
-            first = asyncio.ensure_future(caller.fetch((0, 0), max_wait_ms=10_000))
+            waiting = frames.pack(wanting((0, 0), max_wait_ms=10_000))
+            connection.send(1, Method.FETCH, waiting)
             await eventually(lambda: load.fetches == 1, what="the first one waits")
             with pytest.raises(FlowControl, match="maxFetchesPerConnection"):
-                await caller.fetch((0, 0), max_wait_ms=10_000)
+                await connection.ask(Method.FETCH, waiting, 2)
             await caller.append()
-            await first
-            await caller.fetch((0, 0))
+            assert (await connection.receive())[0] == 1
+            await connection.ask(Method.FETCH, waiting, 3)
             await eventually(lambda: load.fetches == 0 and load.reply_bytes == 0, what="nothing is held")
 
     asyncio.run(check())
