@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -69,20 +68,6 @@ SERVER_OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
 )
-
-
-def keep_large_buffers() -> None:
-    """Tell the C allocator to keep large freed blocks instead of unmapping them.
-
-    Each message above 128 KiB would otherwise be a fresh mapping, faulted in page by page and unmapped
-    again: the largest hidden cost of moving batches (produce of 1 KiB: 237 against 376 k/s).
-    Without effect where the C library has no ``mallopt``.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        m_mmap_threshold, m_trim_threshold, threshold = -3, -1, 268_435_456
-        libc.mallopt(m_mmap_threshold, threshold)
-        libc.mallopt(m_trim_threshold, threshold)
 
 
 def open_channel(address: str, security: Security = PLAIN) -> grpc.Channel:

@@ -18,8 +18,9 @@ from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
-from penstock.runtime.channel import keep_large_buffers, open_channel
+from penstock.runtime.channel import open_channel
 from penstock.runtime.data_link import DataLink
+from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
 from .append_streams import AppendStreams, Receipts
