@@ -156,7 +156,12 @@ class MessageView:
     @property
     def body(self) -> bytes:
         """The body as sent, decompressed."""
-        return self._batch.body(self._index)
+        plain = self._batch.plain_bodies
+        if plain is None:
+            return self._batch.body(self._index)
+        buffer, starts, ends = plain
+        index = self._index
+        return buffer[starts[index] : ends[index]]
 
     @property
     def all_properties(self) -> dict[str, str]:

@@ -32,6 +32,7 @@ class Method(enum.IntEnum):
     HELLO = 0  # a Hello -> nothing
     PING = 1  # nothing -> nothing, at once: whoever gives no answer is frozen
     APPEND = 2  # AppendHeader and records (proto/frames.py) -> AppendReceipt
+    FETCH = 3  # FetchHeader (proto/frames.py) -> FetchReply and records; nothing: that fetch waits no longer
     END = 4  # EndRequest (transactions.proto) -> EndReply
     LISTEN = 5  # ListenRequest (replies.proto) -> again and again ListenEvent and records; it stands
 

@@ -6,7 +6,7 @@
 | 4 | h | header, protobuf |
 | 4 + h | rest | body: raw bytes, its length is the rest of the message |
 
-Used by ``BrokerData/Append``, ``BrokerData/Fetch`` and ``Replication/Replicate``.
+Used by a data port's APPEND and FETCH, ``StagingData/Stage`` and ``Replication/Replicate``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def allocate(header: Message, body_bytes: int) -> tuple[bytes, int]:
     """A framed message whose body is still to be written, and the address of that body.
 
     The body is uninitialised memory: the caller fills all ``body_bytes`` of it through the address before
-    anybody else sees the object. gRPC takes only ``bytes``, and joining would copy every record once more.
+    anybody else sees the object. Joining would copy every record once more.
     """
     encoded = header.SerializeToString()
     start = PREFIX.size + len(encoded)
@@ -50,6 +50,14 @@ def allocate(header: Message, body_bytes: int) -> tuple[bytes, int]:
     address = _address_of(message)
     ctypes.memmove(address, PREFIX.pack(len(encoded)) + encoded, start)
     return message, address + start
+
+
+def new_bytes(size: int) -> tuple[bytes, memoryview]:
+    """``size`` bytes of uninitialised memory, and a view to fill them by before anybody else sees them."""
+    made: bytes = _new_bytes(None, size)
+    if not size:
+        return made, memoryview(b"")
+    return made, memoryview((ctypes.c_char * size).from_address(_address_of(made))).cast("B")
 
 
 HEADER_BYTES_MAX = 4 << 20

@@ -1,13 +1,14 @@
 """A client's connection to a data port; for threads. The frames are those of :mod:`penstock.proto.data_frames`.
 
 Whoever sends never waits: what the system does not take at once is sent by a thread of its own, in order. One thread
-reads.
+reads; what is large it reads straight into the ``bytes`` that it gets.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, from_bytes
+from penstock.proto.frames import new_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = CONNECT_TIMEOUT_MS / 1000
 """How long connecting and greeting may take, each."""
-BUFFER_BYTES: Final = 256 << 10
+BUFFER_BYTES: Final = 16 << 10
+"""Of heads and small frames; so much at most of a large one is copied."""
+ENCRYPTED_BYTES: Final = 256 << 10
 UNAVAILABLE: Final = "UNAVAILABLE"
+TIMEVAL: Final = struct.Struct("ll")
 
 
 class Frame(NamedTuple):
@@ -62,9 +67,14 @@ class DataLink:
         self._sending: threading.Thread | None = None  # sends the rest, once there was any
         self._is_sending = False  # it is at it
         self._is_reading = self._is_closed = False
+        self._wait_for_all = 0
+        self._only_rest = False  # take what has come, wait for nothing
+        self._got = 0  # by the last read
         self._tls: _Tls | None = None
         self._received = memoryview(bytearray(BUFFER_BYTES))
         self._count = 0  # bytes of it
+        self._large: Frame | None = None  # what is being received into its own content
+        self._room = memoryview(b"")  # of that, what is missing
         host = address.rpartition(":")[0].strip("[]")
         try:
             self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -107,15 +117,48 @@ class DataLink:
             self._is_reading = True
         try:
             while True:
-                frame = self._next()
-                if frame.number == 0 and frame.kind == Kind.ERROR:
-                    raise from_bytes(frame.content)
-                yield frame
-        except OSError as error:
-            raise self._broken("cancelled here" if self._is_closed else str(error)) from error
+                yield from self.receive()
         finally:
             self._is_closed = True
             self._socket.close()
+
+    def receive(self) -> list[Frame]:
+        """What is complete after one more read, which waits if nothing has come; for the one thread that reads.
+
+        Raises: as :meth:`frames`.
+        """
+        try:
+            frames = self._more()
+            if self._tls is not None:  # nobody is told of what waits behind it, decrypted or not
+                self._only_rest = True
+                while self._got:
+                    frames += self._more()
+                self._only_rest = False
+        except OSError as error:
+            raise self._broken("cancelled here" if self._is_closed else str(error)) from error
+        for frame in frames:
+            if frame.number == 0 and frame.kind == Kind.ERROR:
+                raise from_bytes(frame.content)
+        return frames
+
+    def fileno(self) -> int:
+        """The descriptor, to wait for what comes; -1: closed."""
+        return self._socket.fileno()
+
+    def begin_to_receive(self, seconds: float) -> None:
+        """Read by :meth:`receive` from now on, until :meth:`leave`.
+
+        A read ends without anything after so many seconds, and waits for all that is missing of a large frame.
+        """
+        self._is_reading = True
+        timeout = TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self._wait_for_all = socket.MSG_WAITALL
+
+    def leave(self) -> None:
+        """Break it; for the thread that reads by :meth:`receive`."""
+        self.close()
+        self._socket.close()
 
     def close(self) -> None:
         """Break it. May be called again, by any thread."""
@@ -174,38 +217,61 @@ class DataLink:
 
     # Receiving: the constructor, then one thread.
 
-    def _next(self) -> Frame:
-        self._need(HEAD.size)
-        size, number, method, kind = HEAD.unpack_from(self._received, 0)
-        if size > FRAME_BYTES_MAX:
-            raise InvalidArgument(f"broker {self._address}: a frame of {size} bytes: is it a data port?")
-        self._need(HEAD.size + size)
-        end = HEAD.size + size
-        content = bytes(self._received[HEAD.size : end])
-        self._received[: self._count - end] = self._received[end : self._count]
-        self._count -= end
-        return Frame(number, method, kind, content)
+    def _more(self) -> list[Frame]:
+        if self._large is not None:
+            count = self._receive(self._room, self._wait_for_all)
+            self._room = self._room[count:]
+            if len(self._room):
+                return []
+            frame, self._large = self._large, None
+            return [frame]
+        self._count += self._receive(self._received[self._count :])
+        return self._take_apart()
 
-    def _need(self, count: int) -> None:
-        if count > len(self._received):
-            grown = memoryview(bytearray(count + BUFFER_BYTES))
-            grown[: self._count] = self._received[: self._count]
-            self._received = grown
-        while self._count < count:
-            self._count += self._receive(self._received[self._count :])
-            self.heard_at = time.monotonic()
+    def _take_apart(self) -> list[Frame]:
+        frames: list[Frame] = []
+        received, at = self._received, 0
+        while self._count - at >= HEAD.size:
+            size, number, method, kind = HEAD.unpack_from(received, at)
+            if size > FRAME_BYTES_MAX:
+                raise InvalidArgument(f"broker {self._address}: a frame of {size} bytes: is it a data port?")
+            start = at + HEAD.size
+            here = min(size, self._count - start)
+            if here < size and HEAD.size + size > len(received):
+                content, room = new_bytes(size)
+                room[:here] = received[start : start + here]
+                self._large, self._room = Frame(number, method, kind, content), room[here:]
+                self._count = 0
+                return frames
+            if here < size:
+                break
+            frames.append(Frame(number, method, kind, bytes(received[start : start + size])))
+            at = start + size
+        received[: self._count - at] = received[at : self._count]
+        self._count -= at
+        return frames
 
-    def _receive(self, room: memoryview) -> int:
-        if self._tls is None:
-            count = self._socket.recv_into(room)
-        else:
-            while not (count := self._tls.read_into(room)):
-                encrypted = self._socket.recv(BUFFER_BYTES)
-                if not encrypted:
-                    break
-                self._tls.take(encrypted)
+    def _receive(self, room: memoryview, flags: int = 0) -> int:
+        """How many bytes were put into ``room``; 0: none in time."""
+        try:
+            self._got = 0
+            count = self._socket.recv_into(room, 0, flags) if self._tls is None else self._decrypt(self._tls, room)
+        except BlockingIOError:
+            return 0
         if not count:
             raise OSError("it ended the stream")
+        self.heard_at = time.monotonic()
+        self._got = count
+        return count
+
+    def _decrypt(self, tls: _Tls, room: memoryview) -> int:
+        while not (count := tls.read_into(room)):
+            if self._only_rest:
+                raise BlockingIOError
+            encrypted = self._socket.recv(ENCRYPTED_BYTES)
+            if not encrypted:
+                break
+            tls.take(encrypted)
         return count
 
     # Beginning.
@@ -214,7 +280,7 @@ class DataLink:
         assert self._tls is not None
         while not self._tls.shake_hands():
             self._socket.sendall(self._tls.outgoing())
-            encrypted = self._socket.recv(BUFFER_BYTES)
+            encrypted = self._socket.recv(ENCRYPTED_BYTES)
             if not encrypted:
                 raise OSError("it ended the connection during the TLS handshake")
             self._tls.take(encrypted)
@@ -222,7 +288,10 @@ class DataLink:
 
     def _greet(self, hello: bytes) -> None:
         self.send(0, Method.HELLO, hello)
-        frame = self._next()
+        frames: list[Frame] = []
+        while not frames:
+            frames = self._more()
+        frame = frames[0]
         if frame.kind == Kind.ERROR:
             raise from_bytes(frame.content)
         if frame.method != Method.HELLO:

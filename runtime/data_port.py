@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -22,7 +22,8 @@ from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, V
 from penstock.proto.errors import InvalidArgument, LimitReached, PenstockError, to_bytes
 from penstock.proto.wire.data_pb2 import Hello
 
-from .channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS, reported
+from .channel import reported
+from .data_sending import TAKEN_S, Data, Sending
 from .listening import cannot_listen
 from .security.access import Access
 from .security.certificates import ServerTls
@@ -32,15 +33,13 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 10_000
 HELLO_S: Final = 5.0
 """A connection that says nothing for so long is closed."""
-SILENCE_MS: Final = KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS
-"""Bytes that the other machine does not take for so long end the connection."""
 GREETING_BYTES: Final = 1 << 10
 """The room of a connection that has not greeted."""
 BUFFER_BYTES: Final = 64 << 10
+JOINED_BYTES: Final = 64 << 10
+"""A frame up to here is joined to its head, so that both are sent at once."""
 KEPT_BYTES: Final = 2 << 20
 """What a connection's buffer keeps of the room that a larger frame took."""
-UNSENT_BYTES_MAX: Final = 1 << 20
-"""Of answers; while more wait for their reader, nothing is read from it."""
 TURN_S: Final = 0.005
 """After so long others get their turn, however many requests have come together, over however many connections."""
 _METHOD: Final = "/penstock.v1.BrokerData/"
@@ -72,8 +71,11 @@ class Link(Protocol):
     def silent_s(self) -> float:
         """For so long nothing came, though it was read."""
 
-    def answer(self, number: int, method: Method, content: bytes) -> None:
-        """Answer a request for that method."""
+    def answer(self, number: int, method: Method, *content: Data, on_taken: Callable[[], None] | None = None) -> None:
+        """Answer a request for that method with these pieces, which are not copied where they are large.
+
+        ``on_taken`` is called when the system has them all, or the connection is gone.
+        """
 
     def refuse(self, number: int, method: Method, error: PenstockError) -> None:
         """Answer it with an error."""
@@ -166,6 +168,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.on_room: list[Callable[[], None]] = []
         self._port = port
         self._transport: Any = None
+        self._sending: Sending
         self._buffer = memoryview(bytearray(GREETING_BYTES))
         self._received = 0  # bytes of it that are not taken apart yet
         self._conversations: dict[int, Conversation] = {}
@@ -184,11 +187,11 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
         self._transport = transport
-        transport.set_write_buffer_limits(UNSENT_BYTES_MAX)
+        self._sending = Sending(transport, self._port.turn_ends_s, self._wait_to_send, self._on_full)
         plain = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TAKEN_S * 1000))
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         self._port.connections.add(self)
@@ -203,18 +206,17 @@ class _Connection(asyncio.BufferedProtocol):
         self._gone.set()
         if self._timer is not None:
             self._timer.cancel()
+        self._sending.drop()
         for conversation in self._conversations.values():
             conversation.left()
 
     def pause_writing(self) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
-        self._hold("unsent", True)
+        self._sending.pause()
 
     def resume_writing(self) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
-        self._hold("unsent", False)
-        for each in self.on_room:
-            each()
+        self._sending.resume()
 
     def eof_received(self) -> bool:
         """A client that ends its half has gone."""
@@ -232,6 +234,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """It is this connection's turn again."""
+        self._sending.go_on()
         self._hold("turn", False)
 
     def _take_all(self) -> None:
@@ -251,6 +254,15 @@ class _Connection(asyncio.BufferedProtocol):
         self._hold("turn", True)
         self._port.wait(self)
 
+    def _wait_to_send(self) -> None:
+        self._port.wait(self)
+
+    def _on_full(self, is_full: bool) -> None:
+        self._hold("unsent", is_full)
+        if not is_full:
+            for each in self.on_room:
+                each()
+
     # What conversations call.
 
     @property
@@ -263,13 +275,13 @@ class _Connection(asyncio.BufferedProtocol):
         """See :class:`Link`."""
         return 0.0 if self._holds - {"unsent"} else self._loop.time() - self._heard_at
 
-    def answer(self, number: int, method: int, content: bytes) -> None:
+    def answer(self, number: int, method: int, *content: Data, on_taken: Callable[[], None] | None = None) -> None:
         """See :class:`Link`."""
-        self._send(number, method, Kind.ANSWER, content)
+        self._send(number, method, Kind.ANSWER, content, on_taken)
 
     def refuse(self, number: int, method: int, error: PenstockError) -> None:
         """See :class:`Link`."""
-        self._send(number, method, Kind.ERROR, to_bytes(error))
+        self._send(number, method, Kind.ERROR, (to_bytes(error),))
 
     def hold(self, is_held: bool, who: str = "asked") -> None:
         """See :class:`Link`."""
@@ -278,7 +290,7 @@ class _Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """See :class:`Link`."""
         self._hold("asked", True)
-        self._transport.close()
+        self._sending.end()
 
     def end(self, error: PenstockError) -> None:
         """See :class:`Link`."""
@@ -290,7 +302,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _hold(self, why: str, is_held: bool) -> None:
         (self._holds.add if is_held else self._holds.discard)(why)
-        if self._transport.is_closing():
+        if self._sending.is_closing:
             return
         if self._holds:
             self._transport.pause_reading()
@@ -300,21 +312,33 @@ class _Connection(asyncio.BufferedProtocol):
             if self._received and not self._is_taking:
                 self._take_all()
 
-    def _send(self, number: int, method: int, kind: Kind, content: bytes) -> None:
-        frame = HEAD.pack(len(content), number, method, kind) + content
-        if self._is_taking:
-            self._answers.append(frame)
-        elif not self._transport.is_closing():
-            self._transport.write(frame)
+    def _send(
+        self,
+        number: int,
+        method: int,
+        kind: Kind,
+        content: Sequence[Data],
+        on_taken: Callable[[], None] | None = None,
+    ) -> None:
+        size = sum(map(len, content))
+        head = HEAD.pack(size, number, method, kind)
+        if size > JOINED_BYTES:
+            self._flush()
+            self._sending.send((head, *content), on_taken)
+        elif self._is_taking and on_taken is None:
+            self._answers.append(b"".join((head, *content)))
+        else:
+            self._sending.send((b"".join((head, *content)),), on_taken)
 
     def _flush(self) -> None:
         if self._answers:
-            self._transport.write(b"".join(self._answers))
+            frames = b"".join(self._answers)
             self._answers.clear()
+            self._sending.send((frames,))
 
     def _take_apart(self, until_s: float) -> None:
         buffer, at = self._buffer, 0
-        while self._received - at >= HEAD.size and not self._holds and not self._transport.is_closing():
+        while self._received - at >= HEAD.size and not self._holds and not self._sending.is_closing:
             size, number, method, kind = HEAD.unpack_from(buffer, at)
             if size > (FRAME_BYTES_MAX if self._is_greeted else HELLO_BYTES_MAX) or kind != Kind.REQUEST:
                 self.end(InvalidArgument(f"no frame of a data port: size {size}, kind {kind}"))

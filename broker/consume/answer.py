@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock.formats.record.layout import FIXED_BYTES
-from penstock.proto.frames import allocate
+from penstock.proto.frames import allocate, pack
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+from penstock.runtime.data_sending import Data
 
 from ..core.core import Core
 from ..core.dispatch import hidden_records_max
@@ -148,8 +150,19 @@ class Answer:
         """Read from those of the queues that have something."""
         self.read(self.find(wanted))
 
-    def message(self) -> bytes:
-        """The framed reply; copies the records once, from the log into the message that gRPC sends."""
+    def pieces(self, *, copied: bool) -> list[Data]:
+        """The framed reply. Not ``copied``: records that lie together are sent from the log, which they keep."""
+        reply = self._reply()
+        runs = [] if copied else [read.views() for _, read in self._found]
+        if runs and all(runs):
+            return [pack(reply), *itertools.chain.from_iterable(runs)]
+        message, address = allocate(reply, self._bytes)
+        for _, read in self._found:
+            read.copy_to(address)
+            address += read.bytes
+        return [message]
+
+    def _reply(self) -> FetchReply:
         answer = FetchReply(suggested_broker_id=self._core.role.suggested_broker_id(self._behind_bytes))
         results = answer.results
         for each, read in self._found:
@@ -166,11 +179,7 @@ class Answer:
             self._core.counters.topic(each.topic).on_fetched(read.count, read.bytes)
         results.extend(self._told)
         results.extend(self._skipped())
-        message, address = allocate(answer, self._bytes)
-        for _, read in self._found:
-            read.copy_to(address)
-            address += read.bytes
-        return message
+        return answer
 
     @property
     def _is_full(self) -> bool:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import grpc
-
 from penstock.proto import names
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import Forbidden, GroupNotFound, InvalidArgument
 from penstock.proto.wire import broker_pb2, common_pb2
-from penstock.runtime.channel import reporting
+from penstock.runtime.data_port import Converse
 
 from ..core.core import Core
 from ..core.feature import Feature
@@ -26,6 +25,7 @@ from ..core.wire import Service, in_turns, service
 from ..limits import check_attributes
 from .consumer_sessions import ConsumerSessions
 from .fetch import Fetch
+from .fetch_streams import FetchStreams
 from .filter_records import FilterRecords
 from .offsets import OffsetService, PendingCommits, check_group_count, to_wire
 
@@ -55,6 +55,7 @@ class Consume(Feature):
         )
         self.offsets = OffsetService(core, self.sessions, self.pending)
         self.fetch = Fetch(core)
+        self.streams = FetchStreams(self.fetch)
         core.events.on_commits = self.offsets.take_from_slave
         core.events.pending_commits = self.pending.take
         core.dispatcher.watchers.append(self.fetch.waiters)
@@ -74,9 +75,9 @@ class Consume(Feature):
             SearchOffset=self.offsets.search,
             ConsumerSession=self._consumer_session,
         )
-        # No (de)serializers: request and answer are bytes, framed by the service itself.
-        fetch = grpc.unary_unary_rpc_method_handler(reporting(self.fetch.fetch))
-        yield Service("penstock.v1.BrokerData", {"Fetch": fetch})
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.FETCH: self.streams.begin}
 
     def describe(self, families: Families) -> None:
         for name, doc, attribute in (
@@ -103,6 +104,7 @@ class Consume(Feature):
     async def stop(self) -> None:
         self.fetch.close()
         self.sessions.close()
+        await self.streams.close()
 
     async def put_group(self, asked: common_pb2.GroupConfig) -> Group:
         """Create or change a consumer group; 0 retries mean the default.

@@ -1,4 +1,4 @@
-"""``BrokerData/Fetch``: messages of many queues in one long poll.
+"""Fetches: messages of many queues in one long poll.
 
 A fetch that finds nothing registers for its queues, looks once more if anything has moved since, and then waits:
 whatever dispatch makes readable after the registration wakes it, whatever came before is seen by the second look. So
@@ -12,17 +12,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-
-import grpc.aio
 
 from penstock.formats.hashing import string_hash
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
-from penstock.proto.frames import unpack
 from penstock.proto.wire.broker_pb2 import FetchHeader, Filter
+from penstock.runtime.data_sending import Data
 
 from ..core.core import Core
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
@@ -41,7 +39,7 @@ EXPRESSION_LENGTH_MAX = 8192
 _NO_END = (1 << 63) - 1
 LARGE_BYTES = 1 << 16
 TURN_BYTES = 4 << 20
-"""So much is copied into replies in one go, or one reply: some milliseconds of the event loop."""
+"""So much goes into replies in one go, or one reply: some milliseconds of the event loop."""
 
 
 class Fetch:
@@ -68,32 +66,32 @@ class Fetch:
         self.waiters.wake_all()
         self._bringers.shutdown(wait=False)
 
-    async def fetch(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Answer one framed fetch, at once or when there is something or the wait ran out."""
-        header, _ = unpack(request, FetchHeader)
+    async def fetch(self, header: FetchHeader, connection: Hashable) -> list[Data]:
+        """The framed reply, at once or when there is something or the wait ran out.
+
+        Its pieces may be views of the log. They stay as they are: confirmed bytes are not cut, and a file goes with its
+        last reader.
+        """
         if not self.is_open:
             raise BrokerUnavailable("the broker is shutting down")
-        wanted = await self._wanted(header)
-        peer = context.peer()
-        with self.load.counted(peer, len(wanted)):
-            message = await self._made(await self._answered(header, wanted))
-        self.load.hold(peer, len(message), context)
-        return message
+        check_count("topics", len(header.topics), QUEUES_MAX)
+        count = sum(len(part.queue_ids) for part in header.topics)
+        if not 1 <= count <= QUEUES_MAX:
+            raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
+        with self.load.counted(connection, count):
+            return await self._made(await self._answered(header, await self._wanted(header)))
 
-    async def _made(self, answer: Answer) -> bytes:
-        """The reply, once it has its turn: between large ones others have theirs.
-
-        What was read stays as it is meanwhile: confirmed bytes are not cut, and a file goes with its last reader.
-        """
+    async def _made(self, answer: Answer) -> list[Data]:
+        """The reply, once it has its turn: between large ones others have theirs."""
         if answer.record_bytes < LARGE_BYTES:
-            return answer.message()
+            return answer.pieces(copied=True)
         async with self._making:
-            message = answer.message()
-            self._made_bytes += len(message)
+            pieces = answer.pieces(copied=False)
+            self._made_bytes += answer.record_bytes
             if self._made_bytes >= TURN_BYTES:
                 self._made_bytes = 0
                 await asyncio.sleep(0)
-        return message
+        return pieces
 
     async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer = Answer(self._core, header, wanted, self._knows_all_topics)
@@ -136,10 +134,6 @@ class Fetch:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
         if group is not None and header.broadcasting and not group.broadcast_enable:
             raise Forbidden(f"group {header.group} may not broadcast: its consumeBroadcastEnable is false")
-        check_count("topics", len(header.topics), QUEUES_MAX)
-        count = sum(len(part.queue_ids) for part in header.topics)
-        if not 1 <= count <= QUEUES_MAX:
-            raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
         wanted: list[Wanted] = []
         left = TURN
         for index, part in enumerate(header.topics):

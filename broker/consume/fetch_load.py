@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final
 
 from penstock.proto.errors import FlowControl
 
@@ -25,47 +25,52 @@ class FetchLoad:
         self.fetches = 0
         self.queues = 0
         self.reply_bytes = 0
-        self._fetches_of: Counter[str] = Counter()
-        self._bytes_of: Counter[str] = Counter()
+        self._fetches_of: Counter[Hashable] = Counter()  # by connection
+        self._bytes_of: Counter[Hashable] = Counter()
 
     @contextlib.contextmanager
-    def counted(self, peer: str, queues: int) -> Iterator[None]:
+    def counted(self, connection: Hashable, queues: int) -> Iterator[None]:
         """A fetch is under way in this block.
 
         Raises:
             FlowControl: there are enough, or their replies are not taken.
         """
-        self._check(peer, queues)
+        self._check(connection, queues)
         self.fetches += 1
         self.queues += queues
-        self._fetches_of[peer] += 1
+        self._fetches_of[connection] += 1
         try:
             yield
         finally:
             self.fetches -= 1
             self.queues -= queues
-            _lower(self._fetches_of, peer, 1)
+            _lower(self._fetches_of, connection, 1)
 
-    def hold(self, peer: str, size: int, context: Any) -> None:
-        """A reply is about to be sent, and is in memory until its call is over."""
+    def hold(self, connection: Hashable, size: int) -> Callable[[], None]:
+        """A reply is about to be sent, and is in memory until what is returned is called."""
         self.reply_bytes += size
-        self._bytes_of[peer] += size
+        self._bytes_of[connection] += size
 
-        def release(_: Any) -> None:
+        def release() -> None:
             self.reply_bytes -= size
-            _lower(self._bytes_of, peer, size)
+            _lower(self._bytes_of, connection, size)
 
-        context.add_done_callback(release)
+        return release
 
-    def _check(self, peer: str, queues: int) -> None:
+    def _check(self, connection: Hashable, queues: int) -> None:
         limits = self._limits
         for what, count, most, name in (
             ("fetches are under way", self.fetches, limits.fetches_max, "maxWaitingFetches"),
-            ("of this connection", self._fetches_of[peer], limits.connection_fetches_max, "maxFetchesPerConnection"),
+            (
+                "of this connection",
+                self._fetches_of[connection],
+                limits.connection_fetches_max,
+                "maxFetchesPerConnection",
+            ),
             ("bytes of replies are not taken", self.reply_bytes, limits.reply_bytes_max, "maxFetchBytesHeld"),
             (
                 "bytes of replies to this connection are not taken",
-                self._bytes_of[peer],
+                self._bytes_of[connection],
                 limits.reply_bytes_max // CONNECTION_SHARE,
                 f"maxFetchBytesHeld/{CONNECTION_SHARE}",
             ),
@@ -77,7 +82,7 @@ class FetchLoad:
                 )
 
 
-def _lower(counts: Counter[str], key: str, by: int) -> None:
+def _lower(counts: Counter[Hashable], key: Hashable, by: int) -> None:
     counts[key] -= by
     if not counts[key]:
         del counts[key]

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark
 
 from .disk import Bytes
 from .queues.kernels import Ints, Longs, gather
+
+RUN_BYTES: Final = 16 << 10
+"""Records that lie together in the log in so many bytes, or more, are sent from there; fewer are cheaper to copy."""
 
 
 class AppendResult(NamedTuple):
@@ -87,7 +92,7 @@ class ReadStatus(IntEnum):
 
 @dataclass(slots=True)
 class ReadResult:
-    """Records found by a read; their bytes stay in the log until :meth:`copy_to`, which may run in any thread.
+    """Records found by a read; their bytes stay in the log, and the log's file in memory, as long as this does.
 
     DAMAGED: ``problem`` says what is wrong with the record at the offset; others go on at ``next_offset``.
     """
@@ -110,6 +115,17 @@ class ReadResult:
             assert copied >= 0, "read checks every entry against its file"
             address += copied
         self.parts = []
+
+    def views(self) -> list[memoryview]:
+        """The records end to end, where they lie in the log; empty if they lie too far scattered."""
+        runs: list[memoryview] = []
+        for source, positions, sizes in self.parts:
+            ends = positions + sizes
+            breaks = np.flatnonzero(ends[:-1] != positions[1:])
+            starts = positions[np.concatenate(([0], breaks + 1))].tolist()
+            stops = ends[np.concatenate((breaks, [len(ends) - 1]))].tolist()
+            runs += (source[start:stop].data for start, stop in zip(starts, stops, strict=True))
+        return runs if len(runs) * RUN_BYTES <= self.bytes else []
 
 
 @dataclass(frozen=True, slots=True)

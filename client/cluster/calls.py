@@ -98,7 +98,7 @@ class Calls:
         """The reply and the records of all its results, end to end; from whom, and how often, as :meth:`at_reader`."""
         return self.on(
             broker_name,
-            lambda address, left_s: fetched(self.connections.fetch(address, header, left_s), address),
+            lambda address, left_s: fetched(self.connections.fetch(address, header, left_s)),
             timeout_s,
             reading=True,
         )

@@ -26,12 +26,13 @@ from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
 from .data_streams import DataStreams
+from .fetch_links import FetchLinks
+from .single_fetches import SingleFetch, SingleFetches
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FETCH_METHOD = "/penstock.v1.BrokerData/Fetch"
 STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
 OPEN_TIMEOUT_S = 10.0
@@ -70,7 +71,6 @@ class _BrokerLink:
         self.channel = open_channel(address, security)
         self.stubs: dict[Service, Any] = {}
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
-        self.fetch: Any = self.channel.unary_unary(FETCH_METHOD, None, None)
         self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
 
 
@@ -96,6 +96,7 @@ class Connections:
         self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
         self._data = DataStreams()
+        self._fetches = SingleFetches(self._open_data)
 
     def stub(self, address: str, service: Service = BROKER) -> Any:
         """The stub of one service of the broker at ``address``."""
@@ -136,9 +137,13 @@ class Connections:
         """Start to stage a framed batch (``StageHeader``, records); the future's error is gRPC's."""
         return self._link(address).stage.future(message, timeout=timeout_s)
 
-    def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> Any:
-        """Start to fetch; the future is for :func:`fetched`."""
-        return self._link(address).fetch.future(frames.pack(header), timeout=timeout_s)
+    def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> SingleFetch:
+        """Start to fetch; the result is for :func:`fetched`."""
+        return self._fetches.fetch(address, header, timeout_s)
+
+    def fetch_links(self) -> FetchLinks:
+        """Connections for a thread that fetches all the time, which closes them."""
+        return FetchLinks(self._open_data)
 
     def nameserver(self, address: str) -> Any:
         """The ``NameserverStub`` for one nameserver."""
@@ -198,6 +203,7 @@ class Connections:
             self._links.clear()
             self._nameservers.clear()
         self._data.close()
+        self._fetches.close()
         for channel in channels:
             channel.close()
 
@@ -227,9 +233,6 @@ def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:
     return from_rpc_error(error, f"broker {address}")
 
 
-def fetched(call: Any, address: str) -> tuple[FetchReply, memoryview]:
+def fetched(call: SingleFetch) -> tuple[FetchReply, memoryview]:
     """The reply that a call of :meth:`Connections.fetch` brought, and the records of all its results end to end."""
-    try:
-        return frames.unpack(call.result(), FetchReply)
-    except grpc.RpcError as error:
-        raise rpc_error(error, address) from error
+    return frames.unpack(call.result(), FetchReply)

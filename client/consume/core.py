@@ -149,7 +149,7 @@ class ConsumerCore:
         self._wake_waiting()
         if self.owner is not None:
             self.owner.close(deadline_s)
-            self.fetcher.close()
+        self.fetcher.close()
         self.calls.close()
         log.info("consumer closed group=%s client=%s", self.group, self.client_id)
 

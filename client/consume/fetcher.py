@@ -9,20 +9,18 @@ outside the interpreter lock) and drops messages whose tag only looks right by i
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import grpc
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 
-from ..cluster import Subscription, back_off_s, rpc_error
+from ..cluster import Subscription, back_off_s
+from ..cluster.fetch_links import FetchCall
 from .local_queue import Fetched, LocalQueue, Standing
 
 if TYPE_CHECKING:
@@ -50,7 +48,9 @@ class _Flight:
     queues: dict[tuple[int, int], tuple[LocalQueue, int]]
     subscriptions: list[Subscription]
     is_waiting: bool  # none of its queues is known to have messages: it may wait for long
-    call: Any = None
+    name: str  # of its broker group
+    call: FetchCall | None = None
+    is_given_up: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -86,8 +86,7 @@ class Fetcher:
         self._buffers = core.buffers
         self._config = core.config
         self._brokers: dict[str, _Broker] = {}  # the fetching thread's
-        # Flights that are done, and None for "look again"; gRPC's threads and all others put, the fetching one takes.
-        self._news: queue.SimpleQueue[tuple[str, _Flight] | None] = queue.SimpleQueue()
+        self._links = core.connections.fetch_links()
         self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{core.group}", daemon=True)
@@ -99,18 +98,20 @@ class Fetcher:
 
     def wake(self) -> None:
         """Look again for queues to fetch. May be called from any thread, under any lock."""
-        self._news.put(None)
+        self._links.wake()
 
     def on_routes(self) -> None:
         """Brokers came or went: requests at a broker that should not be read any more are given up."""
         self._routes_changed = True
-        self._news.put(None)
+        self._links.wake()
 
     def close(self) -> None:
         """Cancel what is under way and end the thread."""
         self._closed.set()
-        self._news.put(None)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        self._links.end()
+        if not self._thread.is_alive():
+            self._links.close()
+        elif self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -124,19 +125,11 @@ class Fetcher:
             log.exception("fetching failed group=%s", self._core.group)
             self._core.fail(PenstockError(f"fetching failed: {error!r}"))
         finally:
-            for broker in self._brokers.values():
-                for flight in broker.flights:
-                    flight.call.cancel()
+            self._links.close()
 
     def _handle_news(self, timeout_s: float | None) -> None:
-        try:
-            item = self._news.get(timeout=timeout_s)
-            while True:
-                if item is not None:
-                    self._land(*item)
-                item = self._news.get_nowait()
-        except queue.Empty:
-            pass
+        for call in self._links.landed(timeout_s):
+            self._land(call.about, call)
         if self._routes_changed:
             self._routes_changed = False
             self._leave_wrong_brokers()
@@ -181,7 +174,8 @@ class Fetcher:
             # All places are taken. One that only waits is given up; its queues come along with these.
             waiting = next((flight for flight in broker.flights if flight.is_waiting), None)
             if waiting is not None:
-                waiting.call.cancel()
+                assert waiting.call is not None
+                self._links.hurry(waiting.call)
             return
         host = self._directory.readable(name, broker.suggested_id)
         if host is None:
@@ -205,7 +199,7 @@ class Fetcher:
         )
         if self._buffers.held_bytes >= self._config.buffer_bytes:
             header.max_bytes = header.max_bytes_per_queue = SMALL_FETCH_BYTES
-        flight = _Flight(address, broker_id, {}, [], not any(local.is_behind for local, _ in items))
+        flight = _Flight(address, broker_id, {}, [], not any(local.is_behind for local, _ in items), name)
         topics: dict[str, int] = {}
         with self._buffers.lock:
             for local, epoch in items:
@@ -225,13 +219,11 @@ class Fetcher:
             return
         timeout_s = self._config.fetch_wait_ms / 1000 + ANSWER_TIME_S
         try:
-            flight.call = self._core.connections.fetch(address, header, timeout_s)
-        except PenstockError as error:  # the connections were closed under us
+            flight.call = self._links.fetch(address, header, timeout_s, flight)
+        except PenstockError:  # closed under us
             self._free(flight)
-            self._on_failure(name, broker, error)
             return
         broker.flights.append(flight)
-        flight.call.add_done_callback(lambda _: self._news.put((name, flight)))
 
     def _leave_wrong_brokers(self) -> None:
         for name, broker in self._brokers.items():
@@ -239,26 +231,21 @@ class Fetcher:
             host = self._directory.readable(name, broker.suggested_id)
             for flight in broker.flights:
                 if host is not None and flight.address != host[1]:
-                    flight.call.cancel()
+                    flight.is_given_up = True
+                    self._links.leave(flight.address)
 
     # Answers
 
-    def _land(self, name: str, flight: _Flight) -> None:
-        broker = self._brokers[name]
+    def _land(self, flight: _Flight, call: FetchCall) -> None:
+        name, broker = flight.name, self._brokers[flight.name]
         broker.flights.remove(flight)
         try:
-            message = flight.call.result()
+            message = call.message()
             reply, records = frames.unpack(message, FetchReply)
-        except grpc.FutureCancelledError:
-            self._free(flight)
-            return
-        except grpc.RpcError as error:
-            self._free(flight)
-            self._on_failure(name, broker, rpc_error(error, flight.address))
-            return
         except PenstockError as error:
             self._free(flight)
-            self._on_failure(name, broker, error)
+            if not flight.is_given_up:
+                self._on_failure(name, broker, error)
             return
         broker.failures = 0
         broker.suggested_id = reply.suggested_broker_id

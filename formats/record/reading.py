@@ -113,8 +113,18 @@ class RecordBatch:
         return {}
 
     @cached_property
+    def plain_bodies(self) -> tuple[bytes, list[int], list[int]] | None:
+        """The buffer, where each body begins in it and where it ends; None if any is compressed, or it is no ``bytes``.
+
+        For whoever looks at many, one by one: lists, for a tuple per message would cost more than its body's slice.
+        """
+        if self._is_compressed or not isinstance(self.buffer, bytes):
+            return None
+        starts = self.rows["body_position"]
+        return self.buffer, starts.tolist(), (starts + self.rows["body_size"]).tolist()
+
+    @cached_property
     def _body_columns(self) -> tuple[list[int], list[int]]:
-        # Positions and sizes in lists of their own: a tuple per message would cost more than its body's slice.
         return self.rows["body_position"].tolist(), self.rows["body_size"].tolist()
 
     @cached_property
@@ -139,10 +149,12 @@ class RecordBatch:
         """All bodies as their producers sent them; errors as :meth:`body`."""
         if self._is_compressed:
             return [self.body(index) for index in range(len(self.rows))]
+        plain = self.plain_bodies
+        if plain is not None:
+            whole, starts, ends = plain
+            return [whole[start:end] for start, end in zip(starts, ends, strict=True)]
         data = self.buffer
         starts, sizes = self._body_columns
-        if isinstance(data, bytes):
-            return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         return [bytes(data[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
     def body_array(self) -> tuple[Bytes, Longs]:

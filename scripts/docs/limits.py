@@ -16,7 +16,7 @@ from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
 from penstock.proto import data_frames, errors, frames, names
-from penstock.runtime import data_port
+from penstock.runtime import data_port, data_sending
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
 from penstock.runtime.conf import keyed_fields
 
@@ -60,9 +60,10 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Bytes of the greeting to a data port", data_frames.HELLO_BYTES_MAX, errors.InvalidArgument),
     (
         "Bytes of answers that the client of a data port leaves untaken",
-        data_port.UNSENT_BYTES_MAX,
+        data_sending.UNSENT_BYTES_MAX,
         "nothing more is read",
     ),
+    ("Seconds in which an answer of a data port is to be taken", int(data_sending.TAKEN_S), "the connection ends"),
     ("Bytes of the reply to a fetch", answer.REPLY_BYTES_MAX, "the rest comes with the next"),
     ("Milliseconds that a fetch waits", fetch.WAIT_MS_MAX, "an empty reply"),
     ("Characters of a filter", fetch.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
@@ -87,7 +88,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Milliseconds that staged data is kept undecided", staging.KEEP_MS_MAX, errors.InvalidArgument),
     ("Days that an idle writer is remembered", staging_table.REMEMBERED_MS // 86_400_000, "it counts as new"),
     ("Bytes of a reply's correlation id", replies.CORRELATION_BYTES_MAX, errors.InvalidArgument),
-    ("Bytes of replies that a client leaves unread", data_port.UNSENT_BYTES_MAX, "the rest comes when it reads"),
+    ("Bytes of replies that a client leaves unread", data_sending.UNSENT_BYTES_MAX, "the rest comes when it reads"),
     ("Replies looked through for a client that was away", pushing.LOOK_BACK_MAX, "earlier ones are not sent"),
     ("Calls of one connection", CALLS_PER_CONNECTION_MAX, "more wait at the client"),
 )

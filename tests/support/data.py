@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Mapping
 
 from penstock.proto.data_frames import HEAD, VERSION, Kind, Method
@@ -76,3 +77,50 @@ async def data_port_of(address: str) -> int:
     async with open_async_channel(address) as channel:
         stub = BrokerDataStub(channel)  # type: ignore[no-untyped-call]  # generated code
         return int((await stub.Open(Empty(), timeout=10, wait_for_ready=True)).port)
+
+
+class Peer:
+    """A broker's end of one connection, in the test's hands."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._there: socket.socket | None = None
+
+    def greet(self) -> None:
+        self._there, _ = self._listening.accept()
+        self._there.settimeout(30)
+        self.receive()
+        self.answer(0, Method.HELLO)
+
+    def receive(self) -> tuple[int, int, bytes]:
+        assert self._there is not None
+        size, number, method, _ = HEAD.unpack(self._exactly(HEAD.size))
+        return number, method, self._exactly(size)
+
+    def _exactly(self, count: int) -> bytes:
+        assert self._there is not None
+        found = b""
+        while len(found) < count:
+            more = self._there.recv(count - len(found))
+            if not more:
+                raise ConnectionError("the client has gone")
+            found += more
+        return found
+
+    def answer(self, number: int, method: int, content: bytes = b"", kind: Kind = Kind.ANSWER) -> None:
+        self.say(HEAD.pack(len(content), number, method, kind) + content)
+
+    def say(self, sent: bytes) -> None:
+        assert self._there is not None
+        self._there.sendall(sent)
+
+    def leave(self) -> None:
+        """End the connection."""
+        assert self._there is not None
+        self._there.close()
+
+    def close(self) -> None:
+        self._listening.close()
+        if self._there is not None:
+            self._there.close()

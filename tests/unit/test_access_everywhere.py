@@ -35,7 +35,7 @@ NAMESERVERS = [
     *nameserver_pb2.DESCRIPTOR.services_by_name.values(),
     *coordination_pb2.DESCRIPTOR.services_by_name.values(),
 ]
-BYTES = ("BrokerData/Fetch", "StagingData/Stage", "Replication/Replicate")
+BYTES = ("StagingData/Stage", "Replication/Replicate")
 """Those whose messages are not protobuf's."""
 USER = Credentials("loader", "s-1")
 

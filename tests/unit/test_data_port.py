@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -34,7 +33,7 @@ from penstock.runtime.data_port import DataPort, Link
 from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.security.credentials import PLAIN, Security
 from tests.support.cluster.certificates import Authority, put
-from tests.support.data import connected
+from tests.support.data import Peer, connected
 from tests.support.loops import in_own_loop
 from tests.support.waiting import eventually, wait_until
 
@@ -43,6 +42,8 @@ HELLO = Hello(version=VERSION).SerializeToString()
 
 class Echo:
     """Answers with what it is sent; notes what becomes of the connection."""
+
+    method = Method.APPEND
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -56,10 +57,16 @@ class Echo:
         if self.refusal is not None:
             self.link.refuse(number, Method.APPEND, self.refusal)
         else:
-            self.link.answer(number, Method.APPEND, bytes(content))
+            self.link.answer(number, self.method, bytes(content))
 
     def left(self) -> None:
         self.is_left = True
+
+
+class FetchEcho(Echo):
+    """The same of another method."""
+
+    method = Method.FETCH
 
 
 made: list[Echo] = []
@@ -69,7 +76,7 @@ made: list[Echo] = []
 async def echoing(tls: ServerTls | None = None) -> AsyncIterator[DataPort]:
     made.clear()
     port = DataPort()
-    port.methods[Method.APPEND] = Echo
+    port.methods |= {Method.APPEND: Echo, Method.FETCH: FetchEcho}
     await port.open("127.0.0.1", 0, "dataPort", tls)
     await port.start()
     try:
@@ -96,6 +103,7 @@ async def test_the_bytes_are_those_of_the_protocols_page() -> None:
             ("000000020000000000000000 0801", "000000000000000000000001"),
             ("000000000000000700010000", "000000000000000700010001"),
             ("000000030000000800020000 616263", "000000030000000800020001 616263"),
+            ("000000040000000900030000 00000000", "000000040000000900030001 00000000"),
         ):
             connection.writer.write(bytes.fromhex(sent))
             wanted = bytes.fromhex(taken)
@@ -235,6 +243,101 @@ async def test_a_client_that_takes_no_answers_is_not_read_further() -> None:
         assert len(made[0].sizes) == 300
 
 
+class Pieces:
+    """Answers with views of one buffer, and notes when they are taken."""
+
+    sent = memoryview(bytes(range(256)) * 40_000)  # 10 MB
+    taken: ClassVar[list[int]] = []
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def take(self, number: int, content: memoryview) -> None:
+        if content:
+            self.link.answer(number, Method.FETCH, bytes(content), on_taken=lambda: self.taken.append(number))
+            return
+        cuts = [0, 1, 100_000, 100_000, 700_000, 5_000_000, len(self.sent)]
+        pieces = [self.sent[start:end] for start, end in itertools.pairwise(cuts)]
+        self.link.answer(number, Method.FETCH, *pieces, on_taken=lambda: self.taken.append(number))
+
+    def left(self) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def answering_in_pieces(tls: ServerTls | None = None) -> AsyncIterator[DataPort]:
+    Pieces.taken.clear()
+    async with echoing(tls) as port:
+        port.methods[Method.FETCH] = Pieces
+        yield port
+
+
+def fetched(port: int, contents: list[bytes], security: Security) -> list[Frame]:
+    with contextlib.closing(DataLink("localhost:1", port, security)) as link:
+        for number, content in enumerate(contents, start=1):
+            link.send(number, Method.FETCH, content)
+        link.begin_to_receive(10.0)
+        found: list[Frame] = []
+        while len(found) < len(contents):
+            found += link.receive()
+        link.leave()
+        return found
+
+
+@in_own_loop
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_pieces_come_end_to_end_and_their_end_is_told_in_order(tmp_path: Path, has_tls: bool) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("broker")
+    server = ServerTls(cert_file=pair.cert, key_file=pair.key) if has_tls else None
+    client = Security(tls=authority.tls()) if has_tls else PLAIN
+    async with answering_in_pieces(server) as port:
+        found = await asyncio.to_thread(fetched, port.number, [b"", b"small", b""], client)
+        assert [frame.number for frame in found] == [1, 2, 3]
+        assert [frame.content for frame in found] == [Pieces.sent, b"small", Pieces.sent]
+        await eventually(lambda: Pieces.taken == [1, 2, 3], what="all to be taken")
+
+
+@in_own_loop
+async def test_what_waits_for_its_reader_is_not_copied_and_told_when_the_reader_goes(tmp_path: Path) -> None:
+    async with answering_in_pieces() as port:
+        async with connected("127.0.0.1", port.number) as connection:
+            connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            for number in range(1, 4):
+                connection.send(number, Method.FETCH)
+            (there,) = port.connections
+            await eventually(lambda: "unsent" in there._holds, what="a hold")
+            waiting = [each for each in there._sending._unsent if isinstance(each, memoryview)]
+            assert waiting
+            assert all(each.obj is Pieces.sent.obj for each in waiting)
+            assert there._transport.get_write_buffer_size() <= 256 << 10
+            assert Pieces.taken == []
+        await eventually(lambda: bool(Pieces.taken), what="its end")
+        assert Pieces.taken == list(range(1, len(Pieces.taken) + 1))
+
+
+@in_own_loop
+async def test_a_port_that_closes_sends_what_it_has_answered() -> None:
+    async with answering_in_pieces() as port, connected("127.0.0.1", port.number) as connection:
+        connection.send(1, Method.FETCH)
+        (there,) = port.connections
+        await eventually(lambda: there._sending.unsent_bytes > 0, what="an answer under way")
+        port.close()
+        assert (await connection.receive())[2] == Pieces.sent
+        with pytest.raises(BrokerUnavailable):
+            await connection.receive()
+
+
+@in_own_loop
+async def test_large_answers_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    async with answering_in_pieces() as port, connected("127.0.0.1", port.number) as connection:
+        connection.send(1, Method.FETCH)
+        assert (await connection.receive())[2] == Pieces.sent
+        await eventually(lambda: Pieces.taken == [1], what="its end")
+        assert not port._waiting
+
+
 @in_own_loop
 async def test_a_connection_that_goes_is_told_to_its_conversation() -> None:
     async with echoing() as port:
@@ -299,45 +402,6 @@ async def test_a_port_that_asks_for_certificates_takes_nobody_without(tmp_path: 
 
 
 # The client's streams at a peer that this test plays.
-
-
-class Peer:
-    """A broker's end of one connection, in the test's hands."""
-
-    def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self._there: socket.socket | None = None
-
-    def greet(self) -> None:
-        self._there, _ = self._listening.accept()
-        self._there.settimeout(30)
-        self.receive()
-        self.answer(0, Method.HELLO)
-
-    def receive(self) -> tuple[int, int, bytes]:
-        assert self._there is not None
-        size, number, method, _ = HEAD.unpack(self._exactly(HEAD.size))
-        return number, method, self._exactly(size)
-
-    def _exactly(self, count: int) -> bytes:
-        assert self._there is not None
-        found = b""
-        while len(found) < count:
-            more = self._there.recv(count - len(found))
-            if not more:
-                raise ConnectionError("the client has gone")
-            found += more
-        return found
-
-    def answer(self, number: int, method: int, content: bytes = b"", kind: Kind = Kind.ANSWER) -> None:
-        assert self._there is not None
-        self._there.sendall(HEAD.pack(len(content), number, method, kind) + content)
-
-    def close(self) -> None:
-        self._listening.close()
-        if self._there is not None:
-            self._there.close()
 
 
 @pytest.fixture

@@ -118,41 +118,47 @@ class SliceReader:
         deadline = self._deadline()
         reminder = Reminder(f"a task that reads at broker group {shard.name}")
         attempt = 0
-        while shard.left:
-            try:
-                landed, flight = flight or self._start(shard, fresh=attempt > 0), None
-                reply, body = fetched(landed.call, landed.address)
-            except PenstockError as error:
-                attempt += 1
-                pause_s = pause_before_retry_s(error, attempt, deadline)
-                if pause_s is None:
-                    if shard.asks_master:
-                        raise reworded(error, shard.asks_master) from error
-                    raise
-                reminder.tell(error)
-                time.sleep(pause_s)
-                continue
-            attempt = 0
-            before = [each.next for each in landed.asked]
-            data, rows = self._take(shard, landed, reply, body)
-            if before != [each.next for each in landed.asked]:
-                deadline = self._deadline()
-                reminder.restart()
-            else:
-                first = landed.asked[0]
-                planned = f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker"
-                if time.monotonic() >= deadline:
-                    raise BrokerUnavailable(
-                        f"{planned} {landed.address} does not have them (yet) after {self._timeout_s():g} s"
-                    )
-                reminder.tell(f"{planned} {landed.address} does not have them (yet)")
-            shard.left = [each for each in shard.left if each.next < each.end]
-            if shard.left:
+        try:
+            while shard.left:
                 try:
-                    flight = self._start(shard)
-                except PenstockError:
-                    flight = None  # the loop's next turn tries again
-            yield from writer.batches(data, rows)
+                    landed, flight = flight or self._start(shard, fresh=attempt > 0), None
+                    reply, body = fetched(landed.call)
+                except PenstockError as error:
+                    attempt += 1
+                    pause_s = pause_before_retry_s(error, attempt, deadline)
+                    if pause_s is None:
+                        if shard.asks_master:
+                            raise reworded(error, shard.asks_master) from error
+                        raise
+                    reminder.tell(error)
+                    time.sleep(pause_s)
+                    continue
+                attempt = 0
+                before = [each.next for each in landed.asked]
+                data, rows = self._take(shard, landed, reply, body)
+                if before != [each.next for each in landed.asked]:
+                    deadline = self._deadline()
+                    reminder.restart()
+                else:
+                    first = landed.asked[0]
+                    planned = f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker"
+                    if time.monotonic() >= deadline:
+                        raise BrokerUnavailable(
+                            f"{planned} {landed.address} does not have them (yet) after {self._timeout_s():g} s"
+                        )
+                    reminder.tell(f"{planned} {landed.address} does not have them (yet)")
+                shard.left = [each for each in shard.left if each.next < each.end]
+                if shard.left:
+                    try:
+                        flight = self._start(shard)
+                    except PenstockError:
+                        flight = None  # the loop's next turn tries again
+                began = time.monotonic()
+                yield from writer.batches(data, rows)
+                deadline += time.monotonic() - began  # whoever takes them may take long
+        finally:
+            if flight is not None:
+                flight.call.cancel()
 
     def _start(self, shard: _Shard, *, fresh: bool = False) -> _Flight:
         asked = shard.left[: shard.at_once]

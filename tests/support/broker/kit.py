@@ -67,19 +67,6 @@ F = TypeVar("F", bound=Feature)
 _open: list[Kit] = []
 
 
-class Call:
-    """The context of a call whose reply is taken at once."""
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        callback(self)
-
-
-CALL: Any = Call()
-
-
 class FakeRole:
     """A role whose answers a test sets; what a master appends is confirmed at once, unless it ``holds``."""
 
@@ -259,9 +246,12 @@ class Kit(Writes):
 
     async def fetched(self, header: broker_pb2.FetchHeader) -> tuple[broker_pb2.FetchReply, bytes]:
         """Fetch; the reply and its record bytes."""
-        message = await self[Consume].fetch.fetch(frames.pack(header), CALL)
-        reply, body = frames.unpack(message, broker_pb2.FetchReply)
+        reply, body = frames.unpack(await self.fetched_bytes(header), broker_pb2.FetchReply)
         return reply, bytes(body)
+
+    async def fetched_bytes(self, header: broker_pb2.FetchHeader) -> bytes:
+        """The framed reply."""
+        return b"".join(await self[Consume].fetch.fetch(header, "the test's connection"))
 
     async def stage(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> pipeline_pb2.StageReply:
         """Stage one chunk of an exactly-once writer."""

@@ -64,7 +64,6 @@ class Caller:
         self.address = address
         self.channel = open_async_channel(address)
         self.stub = BrokerStub(self.channel)  # type: ignore[no-untyped-call]
-        self._fetch = self.channel.unary_unary("/penstock.v1.BrokerData/Fetch")
 
     async def call(self, method: str, request: Any, stub: Callable[[grpc.aio.Channel], Any] | None = None) -> Any:
         """The answer of a method of ``stub``, a feature's service, or of the broker's own."""
@@ -86,10 +85,8 @@ class Caller:
         return await self.append_bytes(batch(bodies, **settings))
 
     async def fetch_bytes(self, request: bytes) -> tuple[broker_pb2.FetchReply, bytes]:
-        try:
-            reply = await self._fetch(request, timeout=20, wait_for_ready=True)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self.address) from None
+        async with asyncio.timeout(20), connected_to(self.address) as connection:
+            reply = await connection.ask(Method.FETCH, request)
         header, body = frames.unpack(reply, broker_pb2.FetchReply)
         return header, bytes(body)
 

@@ -38,7 +38,6 @@ class BrokerCalls:
         self._channel = open_channel(address)
         self._stub = BrokerStub(self._channel)  # type: ignore[no-untyped-call]
         self._data = BrokerDataStub(self._channel)  # type: ignore[no-untyped-call]
-        self._fetch = self._channel.unary_unary("/penstock.v1.BrokerData/Fetch")
 
     def __enter__(self) -> Self:
         return self
@@ -79,14 +78,19 @@ class BrokerCalls:
         properties = None if tags is None else [encode_properties({"TAGS": tag}) for tag in tags]
         records = encode_messages(topic, bodies, properties, queue_id, born_host=BORN_HOST)
         batch = frames.pack(broker_pb2.AppendHeader(topic=topic, count=len(bodies)), records)
+        answer = self._answer(Method.APPEND, batch, timeout_s, wait_for_ready)
+        return broker_pb2.AppendReceipt.FromString(answer)
+
+    def _answer(self, method: Method, content: bytes, timeout_s: float = 10.0, wait_for_ready: bool = True) -> bytes:
+        """What the data port answers."""
         port = self._asked(self._data.Open, common_pb2.Empty(), wait_for_ready).port
         with contextlib.closing(DataLink(self._address, port, metadata=dict(UNTOUCHED))) as link:
             link._socket.settimeout(timeout_s)
-            link.send(1, Method.APPEND, batch)
+            link.send(1, method, content)
             frame = next(link.frames())
         if frame.kind == Kind.ERROR:
             raise from_bytes(frame.content)
-        return broker_pb2.AppendReceipt.FromString(frame.content)
+        return frame.content
 
     def records(self, topic: str, queue_ids: Iterable[int] = ()) -> dict[Position, bytes]:
         """What can be read of these queues, or of all of the topic's, queue by queue."""
@@ -97,7 +101,7 @@ class BrokerCalls:
         while at:
             part = broker_pb2.FetchHeader.Topic(topic=topic, queue_ids=list(at), offsets=list(at.values()))
             request = frames.pack(broker_pb2.FetchHeader(topics=[part], max_bytes=FETCH_BYTES))
-            reply, rest = frames.unpack(self._asked(self._fetch, request), broker_pb2.FetchReply)
+            reply, rest = frames.unpack(self._answer(Method.FETCH, request), broker_pb2.FetchReply)
             moved = [result for result in reply.results if result.count or result.next_offset > at[result.queue_id]]
             assert moved, f"not to be read: {at} {reply}"
             for result in reply.results:

@@ -26,12 +26,14 @@ from penstock.proto.wire.replies_pb2 import ListenRequest
 from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
 from penstock.runtime.channel import fail
 from penstock.runtime.data_port import Converse
+from penstock.runtime.data_sending import Data
 
 UNTOUCHED = (("x-penstock-test", "untouched"),)
 """The metadata of the test's own calls: no fault meets them, nothing counts them."""
 FRAMED: dict[str, Any] = {"Append": AppendHeader, "Fetch": FetchHeader}
 DATA: dict[Method, tuple[str, type[Message] | None, type[Message] | None]] = {
     Method.APPEND: ("Append", None, AppendReceipt),
+    Method.FETCH: ("Fetch", None, None),
     Method.END: ("End", EndRequest, EndReply),
     Method.LISTEN: ("Listen", ListenRequest, None),
 }
@@ -291,14 +293,16 @@ class _Conversation(_Met):
 
     # The connection, as the broker sees it.
 
-    def answer(self, number: int, _: Method, content: bytes) -> None:
-        self._going.put_nowait((number, content))
+    def answer(self, number: int, method: Method, *content: Data, on_taken: Callable[[], None] | None = None) -> None:
+        self._going.put_nowait((number, b"".join(content)))
+        if on_taken is not None:
+            on_taken()
 
     async def _take(self) -> None:
         while True:
             number, content = await self._coming.get()
             try:
-                taken = await self.met(content)
+                taken = await self.met(content) if content else content
             except PenstockError as error:
                 self._link.refuse(number, self._number, error)
             else:
@@ -309,4 +313,6 @@ class _Conversation(_Met):
             number, content = await self._going.get()
             if self._answer_kind is not None:
                 content = (await self.sent(self._answer_kind.FromString(content))).SerializeToString()
+            else:
+                content = await self.sent(content)
             self._link.answer(number, self._number, content)

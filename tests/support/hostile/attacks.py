@@ -21,7 +21,7 @@ from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
 from tests.support.data import connected_to
 
-from .methods import APPEND, Method, methods
+from .methods import APPEND, FETCH, Method, methods
 from .target import Target
 from .values import plausible, requests
 
@@ -69,7 +69,7 @@ async def every_method(target: Target, scale: Scale) -> Findings:
 async def noise(target: Target, scale: Scale) -> Findings:
     """Each method with random bytes, with the begin of a sound request, and with one in another method's place."""
     dice = random.Random(SEED)
-    sound = {method: plausible(method.request).SerializeToString() for method in (APPEND, *methods())}
+    sound = {method: plausible(method.request).SerializeToString() for method in (APPEND, FETCH, *methods())}
 
     def contents(method: Method) -> Iterator[tuple[str, bytes]]:
         for _ in range(scale.noise):
@@ -100,16 +100,19 @@ async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[
             async with asyncio.TaskGroup() as calls:
                 for told, content in contents(method):
                     calls.create_task(send(told, content))
-    async with connected_to(target.master.address) as connection:
-        for told, content in contents(APPEND):
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    await connection.ask(DataMethod.APPEND, content)
-            except PenstockError as error:
-                if "internal error" in error.message:
-                    found.append(f"append {told}: {error.message[:200]}")
-            except TimeoutError:
-                found.append(f"append {told}: no answer within {TIMEOUT_S} s")
+    for number, method in ((DataMethod.APPEND, APPEND), (DataMethod.FETCH, FETCH)):
+        async with connected_to(target.master.address) as connection:
+            for told, content in contents(method):
+                if not content and method is FETCH:
+                    continue  # it ends a wait, and is not answered itself
+                try:
+                    async with asyncio.timeout(TIMEOUT_S):
+                        await connection.ask(number, content)
+                except PenstockError as error:
+                    if "internal error" in error.message:
+                        found.append(f"{method.path} {told}: {error.message[:200]}")
+                except TimeoutError:
+                    found.append(f"{method.path} {told}: no answer within {TIMEOUT_S} s")
     return found
 
 

@@ -164,62 +164,36 @@ async def slow_readers(target: Target, scale: Scale) -> Findings:
                     appends.send(number, Method.APPEND, batch([b"x" * 100], topic="orders", queue_id=3))
                     await appends.writer.drain()
 
-    async def fetch_and_leave(channel: Any) -> None:
+    async def fetch_and_leave() -> None:
         header = wanting((0, 0), (1, 0), (2, 0), (3, 0), max_bytes=16 << 20, max_wait_ms=30_000)
-        call = channel.unary_unary("/penstock.v1.BrokerData/Fetch")(frames.pack(header), timeout=30)
-        await asyncio.sleep(0.01)
-        call.cancel()
+        async with connected_to(target.master.address) as fetches:
+            for number in range(scale.many):
+                fetches.send(number, Method.FETCH, frames.pack(header))
+                fetches.send(number // 2, Method.FETCH)
+            await asyncio.sleep(0.01)
 
-    async with _channels(target.master.address) as channels:
-        await asyncio.gather(*(send_only() for _ in channels))
-        await asyncio.gather(*(fetch_and_leave(channels[number % CHANNELS]) for number in range(scale.many * 5)))
+    await asyncio.gather(*(send_only() for _ in range(CHANNELS)))
+    await asyncio.gather(*(fetch_and_leave() for _ in range(CHANNELS)))
     return []
 
 
 async def stuck_readers(target: Target, scale: Scale) -> Findings:
-    """Fetches of as much as is allowed, over connections that never open a window for the answers."""
-    with contextlib.ExitStack() as held:
-        host, _, port = target.master.address.rpartition(":")
+    """Fetches of as much as is allowed, over connections whose answers nobody takes."""
+    async with contextlib.AsyncExitStack() as held:
         async with calling(target.master.address) as caller:
             await caller.create_topic("large")
             for _ in range(scale.many // 10):
                 await caller.append([b"x" * (1 << 20)] * 3, topic="large")
         header = wanting((0, 0), topic="large", max_bytes=16 << 20, max_wait_ms=1)
         for _ in range(2):
-            there = held.enter_context(socket.create_connection((host, int(port)), 5))
-            there.sendall(HTTP2_PREFACE + _frame(SETTINGS, 0, 0, INITIAL_WINDOW_SIZE + bytes(4)))
+            there = await held.enter_async_context(connected_to(target.master.address))
+            there.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio would buffer
             for number in range(scale.many // 2):
-                there.sendall(_request(2 * number + 1, "/penstock.v1.BrokerData/Fetch", frames.pack(header)))
+                there.send(number, Method.FETCH, frames.pack(header))
         await asyncio.sleep(1)
         async with calling(target.master.address) as caller:
             await caller.status()
     return []
-
-
-SETTINGS, HEADERS, DATA = 4, 1, 0
-INITIAL_WINDOW_SIZE = b"\0\4"
-END_STREAM, END_HEADERS = 1, 4
-
-
-def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
-
-
-def _request(stream: int, path: str, message: bytes) -> bytes:
-    """A call of gRPC as HTTP/2 frames, its headers as literals."""
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": path,
-        ":authority": "x",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    packed = b"".join(
-        bytes((0, len(name))) + name.encode() + bytes((len(value),)) + value.encode() for name, value in headers.items()
-    )
-    body = b"\0" + len(message).to_bytes(4, "big") + message
-    return _frame(HEADERS, END_HEADERS, stream, packed) + _frame(DATA, END_STREAM, stream, body)
 
 
 async def bombs(target: Target, scale: Scale) -> Findings:
@@ -229,7 +203,7 @@ async def bombs(target: Target, scale: Scale) -> Findings:
     size = GZIP_BOMB_BYTES if scale.many > 100 else 8 << 20
     for address, path in (
         (target.master.address, "/penstock.v1.Broker/CreateTopic"),
-        (target.master.address, "/penstock.v1.BrokerData/Fetch"),
+        (target.master.address, "/penstock.v1.StagingData/Stage"),
         (target.nameserver.address, "/penstock.v1.Nameserver/QueryRoute"),
     ):
         async with grpc.aio.insecure_channel(address, options, grpc.Compression.Gzip) as channel:

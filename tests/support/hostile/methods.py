@@ -28,9 +28,9 @@ class Method(NamedTuple):
 
 
 APPEND = Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, False)
-"""Of the data port, which has no path."""
+FETCH = Method("Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False)
+"""Of the data port, which has no paths."""
 FRAMED = [
-    Method("/penstock.v1.BrokerData/Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, False),
 ]

@@ -22,6 +22,7 @@ from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.writers import KEYS_MAX
 from penstock.broker.limits import Limits
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import FlowControl, InvalidArgument, LimitReached, MessageTooLarge, TopicNotFound
 from penstock.proto.wire.broker_pb2 import (
     CommitOffsetsRequest,
@@ -32,7 +33,9 @@ from penstock.proto.wire.broker_pb2 import (
 )
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicConfig, TopicOffsets, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import wanting
 from tests.support.broker.running_broker import running
+from tests.support.data import connected_to
 from tests.support.waiting import eventually
 
 MANY = range(QUEUES_MAX + 1)
@@ -244,16 +247,6 @@ async def test_a_key_query_answers_no_more_than_its_limit() -> None:
     assert asked == [administration.QUERY_COUNT_MAX]
 
 
-class Call:
-    """A call that a test ends."""
-
-    def __init__(self) -> None:
-        self.ends: list[Callable[[Any], None]] = []
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self.ends.append(callback)
-
-
 def test_fetches_under_way_are_limited_for_a_connection_and_for_all() -> None:
     load = FetchLoad(Limits(fetches_max=3, connection_fetches_max=2))
     with load.counted("a", 1), load.counted("a", 1):
@@ -267,33 +260,36 @@ def test_fetches_under_way_are_limited_for_a_connection_and_for_all() -> None:
 
 
 def test_replies_that_are_not_taken_are_limited_for_a_connection_and_for_all() -> None:
-    load, calls = FetchLoad(Limits(reply_bytes_max=32 << 20)), [Call() for _ in range(4)]
-    for number, call in enumerate(calls):
-        load.hold(f"c{number % 3}", 8 << 20, call)
+    load = FetchLoad(Limits(reply_bytes_max=32 << 20))
+    releases = [load.hold(f"c{number % 3}", 8 << 20) for number in range(4)]
     with pytest.raises(FlowControl, match=r"bytes of replies are not taken \(maxFetchBytesHeld="), load.counted("d", 1):
         pass
-    calls[1].ends[0](calls[1])
+    releases[1]()
     with load.counted("d", 1):
         pass
     with pytest.raises(FlowControl, match="to this connection are not taken"), load.counted("c0", 1):
         pass
-    for call in (calls[0], *calls[2:]):
-        call.ends[0](call)
+    for release in (releases[0], *releases[2:]):
+        release()
     assert (load.reply_bytes, load._bytes_of) == (0, {})
 
 
 def test_a_broker_counts_its_fetches_and_lets_them_go(tmp_path: Path) -> None:
     async def check() -> None:
-        async with running(tmp_path, maxFetchesPerConnection=1) as (broker, caller):
+        async with (
+            running(tmp_path, maxFetchesPerConnection=1) as (broker, caller),
+            connected_to(broker.address) as connection,
+        ):
             await caller.create_topic()
             load = broker.features[Consume].fetch.load
-            first = asyncio.ensure_future(caller.fetch((0, 0), max_wait_ms=10_000))
+            waiting = frames.pack(wanting((0, 0), max_wait_ms=10_000))
+            connection.send(1, Method.FETCH, waiting)
             await eventually(lambda: load.fetches == 1, what="the first one waits")
             with pytest.raises(FlowControl, match="maxFetchesPerConnection"):
-                await caller.fetch((0, 0), max_wait_ms=10_000)
+                await connection.ask(Method.FETCH, waiting, 2)
             await caller.append()
-            await first
-            await caller.fetch((0, 0))
+            assert (await connection.receive())[0] == 1
+            await connection.ask(Method.FETCH, waiting, 3)
             await eventually(lambda: load.fetches == 0 and load.reply_bytes == 0, what="nothing is held")
 
     asyncio.run(check())

@@ -368,13 +368,13 @@ def test_large_replies_are_made_one_after_the_other_with_others_between(monkeypa
             await parts.append([b"x" * 60_000], queue_id=0)
         parts.dispatch()
         turns, made = Turns(), list[int]()
-        message = Answer.message
+        pieces = Answer.pieces
 
-        def noted(answer: Answer) -> bytes:
+        def noted(answer: Answer, *, copied: bool) -> list[bytes | memoryview]:
             made.append(turns.count)
-            return message(answer)
+            return pieces(answer, copied=copied)
 
-        monkeypatch.setattr(Answer, "message", noted)
+        monkeypatch.setattr(Answer, "pieces", noted)
         header = wanting((0, 0), max_bytes=16 << 20)
         replies = await turns.of(asyncio.gather(*(parts.fetched(header) for _ in range(6))))
         assert len({data for _, data in replies}) == 1

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.broker.consume.consume import Consume
 from penstock.formats.record.layout import decode_record
 from penstock.pipeline.topics.offsets import Queue, Slice
 from penstock.pipeline.topics.options import source_options
@@ -19,7 +18,7 @@ from penstock.pipeline.topics.read.reading import SliceReader
 from penstock.proto import frames
 from penstock.proto.errors import BrokerUnavailable, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.broker.kit import CALL, Kit, close_all
+from tests.support.broker.kit import Kit, close_all
 from tests.support.broker.requests import wanting
 from tests.support.broker.stores import patch, split
 
@@ -34,6 +33,9 @@ class Call:
 
     def __init__(self, result: Callable[[], bytes]) -> None:
         self.result = result
+
+    def cancel(self) -> None:
+        """Nobody wants it."""
 
 
 class Group:
@@ -83,8 +85,7 @@ class Group:
 
         def answer() -> bytes:
             self.before(header)
-            message = self._await(self.members[address][Consume].fetch.fetch(frames.pack(header), CALL))
-            return self.after(header, bytes(message))
+            return self.after(header, self._await(self.members[address].fetched_bytes(header)))
 
         return Call(answer)
 

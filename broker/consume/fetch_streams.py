@@ -1,0 +1,83 @@
+"""Fetches of consumers over the data port: those of one connection wait side by side, each in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.proto import frames
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import InvalidArgument, PenstockError
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+from penstock.runtime.channel import reported
+from penstock.runtime.data_port import Link
+
+from .fetch import Fetch
+
+NOTHING = frames.pack(FetchReply())
+
+
+class FetchStreams:
+    """Serves every connection that fetches; event loop only."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self._open: set[_Stream] = set()
+
+    def begin(self, link: Link) -> _Stream:
+        """The fetches of one connection."""
+        stream = _Stream(self._fetch, link, self._open)
+        self._open.add(stream)
+        return stream
+
+    async def close(self) -> None:
+        """Return when every fetch has its answer. Before, ``Fetch.close`` was called."""
+        waiting = [task for stream in self._open for task in stream.waiting.values()]
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class _Stream:
+    """Begins what comes, and answers it whenever it is due."""
+
+    def __init__(self, fetch: Fetch, link: Link, others: set[_Stream]) -> None:
+        self.waiting: dict[int, asyncio.Task[None]] = {}  # by number
+        self._fetch = fetch
+        self._link = link
+        self._others = others
+
+    def take(self, number: int, content: memoryview) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        if not content:
+            self._end_wait(number)
+            return
+        try:
+            if number in self.waiting:
+                raise InvalidArgument(f"fetch {number} is under way: the next needs another number")
+            header, _ = frames.unpack(content, FetchHeader)
+        except PenstockError as error:
+            self._link.refuse(number, Method.FETCH, error)
+            return
+        self.waiting[number] = asyncio.create_task(self._answer(number, header), name="fetch")
+
+    def left(self) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        self._others.discard(self)
+        for task in self.waiting.values():
+            task.cancel()
+
+    def _end_wait(self, number: int) -> None:
+        """Its answer is that there is nothing, if there was none yet."""
+        task = self.waiting.pop(number, None)
+        if task is not None:
+            task.cancel()
+            self._link.answer(number, Method.FETCH, NOTHING)
+
+    async def _answer(self, number: int, header: FetchHeader) -> None:
+        try:
+            pieces = await self._fetch.fetch(header, self)
+        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
+            self.waiting.pop(number, None)
+            self._link.refuse(number, Method.FETCH, reported(error, "fetch"))
+        else:
+            self.waiting.pop(number, None)
+            release = self._fetch.load.hold(self, sum(map(len, pieces)))
+            self._link.answer(number, Method.FETCH, *pieces, on_taken=release)
