@@ -22,7 +22,7 @@ INVISIBLE_S = 60.0
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with local_cluster(
-        tmp_path_factory.mktemp("pop"), replicas_within_s=30, shards=1, replicas=2, nameservers=1, mode="sync"
+        tmp_path_factory.mktemp("pop"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
     ) as made:
         create_topic(made.plan.nameserver_addresses)
         yield made

@@ -57,6 +57,9 @@ def test_messages_of_all_brokers_go_to_one_of_the_consumers_each(cluster: Runnin
         cluster.put(TOPIC, [b"%s %d" % (name.encode(), number) for number in range(10)], broker_name=name)
     with simple(cluster) as one, simple(cluster) as other:
         messages = [*received(one, 7), *received(other, 7), *received(one, 6)]
+        with Admin(cluster.namesrv) as admin:
+            info = admin.group(GROUP)
+            assert (info.pops, info.in_flight) == (True, 20)
         assert len({message.body for message in messages}) == 20
         assert one.receive(timeout_s=0) == []
         one.ack(messages[:10])
