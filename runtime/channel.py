@@ -134,7 +134,7 @@ async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, me
     await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
 
 
-def decoded(kind: type[M], content: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
+def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
 
     Raises:
@@ -143,7 +143,7 @@ def decoded(kind: type[M], content: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -
     if len(content) > bytes_max:
         raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
     try:
-        return kind.FromString(content)
+        return kind.FromString(content)  # type: ignore[arg-type]  # views do as well
     except DecodeError as error:
         raise InvalidArgument(f"{len(content)} bytes that are no {kind.DESCRIPTOR.full_name}: {error}") from None
 
