@@ -104,6 +104,8 @@ class OffsetService:
         self._owners = sessions
         self._pending = pending
         self._auto_create_groups = core.config.topics.auto_create_groups
+        # What a master took last, by group, topic and queue: what was committed before, and where its record ends.
+        self._taken: dict[tuple[str, str, int], tuple[int, int]] = {}
 
     @property
     def _journal(self) -> Journal | None:
@@ -239,6 +241,7 @@ class OffsetService:
         What lies behind the end of its log goes with the messages that only the old master had: kept, it would have
         the group pass over new ones. What finds no space is kept.
         """
+        self._taken.clear()
         for commits in self._pending.take():
             try:
                 self.take_from_slave(commits)
@@ -249,6 +252,9 @@ class OffsetService:
 
     async def query(self, request: broker_pb2.QueryOffsetsRequest) -> broker_pb2.QueryOffsetsReply:
         """Committed offsets of the queues asked for, or of all that the group has; -1: never committed.
+
+        A master without the replicas that inSyncReplicas demands tells what was committed before what it took last:
+        that may vanish with it. Of a queue that had nothing before, it tells that all the same.
 
         Raises NotCurrent.
         """
@@ -262,7 +268,9 @@ class OffsetService:
             wanted = ((topic, sorted(table.row(group, topic))) for topic in table.topics_of(group))
         found: dict[str, dict[int, int]] = {}
         async for topic, queue_id in in_turns((topic, each) for topic, queue_ids in wanted for each in queue_ids):
-            found.setdefault(topic, {})[queue_id] = self.committed(group, topic, queue_id)
+            before, end = self._taken.get((group, topic, queue_id), (-1, 0))
+            is_safe = before < 0 or self._store.confirm_offset >= end
+            found.setdefault(topic, {})[queue_id] = self.committed(group, topic, queue_id) if is_safe else before
         reply = broker_pb2.QueryOffsetsReply()
         async for topic, offsets in in_turns(found.items()):
             reply.offsets.extend(to_wire({topic: offsets}))
@@ -325,11 +333,23 @@ class OffsetService:
 
     def _take(self, group: str, accepted: OffsetsByQueue) -> None:
         if self._journal is not None:
-            record_offsets(self._journal, self._tables, group, accepted)
+            self._take_at_master(self._journal, group, accepted)
             return
         for topic, queues in accepted.items():
             for queue_id, offset in queues.items():
                 self._pending.put(group, topic, queue_id, offset)
+
+    def _take_at_master(self, journal: Journal, group: str, accepted: OffsetsByQueue) -> None:
+        confirm, keys = (
+            self._store.confirm_offset,
+            [(group, topic, each) for topic in accepted for each in accepted[topic]],
+        )
+        befores = []
+        for key in keys:
+            before, end = self._taken.get(key, (-1, 0))
+            befores.append(self._tables.committed(*key) if confirm >= end else before)
+        record_offsets(journal, self._tables, group, accepted)
+        self._taken.update(zip(keys, ((before, journal.state_end) for before in befores), strict=True))
 
 
 def record_offsets(journal: Journal, tables: Tables, group: str, offsets: OffsetsByQueue) -> None:

@@ -65,8 +65,8 @@ class Core:
         """Return when all that a master's tables say is acknowledged: nobody is shown what may vanish with this master.
 
         A master without the replicas that inSyncReplicas demands shows what it knows, since nothing would be confirmed
-        while they are away, and the group would be without offsets as long. What vanishes then are commits whose
-        callers were told that they are not safe: messages come again.
+        while they are away, and groups would be without offsets as long. What vanishes then are changes whose callers
+        were told that they are not safe.
 
         Raises:
             NotCurrent: disk or replicas did not confirm it in time.

@@ -267,7 +267,7 @@ async def test_commits_and_groups_are_answered_and_shown_when_replicas_have_conf
     with pytest.raises(OutcomeUnknown, match="deletion of group other"):
         await consume.delete_group("other")
     parts.role.enough = False  # nothing would be confirmed while the replicas are away, and consumers go on reading
-    assert (await query(asked)).offsets[0].offsets == [7]
+    assert (await query(asked)).offsets[0].offsets == [3], "7 may vanish with this master"
     parts.role.is_acting = False  # nor would another master's have been seen
     with pytest.raises(NotCurrent, match="cannot be shown"):
         await query(asked)
