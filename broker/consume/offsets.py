@@ -269,7 +269,7 @@ class OffsetService:
         found: dict[str, dict[int, int]] = {}
         async for topic, queue_id in in_turns((topic, each) for topic, queue_ids in wanted for each in queue_ids):
             before, end = self._taken.get((group, topic, queue_id), (-1, 0))
-            is_safe = before < 0 or self._store.confirm_offset >= end
+            is_safe = before < 0 or self._core.role.can_acknowledge() or self._store.confirm_offset >= end
             found.setdefault(topic, {})[queue_id] = self.committed(group, topic, queue_id) if is_safe else before
         reply = broker_pb2.QueryOffsetsReply()
         async for topic, offsets in in_turns(found.items()):
