@@ -340,11 +340,10 @@ class OffsetService:
                 self._pending.put(group, topic, queue_id, offset)
 
     def _take_at_master(self, journal: Journal, group: str, accepted: OffsetsByQueue) -> None:
-        confirm, keys = (
-            self._store.confirm_offset,
-            [(group, topic, each) for topic in accepted for each in accepted[topic]],
-        )
-        befores = []
+        confirm, befores = self._store.confirm_offset, list[int]()
+        if confirm >= journal.state_end:
+            self._taken.clear()
+        keys = [(group, topic, queue_id) for topic in accepted for queue_id in accepted[topic]]
         for key in keys:
             before, end = self._taken.get(key, (-1, 0))
             befores.append(self._tables.committed(*key) if confirm >= end else before)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 from penstock.proto import wire
-from penstock.proto.wire import broker_pb2, pipeline_pb2, replication_pb2
+from penstock.proto.wire import broker_pb2, pipeline_pb2, pop_pb2, replication_pb2
 
 FOREIGN = ("etcd",)
 """Files whose services Penstock calls and does not serve."""
@@ -31,6 +31,7 @@ APPEND = Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, False
 FETCH = Method("Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False)
 """Of the data port, which has no paths."""
 FRAMED = [
+    Method("/penstock.v1.PopData/Receive", pop_pb2.ReceiveHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, False),
 ]
