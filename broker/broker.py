@@ -35,6 +35,7 @@ from .features.archive.archive import Archive
 from .features.exactly_once.exactly_once import ExactlyOnce
 from .features.later.later import Later
 from .features.levels.levels import DelayLevels
+from .features.pop.pop import Pop
 from .features.replies.replies import Replies
 from .features.retry.retry import Retry
 from .features.transactions.transactions import Transactions
@@ -55,6 +56,7 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     Later,
     DelayLevels,
     Retry,
+    Pop,
     Transactions,
     Replies,
     ExactlyOnce,

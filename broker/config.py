@@ -19,6 +19,7 @@ from penstock.runtime.conf import IGNORED_KEY, bind, check_ranges, key, load_pro
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
+from .features.pop.settings import PopSettings
 from .features.transactions.settings import TransactionSettings
 from .limits import Limits
 from .retention.settings import RetentionSettings
@@ -334,6 +335,7 @@ class BrokerConfig:
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     limits: Limits = field(default_factory=Limits)
     timers: TimerSettings = field(default_factory=TimerSettings)
+    pop: PopSettings = field(default_factory=PopSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     security: SecuritySettings = field(default_factory=SecuritySettings)

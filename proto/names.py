@@ -41,6 +41,9 @@ TRANSACTIONS_GROUP = "CID_RMQ_SYS_TRANS"
 DECISION_PROPERTY = "__TXEND"
 """Property of an op: how its halves are decided."""
 
+POP_TOPIC = "rmq_sys_PENSTOCK_POP"
+"""Internal topic, one queue: what POP consumers were given, and what became of it (broker/features/pop/ops.py)."""
+
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 """Begins the name of RocketMQ's topic for POP: check points, and what was acknowledged."""
 

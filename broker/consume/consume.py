@@ -15,6 +15,7 @@ from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.runtime.channel import reporting
 
 from ..core.core import Core
+from ..core.failed import check_group_count
 from ..core.feature import Feature
 from ..core.journal import Journal
 from ..core.metrics import Families
@@ -27,7 +28,7 @@ from ..limits import check_attributes
 from .consumer_sessions import ConsumerSessions
 from .fetch import Fetch
 from .filter_records import FilterRecords
-from .offsets import OffsetService, PendingCommits, check_group_count, to_wire
+from .offsets import OffsetService, PendingCommits, to_wire
 
 RETRY_SETTING_MAX: Final = 1024
 
@@ -90,6 +91,9 @@ class Consume(Feature):
         families.gauges(
             "rocketmq_consumer_lag_messages", "Messages not consumed yet", ("topic", "consumer_group"), self._lags()
         )
+
+    def consumed_by(self, group: str) -> str:
+        return "push or pull consumers, which claim queues" if self.sessions.has_members(group) else ""
 
     def start(self) -> None:
         self.offsets.lower_to_log()
@@ -174,6 +178,8 @@ class Consume(Feature):
 
     def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
         group = self.core.tables.group(join.group)
+        if not join.broadcasting:
+            self.core.features.check_consumer(self, join.group)
         if group is not None and join.broadcasting and not group.broadcast_enable:
             raise Forbidden(f"group {join.group} may not broadcast: its consumeBroadcastEnable is false")
         if group is not None and group.orderly and join.concurrent:

@@ -147,6 +147,10 @@ class ConsumerSessions:
             )
         return members
 
+    def has_members(self, group: str) -> bool:
+        """True if the group has members here that share its queues."""
+        return bool(self._groups.members(group)[1])
+
     def broadcasting(self, group: str) -> int:
         """How many members the group has here that get everything."""
         return len(self._groups.broadcasting(group))

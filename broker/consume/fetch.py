@@ -10,7 +10,6 @@ Old messages may have to come from the disk first: other threads wait for it, so
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from penstock.formats.hashing import string_hash
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
 from penstock.proto.frames import unpack
-from penstock.proto.wire.broker_pb2 import FetchHeader, Filter
+from penstock.proto.wire.broker_pb2 import FetchHeader
 
 from ..core.core import Core
+from ..core.filters import wanted_by
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
 from .answer import Answer
 from .fetch_load import FetchLoad
@@ -32,12 +31,10 @@ from .fetch_waiters import Waiter, Waiters, Wanted, finish
 
 if TYPE_CHECKING:
     from ..store.absent import Absent, AbsentEntries
-    from ..store.filter.conditions import Condition
 
 WAIT_MS_MAX = 60_000
 _BRINGERS = 4
 """Threads that wait for the disk; more consumers than this that read far behind wait for each other."""
-EXPRESSION_LENGTH_MAX = 8192
 _NO_END = (1 << 63) - 1
 LARGE_BYTES = 1 << 16
 TURN_BYTES = 4 << 20
@@ -170,7 +167,7 @@ class Fetch:
         if topic is not None and not topic.is_readable:
             raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
         self._store.reader.check_readable(part.topic)
-        tags, condition = self._filter(part.filter.kind, part.filter.expression)
+        tags, condition = wanted_by(part.filter, self._takes_sql)
         ends = part.ends or itertools.repeat(_NO_END, len(part.offsets))
         for queue_id, offset, end in zip(part.queue_ids, part.offsets, ends, strict=True):
             if offset < 0 or queue_id < 0:
@@ -180,18 +177,6 @@ class Fetch:
                     f"topic {part.topic} queue {queue_id} offset {offset}: it must have an end behind it"
                 )
             yield Wanted(index, part.topic, queue_id, offset, offset, end, tags, condition)
-
-    def _filter(self, kind: int, expression: str) -> tuple[frozenset[int] | None, Condition | None]:
-        """(tag hashes, None), (None, condition), or (None, None) if every message is wanted."""
-        if len(expression) > EXPRESSION_LENGTH_MAX:
-            raise InvalidArgument(f"filter of {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}")
-        if kind != Filter.SQL92:
-            return _tags(kind, expression), None
-        if not self._takes_sql:
-            raise InvalidArgument(
-                "SQL92 filters are off at this broker: enablePropertyFilter = false in its broker.conf"
-            )
-        return None, _condition(expression)
 
     def _rotated(self, wanted: list[Wanted]) -> list[Wanted]:
         """Another queue begins each time, so that a budget too small for all reaches all."""
@@ -223,28 +208,6 @@ class Fetch:
         finally:
             timer.cancel()
             self.waiters.remove(waiter)
-
-
-@functools.lru_cache(maxsize=1024)
-def _tags(kind: int, expression: str) -> frozenset[int] | None:
-    """Hashes of the wanted tags, None for all messages. Equal hashes of other tags are the client's to sort out."""
-    if kind == Filter.ALL:
-        return None
-    if kind != Filter.TAG:
-        raise InvalidArgument(f"filter kind {kind}: ALL 0, TAG 1 or SQL92 2 are allowed")
-    tags = [tag.strip() for tag in expression.split("||")]
-    if expression.strip() in ("", "*"):
-        return None
-    if not all(tags):
-        raise InvalidArgument(f"tag expression {expression[:100]!r}: an empty tag between ||")
-    return frozenset(string_hash(tag) for tag in tags)
-
-
-@functools.lru_cache(maxsize=1024)
-def _condition(expression: str) -> Condition:
-    from ..store.filter.conditions import Condition
-
-    return Condition(expression)
 
 
 def _bring_records(absent: Iterable[Absent]) -> None:

@@ -10,6 +10,7 @@ from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import ConsumerRequest, Filter
 
 from ..core.core import Core
+from ..core.filters import EXPRESSION_LENGTH_MAX
 from ..core.tables.consumer_filters import (
     CONSUMER_FILTER,
     CONSUMER_FILTER_DELETED,
@@ -19,7 +20,6 @@ from ..core.tables.consumer_filters import (
     name_of,
 )
 from ..core.wire import in_turns
-from .fetch import EXPRESSION_LENGTH_MAX
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from penstock.proto.errors import (
     FlowControl,
     GroupNotFound,
     InvalidArgument,
-    LimitReached,
     NotCurrent,
     NotMaster,
     OffsetOutOfRange,
@@ -25,6 +24,7 @@ from penstock.proto.wire.replication_pb2 import ReplicaReport
 
 from ..core.core import Core
 from ..core.dispatch import hidden_records_max
+from ..core.failed import check_group_count
 from ..core.journal import Journal
 from ..core.tables.groups import GROUP, Group
 from ..core.tables.offsets import OffsetsByQueue, offset_records
@@ -341,15 +341,6 @@ def record_offsets(journal: Journal, tables: Tables, group: str, offsets: Offset
     }
     for kind, document in offset_records(group, changed):
         journal.put(kind, document)
-
-
-def check_group_count(core: Core, group: str) -> None:
-    """Refuse one more group than there may be. Raises LimitReached."""
-    count, most = len(core.tables.groups), core.config.limits.groups_max
-    if count >= most:
-        raise LimitReached(
-            f"group {group}: there are {count} groups (maxSubscriptionGroupNum): delete some, or raise the limit"
-        )
 
 
 def _ensure_group(journal: Journal, tables: Tables, group: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+from penstock.proto.errors import Forbidden
 from penstock.runtime.data_port import Converse
 
 from .intake import ORDINARY, Intake, Intakes
@@ -60,6 +61,10 @@ class Feature:
             StaleProducer: says which.
         """
 
+    def consumed_by(self, group: str) -> str:
+        """Who consumes the group's messages by way of this feature now, one consumer beside another; empty: nobody."""
+        return ""
+
     def holds(self) -> Iterable[Hold]:
         """What retention has to keep of the log. Asked for each file: answered at once, and never before its begin."""
         return ()
@@ -101,6 +106,17 @@ class Features:
         """See :meth:`Feature.admit`."""
         for feature in self.made:
             feature.admit(writer, run)
+
+    def check_consumer(self, feature: Feature, group: str) -> None:
+        """Refuse a consumer of ``feature`` while the group's messages are consumed by way of another: both would have
+        the same messages.
+
+        Raises:
+            Forbidden: says who does.
+        """
+        for other in self.made:
+            if other is not feature and (who := other.consumed_by(group)):
+                raise Forbidden(f"group {group} is consumed by {who}: stop those first, or use another group")
 
     def holds(self) -> list[Hold]:
         """What retention has to keep, and for whom."""

@@ -96,9 +96,12 @@ class Picker:
     def join(self, picked: Picked) -> Bytes:
         """The bytes of sound records, end to end."""
         joined = np.empty(int(picked.sizes.sum()), np.uint8)
-        at = joined.ctypes.data
-        for file, part in self._log.by_file(picked.positions):
-            copied = int(gather(file.bytes, picked.positions[part] - file.base, picked.sizes[part], at))
-            assert copied >= 0, "sound records are inside their file"
-            at += copied
+        self.copy_to(picked, joined.ctypes.data)
         return joined
+
+    def copy_to(self, picked: Picked, address: int) -> None:
+        """Lay sound records end to end at ``address``: memory of the caller's, enough for them."""
+        for file, part in self._log.by_file(picked.positions):
+            copied = int(gather(file.bytes, picked.positions[part] - file.base, picked.sizes[part], address))
+            assert copied >= 0, "sound records are inside their file"
+            address += copied

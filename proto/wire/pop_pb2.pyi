@@ -1,5 +1,4 @@
 from penstock.proto.wire import broker_pb2 as _broker_pb2
-from penstock.proto.wire import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

@@ -16,13 +16,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from penstock.formats.delay_levels import levels_ms
-from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -36,21 +35,20 @@ from penstock.proto.errors import (
 from penstock.proto.wire import retry_pb2
 
 from ...core.core import Core
+from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies
 from ...core.feature import Feature
-from ...core.intake import LATER, check_creatable, check_producer
+from ...core.intake import LATER, check_producer
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
 from ...core.tables.producers import Receipt
-from ...core.tables.topics import CREATED_MS, TOPIC, Topic
 from ...core.wire import Service, service
 from .plan import Asked, allowed_times, due_times, is_dead
 
 log = logging.getLogger(__name__)
 
 LANE: Final = 0
-DEAD_QUEUES: Final = 1
 RECORD_ROOM: Final = 64 * 1024
 """A single message may be as large as any, properties and all."""
 _NEVER: Final = np.empty(0, np.int64)
@@ -163,13 +161,13 @@ class Retry(Feature):
             due = due_times(levels[later], times[later], group, self._levels_ms, self.core.clock.wall_ms())
             where, target = self._later_place(journal, group, request.queue_id)
             mark = self._mark(request, len(later), allowed)
-            batch = _copies(records, later, times, due, target.topic, where, mark)
+            batch = failed_copies(records, later, times, due, target.topic, where, mark)
             end = journal.append(target, batch, mark, count=len(later)).end
             self._later[group.name] += len(later)
         if len(dead) and dead_before is None:
-            self._ensure_topic(journal, dead_topic, DEAD_QUEUES)
+            ensure_group_topic(self.core, journal, dead_topic, DEAD_QUEUES)
             mark = self._mark(request, len(dead), allowed)
-            batch = _copies(records, dead, times, _NEVER, dead_topic, b"", mark)
+            batch = failed_copies(records, dead, times, _NEVER, dead_topic, b"", mark)
             end = journal.append(Target(dead_topic, DEAD_QUEUES), batch, mark, count=len(dead)).end
             self._dead[group.name] += len(dead)
             log.warning(
@@ -193,39 +191,6 @@ class Retry(Feature):
         """The properties that say where a message comes again, and where it waits until then."""
         intake = self.core.features.intakes[LATER]
         intake.check_room()
-        topic = self._ensure_topic(journal, names.RETRY_PREFIX + group.name, group.retry_queues)
+        topic = ensure_group_topic(self.core, journal, names.RETRY_PREFIX + group.name, group.retry_queues)
         where = f"REAL_TOPIC\x01{topic.name}\x02REAL_QID\x01{queue_id % topic.read_queues}\x02"
         return where.encode(), intake.target(topic)
-
-    def _ensure_topic(self, journal: Journal, name: str, queues: int) -> Topic:
-        """A topic that clients read and do not write, with so many queues or more."""
-        topic = self.core.tables.topic(name)
-        if topic is not None and topic.read_queues >= queues:
-            return topic
-        check_creatable(self.core, name)
-        if topic is None:
-            created = {CREATED_MS: self.core.clock.wall_ms()}
-            topic = Topic(name, queues, queues, names.PERM_READ, extra=created)
-        topic = replace(topic, read_queues=queues, write_queues=queues)
-        journal.put(TOPIC, topic.to_json())
-        return topic
-
-
-def _copies(
-    records: Records, chosen: Any, times: Any, due: Any, topic: str, where: bytes, mark: ProducerMark
-) -> memoryview:
-    """The records at the places ``chosen`` as a batch of ``topic``.
-
-    Raises:
-        MessageTooLarge: the properties of one have no room for the mark.
-    """
-    from penstock.formats.record.reposting.retries import GROWTH_MAX, sent_back
-
-    sizes = records.sizes[chosen]
-    out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)
-    name, place, prefix = (np.frombuffer(part, np.uint8) for part in (topic.encode(), where, mark_property(*mark)))
-    positions, tried = records.positions[chosen], times[chosen] + 1
-    length = int(sent_back(records.data, positions, sizes, tried, due, name, place, prefix, out))
-    if length < 0:
-        raise MessageTooLarge("send-back: the properties of a message leave no room for its producer mark")
-    return out[:length].data

@@ -160,9 +160,9 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
     """Write the records at ``positions`` as records of ``topic``, queue 0, to ``out``; its new length.
 
     ``reconsume_times``: what each says from now on. ``due``: when each comes again, ms, and ``where`` the properties
-    that say where; without, they are dead letters. ``mark``: a property, with its name and both separators, for the
-    first. Where a dead letter's properties have no room for its origin it goes without. -1: ``out`` is too small, some
-    are no records, or what must be said has no room.
+    that say where; a negative one: at once. Without any time they are dead letters. ``mark``: a property, with its
+    name and both separators, for the first. Where a dead letter's properties have no room for its origin it goes
+    without. -1: ``out`` is too small, some are no records, or what must be said has no room.
     """
     at = 0
     is_dead = len(due) == 0
@@ -193,7 +193,9 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
             return np.int64(-1)
         if not is_dead:
             copy_bytes(out, behind, where, 0, len(where))
-            behind = put_time(out, behind + len(where), _TIME, due[i])
+            behind += len(where)
+            if due[i] >= 0:
+                behind = put_time(out, behind, _TIME, due[i])
         if behind - first > _BYTES_MAX:
             return np.int64(-1)
         store_i16(out, first - 2, behind - first)

@@ -27,6 +27,7 @@ from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.later.later import Later
 from penstock.broker.features.levels.levels import DelayLevels
+from penstock.broker.features.pop.pop import Pop
 from penstock.broker.features.replies.replies import Replies
 from penstock.broker.features.retry.retry import Retry
 from penstock.broker.features.transactions.transactions import Transactions
@@ -47,6 +48,7 @@ FEATURES: tuple[type[Feature], ...] = (
     Later,
     DelayLevels,
     Retry,
+    Pop,
     Transactions,
     Replies,
     ExactlyOnce,

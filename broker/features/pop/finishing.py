@@ -1,0 +1,234 @@
+"""What becomes of messages in flight: acknowledged, visible at another time, sent to the retry topic, or dead letters.
+
+An op says it first, and is the decision. The copies of those that come again or are dead letters are posted right
+behind it, under a producer mark whose sequence is the op's place in its queue. So whoever is master next reads the last
+such op, posts what is missing of it, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import numpy as np
+
+from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.proto import names
+from penstock.proto.errors import CorruptBatch, MessageTooLarge, NotMaster
+from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN, ReceiptStatus
+
+from ...core.core import Core
+from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies
+from ...core.journal import Journal, Target
+from ...core.reposting import Records, Reposter
+from ...core.tables.groups import Group
+from .ops import NOTHING, Kind, Longs, Op
+from .queue import Flags, PopQueue
+from .request import Receipts
+from .state import PopState
+
+log = logging.getLogger(__name__)
+
+PRODUCER_ID: Final = int.from_bytes(b"\x00timers\x70")
+LANE: Final = 0
+RUN_COUNT: Final = 1024
+RUN_BYTES: Final = 1 << 20
+
+
+class Finisher:
+    """Event loop only."""
+
+    def __init__(self, core: Core, state: PopState) -> None:
+        self._core = core
+        self._state = state
+        self._reposter = Reposter(core)
+        self.acknowledged: Counter[str] = Counter()  # by group, like the next
+        self.again: Counter[str] = Counter()
+        self.dead: Counter[str] = Counter()
+
+    # What consumers ask. Without waiting: the log says in which order.
+
+    def acknowledge(
+        self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int
+    ) -> list[ReceiptStatus]:
+        """Finish what is in flight under these receipts; the status of each, none if all are OK."""
+        statuses, ops = self._decide(group, receipts, now_ms, Kind.DONE, 0)
+        if ops:
+            self._state.record(journal, ops)
+            self.acknowledged[group] += sum(len(op.offsets) for op in ops)
+        return statuses
+
+    def change(
+        self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int, visible_ms: int
+    ) -> tuple[list[ReceiptStatus], int]:
+        """Have them come again at another time; the statuses, and the check point of the new receipts, or -1."""
+        statuses, ops = self._decide(group, receipts, now_ms, Kind.CHANGE, visible_ms)
+        return statuses, self._state.record(journal, ops) if ops else -1
+
+    async def forward(
+        self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int
+    ) -> list[ReceiptStatus]:
+        """Make them dead letters; the statuses.
+
+        Raises:
+            NotMaster: the mastership ended while the disk was waited for.
+        """
+        statuses: list[ReceiptStatus] = []
+        for each in receipts:
+            queue = self._state.queue(group, each.topic, each.queue_id)
+            before, is_live = self._look(queue, each, now_ms)
+            if queue is not None and is_live.any():
+                for start in range(0, int(is_live.sum()), RUN_COUNT):
+                    await self._fail(journal, queue, each.offsets[is_live][start : start + RUN_COUNT], now_ms, each)
+            statuses += before.tolist()
+        return _told(statuses)
+
+    # What happens by itself.
+
+    async def revive(self, journal: Journal, queue: PopQueue, now_ms: int) -> None:
+        """Let the messages whose time is over come again, or make dead letters of them, so many at once.
+
+        Raises:
+            NotMaster: the mastership ended meanwhile.
+            As :meth:`Journal.append`.
+        """
+        await self._fail(journal, queue, queue.due(now_ms)[:RUN_COUNT], now_ms, None)
+
+    async def finish(self, journal: Journal) -> None:
+        """Post what is still missing of the last ops.
+
+        Raises:
+            As :meth:`revive`.
+        """
+        while self._state.unfinished is not None:
+            unfinished = self._state.unfinished
+            point, ops = unfinished
+            found = {}
+            for op in ops:
+                picked = await self._reposter.locate(op.topic, op.queue_id, op.offsets)
+                found[op.kind] = self._same(journal, await self._reposter.read(journal, picked))
+            if self._state.unfinished is unfinished:
+                for op in ops:
+                    self._post(journal, op, found[op.kind], np.arange(len(found[op.kind].offsets)), point)
+                self._state.unfinished = None
+                self._state.end = self._core.store.end_offset
+
+    async def _fail(
+        self, journal: Journal, queue: PopQueue, offsets: Longs, now_ms: int, receipts: Receipts | None
+    ) -> None:
+        """Decide about these messages, which are due, or become dead letters by their ``receipts``."""
+        await self.finish(journal)
+        picked = await self._reposter.locate(queue.topic, queue.queue_id, offsets)
+        gone = np.setdiff1d(offsets, picked.offsets)
+        fits = max(1, int(np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), RUN_BYTES, side="right")))
+        rest = picked.offsets[fits:]
+        first = picked.part(np.arange(min(fits, len(picked.offsets))))
+        records = self._same(journal, await self._reposter.read(journal, first))
+        await self.finish(journal)
+        # Others had their turn: what is not as it was is left alone.
+        known = self._state.queues.get((queue.group, queue.topic, queue.queue_id))
+        if journal.is_over:
+            raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
+        if known is not queue:
+            return
+        alive = queue.due(now_ms) if receipts is None else receipts.offsets[self._look(queue, receipts, now_ms)[1]]
+        gone = np.intersect1d(np.union1d(gone, np.setdiff1d(first.offsets, records.offsets)), alive)
+        if len(gone):
+            log.error(
+                "messages in flight are gone from the log group=%s topic=%s queue=%d count=%d first_offset=%d",
+                *(queue.group, queue.topic, queue.queue_id, len(gone), gone[0]),
+            )
+            self._state.record(journal, [self._op(Kind.DONE, queue, gone)])
+        chosen = np.flatnonzero(np.isin(records.offsets, alive))
+        if len(chosen):
+            self._carry_out(journal, queue, records, chosen, is_dead=receipts is not None)
+        if len(rest) and receipts is not None:
+            await self._fail(journal, queue, rest, now_ms, receipts)
+
+    # Without waiting: whoever is asked next finds the op and all that follows from it.
+
+    def _carry_out(self, journal: Journal, queue: PopQueue, records: Records, chosen: Longs, *, is_dead: bool) -> None:
+        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX, tries_of
+
+        group = self._core.tables.group(queue.group) or Group(queue.group)
+        times, properties = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
+        tries_of(records.data, records.positions, records.sizes, times, properties)
+        allowed = group.retry_max_times if group.retry_queues > 0 else 0
+        dies = (times >= allowed) | (properties + PROPERTIES_GROWTH_MAX > PROPERTIES_BYTES_MAX) | is_dead
+        ops, places = [], []
+        for kind, own in ((Kind.REPOST, chosen[~dies[chosen]]), (Kind.DEAD, chosen[dies[chosen]])):
+            if len(own):
+                self._ensure(journal, kind, group)
+                ops.append(self._op(kind, queue, records.offsets[own]))
+                places.append(own)
+        point = self._state.record(journal, ops)
+        self._state.unfinished = point, ops
+        for op, own in zip(ops, places, strict=True):
+            self._post(journal, op, records, own, point)
+        self._state.unfinished = None
+        self._state.end = self._core.store.end_offset
+
+    def _ensure(self, journal: Journal, kind: Kind, group: Group) -> Target:
+        is_dead = kind is Kind.DEAD
+        name = (names.DLQ_PREFIX if is_dead else names.RETRY_PREFIX) + group.name
+        topic = ensure_group_topic(self._core, journal, name, DEAD_QUEUES if is_dead else max(group.retry_queues, 1))
+        return Target(name, topic.write_queues)
+
+    def _post(self, journal: Journal, op: Op, records: Records, chosen: Longs, point: int) -> None:
+        """Append the copies of an op, unless they are there."""
+        from penstock.formats.record.reposting.retries import tries_of
+
+        target = self._ensure(journal, op.kind, self._core.tables.group(op.group) or Group(op.group))
+        mark = ProducerMark(PRODUCER_ID, 0, LANE, point + 1, len(chosen))
+        if not len(chosen) or self._reposter.is_done(target, mark, below=point + 2):
+            return
+        times, sizes = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
+        tries_of(records.data, records.positions, records.sizes, times, sizes)
+        due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
+        try:
+            batch = failed_copies(records, chosen, times[chosen], due, target.topic, b"", mark)
+            journal.append(target, batch, mark, count=len(chosen))
+        except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
+            log.error("messages cannot come again topic=%s count=%d error=%s", target.topic, len(chosen), error)
+            return
+        (self.dead if op.kind is Kind.DEAD else self.again)[op.group] += len(chosen)
+        if op.kind is Kind.DEAD:
+            log.warning(
+                "messages became dead letters group=%s topic=%s queue=%d count=%d first_offset=%d",
+                *(op.group, op.topic, op.queue_id, len(chosen), records.offsets[chosen[0]]),
+            )
+
+    def _decide(
+        self, group: str, receipts: Iterable[Receipts], now_ms: int, kind: Kind, at_ms: int
+    ) -> tuple[list[ReceiptStatus], list[Op]]:
+        statuses: list[ReceiptStatus] = []
+        ops = []
+        for each in receipts:
+            queue = self._state.queue(group, each.topic, each.queue_id)
+            before, is_live = self._look(queue, each, now_ms)
+            statuses += before.tolist()
+            if queue is not None and is_live.any():
+                ops.append(self._op(kind, queue, each.offsets[is_live])._replace(at_ms=at_ms))
+        return _told(statuses), ops
+
+    def _look(self, queue: PopQueue | None, receipts: Receipts, now_ms: int) -> tuple[Longs, Flags]:
+        offsets = receipts.offsets
+        if queue is None:
+            return np.full(len(offsets), RECEIPT_UNKNOWN), np.zeros(len(offsets), np.bool_)
+        return queue.statuses(offsets, receipts.point, receipts.until_ms, now_ms, self._state.op_end)
+
+    def _same(self, journal: Journal, records: Records | None) -> Records:
+        if records is None:
+            raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
+        return records
+
+    @staticmethod
+    def _op(kind: Kind, queue: PopQueue, offsets: Longs) -> Op:
+        return Op(kind, queue.group, queue.topic, queue.queue_id, offsets, is_orderly=queue.is_orderly)
+
+
+def _told(statuses: list[ReceiptStatus]) -> list[ReceiptStatus]:
+    return statuses if any(status != RECEIPT_OK for status in statuses) else []

@@ -1,0 +1,298 @@
+"""Giving messages out: what of which queue a receive gets, and the op that says so."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.errors import FlowControl
+from penstock.proto.frames import allocate
+from penstock.proto.wire import pop_pb2 as wire
+
+from ...core.core import Core
+from ...core.journal import Journal
+from .ops import NOTHING, Kind, Longs, Op
+from .queue import PopQueue
+from .request import Subscribed, Wanted
+from .state import PopState
+
+if TYPE_CHECKING:
+    from ...store.absent import Absent, AbsentEntries
+    from ...store.picking import Picked
+    from ...store.results import ReadResult
+
+log = logging.getLogger(__name__)
+
+SEARCHED_BYTES: Final = 2 << 20
+"""Of records, by a condition in one go: some milliseconds."""
+SCANS_MAX: Final = 16
+ALL: Final = Subscribed("", (), None, None)
+
+
+@dataclass(slots=True)
+class Part:
+    """Messages of one queue for one receive."""
+
+    queue: PopQueue
+    size: int
+    count: int
+    read: ReadResult | None = None  # new ones
+    picked: Picked | None = None  # those that were given out, or parked, before
+    times: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Given:
+    """What a receive gets."""
+
+    parts: list[Part] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    count: int = 0
+    bytes: int = 0
+    full: int = 0
+    """Queues of which so much is in flight that nothing more is given."""
+    point: int = -1
+    received_ms: int = 0
+    visible_ms: int = 0
+
+    def add(self, part: Part, op: Op) -> None:
+        """These messages go to the receiver."""
+        self.parts.append(part)
+        self.ops.append(op)
+        self.count += part.count
+        self.bytes += part.size
+
+
+class Giver:
+    """Gives out what is free; event loop only, and nothing is awaited from the first look to the record."""
+
+    def __init__(self, core: Core, state: PopState) -> None:
+        self._core = core
+        self._store = core.store
+        self._reader = core.store.reader
+        self._picker = core.store.picker
+        self._state = state
+        self._settings = core.config.pop
+        self._turn = 0
+
+    def absent(self, wanted: Wanted) -> list[Absent | AbsentEntries]:
+        """What a receive would look at and is not in memory, about."""
+        found: list[Absent | AbsentEntries] = []
+        left = wanted.max_bytes
+        for each, queue_id in self._queues(wanted):
+            queue = self._state.queue(wanted.group, each.topic, queue_id)
+            if queue is not None:
+                found += self._reader.absent_entries(each.topic, queue_id, queue.next, wanted.max_messages)
+                parts = self._reader.absent(each.topic, queue_id, queue.next, left)
+                found += parts
+                left -= sum(int(part.sizes.sum()) for part in parts)
+                if left <= 0:
+                    break
+        return found
+
+    def give(self, journal: Journal, wanted: Wanted, now_ms: int, is_orderly: bool) -> Given:
+        """Take what there is and record it; nothing is found: no op.
+
+        Raises:
+            FlowControl: everything that there might be is held up by what is in flight.
+            As :meth:`Journal.append`: nothing was given.
+        """
+        self._begin(journal, wanted)
+        given = Given(received_ms=now_ms, visible_ms=now_ms + wanted.invisible_ms)
+        if self._state.in_flight >= self._settings.in_flight_max:
+            raise FlowControl(
+                f"receive of group {wanted.group}: {self._state.in_flight} messages of all groups are in flight "
+                "(popInflightMessageMax): acknowledge some first"
+            )
+        self._turn += 1
+        for each, queue_id in self._queues(wanted):
+            queue = self._state.queue(wanted.group, each.topic, queue_id)
+            if given.count >= wanted.max_messages or given.bytes >= wanted.max_bytes:
+                break
+            if queue is not None:
+                self._give_queue(given, wanted, each, queue, is_orderly)
+        if given.full and not given.count:
+            raise FlowControl(
+                f"receive of group {wanted.group}: of {given.full} queues "
+                f"{self._settings.queue_in_flight_max} messages each are in flight (popInflightMessageThreshold): "
+                "acknowledge some first"
+            )
+        if given.ops:
+            given.point = self._state.record(journal, given.ops)
+            for part in given.parts:
+                part.queue.attempt = wanted.attempt
+        return given
+
+    def message(self, given: Given, epoch: int) -> bytes:
+        """The framed reply, with the records."""
+        reply = wire.ReceiveReply(
+            check_point=given.point, epoch=epoch, received_ms=given.received_ms, visible_ms=given.visible_ms
+        )
+        for part in given.parts:
+            queue = part.queue
+            reply.results.add(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                bytes=part.size,
+                count=part.count,
+                redelivered=part.times if any(part.times) else (),
+            )
+            self._core.counters.topic(queue.topic).on_fetched(part.count, part.size)
+        message, address = allocate(reply, given.bytes)
+        for part in given.parts:
+            if part.read is not None:
+                part.read.copy_to(address)
+            elif part.picked is not None:
+                self._picker.copy_to(part.picked, address)
+            address += part.size
+        return message
+
+    def _queues(self, wanted: Wanted) -> list[tuple[Subscribed, int]]:
+        """In the order in which they are looked at: another one is first each time, every other time a retry queue."""
+        retry = names.RETRY_PREFIX + wanted.group
+        retries = [(ALL._replace(topic=retry), each) for each in range(self._core.tables.read_queues(retry))]
+        queues = [(each, queue_id) for each in wanted.subscribed for queue_id in each.queue_ids]
+        start = (self._turn // 2) % max(len(queues), 1)
+        queues = queues[start:] + queues[:start]
+        return retries + queues if self._turn % 2 else queues + retries
+
+    def _begin(self, journal: Journal, wanted: Wanted) -> None:
+        """Say where the group begins in queues of which nobody has said that yet."""
+        retry = names.RETRY_PREFIX + wanted.group
+        retries = ALL._replace(topic=retry, queue_ids=range(self._core.tables.read_queues(retry)))
+        for topic, queue_ids, _, _ in (*wanted.subscribed, retries):
+            unknown = [each for each in queue_ids if self._state.queue(wanted.group, topic, each) is None]
+            if not unknown:
+                continue
+            has_others = bool(self._core.tables.offsets.row(wanted.group, topic))
+            at_end = not wanted.begins_first and not has_others and not topic.startswith(names.RETRY_PREFIX)
+            begins = {}
+            for queue_id in unknown:
+                low, high = self._reader.queue_range(topic, queue_id)
+                committed = self._core.tables.committed(wanted.group, topic, queue_id)
+                begins[queue_id] = committed if committed >= 0 else (high if at_end else low)
+            self._state.begin(journal, wanted.group, topic, begins)
+
+    def _give_queue(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue, is_orderly: bool) -> None:
+        now_ms = given.received_ms
+        left = wanted.max_messages - given.count
+        if queue.is_blocked(now_ms):
+            if wanted.attempt and queue.attempt == wanted.attempt:
+                rows = queue.rows
+                out = rows.offsets[(rows.visible > now_ms) & (rows.finished == 0)]
+                self._give_again(given, wanted, queue, out[:left], Kind.CHANGE)
+        elif queue.is_orderly and len(queue):
+            self._give_again(given, wanted, queue, queue.rows.offsets[:left], Kind.AGAIN)
+        elif queue.topic.startswith(names.RETRY_PREFIX) and not is_orderly:
+            self._give_retries(given, wanted, queue)
+        else:
+            self._give_new(given, wanted, each, queue, is_orderly)
+
+    def _give_new(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue, is_orderly: bool) -> None:
+        read = self._read(given, wanted, each, queue)
+        if read is not None and read.count:
+            offsets = _offsets_of(read)
+            op = self._op(Kind.POP, queue, offsets, read.next_offset, given.visible_ms, is_orderly)
+            given.add(Part(queue, read.bytes, read.count, read=read), op)
+
+    def _read(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue) -> ReadResult | None:
+        """New messages; None without any. Those that nobody wants are passed over."""
+        from ...store.results import ReadStatus  # loads the kernels
+
+        count = min(wanted.max_messages - given.count, self._settings.queue_in_flight_max - len(queue))
+        size = max(wanted.max_bytes - given.bytes, 1)
+        if count <= 0:
+            given.full += 1
+            return None
+        for _ in range(SCANS_MAX):
+            if each.condition is not None:
+                read = self._reader.read_where(
+                    *(queue.topic, queue.queue_id, queue.next, size),
+                    max_count=count,
+                    condition=each.condition,
+                    max_searched=SEARCHED_BYTES,
+                )
+            else:
+                read = self._reader.read(
+                    *(queue.topic, queue.queue_id, queue.next, size), max_count=count, tags=each.tags
+                )
+            if read.status is ReadStatus.FOUND:
+                return read if not given.count or read.bytes <= size else None
+            if read.status is ReadStatus.DAMAGED:
+                log.error("record passed over group=%s problem=%s", queue.group, read.problem)
+            elif read.status not in (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_TOO_SMALL):
+                return None
+            queue.next = read.next_offset
+        return None
+
+    def _give_retries(self, given: Given, wanted: Wanted, queue: PopQueue) -> None:
+        """Messages of the retry topic whose own topics are wanted; others that are met on the way are parked."""
+        from penstock.formats.record.kernels.pairs import name_hash
+
+        homes = np.array([name_hash(each.topic) for each in wanted.subscribed], np.int64)
+        left = wanted.max_messages - given.count
+        parked = queue.parked(homes)[:left]
+        if len(parked):
+            self._give_again(given, wanted, queue, parked, Kind.CHANGE)
+        if given.count >= wanted.max_messages or given.bytes >= wanted.max_bytes:
+            return
+        read = self._read(given, wanted, ALL, queue)
+        if read is None or not read.count:
+            return
+        offsets, origins = _offsets_of(read), _origins_of(read)
+        is_wanted = np.isin(origins, homes) | (origins == 0)
+        ops = [
+            self._op(Kind.PARK, queue, offsets[(origins == origin) & ~is_wanted], queue.next, origin)
+            for origin in np.unique(origins[~is_wanted]).tolist()
+        ]
+        chosen = offsets[is_wanted]
+        if len(chosen):
+            picked = self._picker.locate(queue.topic, queue.queue_id, chosen)
+            op = self._op(Kind.POP, queue, chosen, read.next_offset, given.visible_ms)
+            given.ops += ops
+            given.add(Part(queue, int(picked.sizes.sum()), len(picked.offsets), picked=picked), op)
+        else:
+            given.ops += [*ops[:-1], ops[-1]._replace(next=read.next_offset)]
+
+    def _give_again(self, given: Given, wanted: Wanted, queue: PopQueue, offsets: Longs, kind: Kind) -> None:
+        """Messages that were given out, or parked, before. What is gone from the log is finished."""
+        picked = self._picker.sound(self._picker.locate(queue.topic, queue.queue_id, offsets))
+        fits = np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), wanted.max_bytes - given.bytes, side="right")
+        lost = np.setdiff1d(offsets, picked.offsets)
+        if len(lost):
+            log.error("messages in flight are gone group=%s topic=%s count=%d", queue.group, queue.topic, len(lost))
+            given.ops.append(self._op(Kind.DONE, queue, lost, 0, 0, queue.is_orderly))
+        if not len(picked.offsets) or (not fits and given.count):
+            return
+        picked = picked.part(np.arange(max(int(fits), 1)))
+        times = queue.times_of(picked.offsets) + (1 if kind is Kind.AGAIN else 0)
+        part = Part(queue, int(picked.sizes.sum()), len(picked.offsets), picked=picked, times=times.tolist())
+        given.add(part, self._op(kind, queue, picked.offsets, 0, given.visible_ms, queue.is_orderly))
+
+    @staticmethod
+    def _op(kind: Kind, queue: PopQueue, offsets: Longs, following: int, at_ms: int, is_orderly: bool = False) -> Op:
+        return Op(kind, queue.group, queue.topic, queue.queue_id, offsets, following, at_ms, is_orderly)
+
+
+def _offsets_of(read: ReadResult) -> Longs:
+    from penstock.formats.record.reposting.pops import queue_offsets
+
+    found, at = np.empty(read.count, np.int64), 0
+    for source, positions, _ in read.parts:
+        queue_offsets(source, positions, found[at : at + len(positions)])
+        at += len(positions)
+    return found
+
+
+def _origins_of(read: ReadResult) -> Longs:
+    from penstock.formats.record.reposting.pops import origin_topics
+
+    parts = [NOTHING]
+    for source, positions, sizes in read.parts:
+        parts.append(np.empty(len(positions), np.int64))
+        origin_topics(source, positions, sizes, parts[-1])
+    return np.concatenate(parts)

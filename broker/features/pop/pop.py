@@ -1,0 +1,298 @@
+"""POP: messages are received one by one, each for a time, by any number of consumers of a queue.
+
+What is given out, and what becomes of it, is said by ops (:mod:`.ops`), so it survives whatever the log survives. A
+receive is answered when its op is as safe as the mode promises: so nobody else is given the same before its time, at
+the next master either. A message that is not acknowledged in time is copied into the group's retry topic, which every
+receive of the group reads too, or becomes a dead letter; those of an orderly group come again in their place.
+
+A group pops, or its members claim queues: not both at the same time.
+
+Source: RocketMQ ``PopMessageProcessor``, ``AckMessageProcessor``, ``PopReviveService``; differs: the state of a queue
+is a table that follows from binary ops, not from a timer topic; the retry topic is the one that push consumers have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from penstock.proto import names
+from penstock.proto.errors import BrokerUnavailable, Forbidden, GroupNotFound, PenstockError
+from penstock.proto.frames import unpack
+from penstock.proto.wire import pop_pb2 as wire
+from penstock.runtime.channel import reporting
+
+from ...core.core import Core
+from ...core.delivering import due_clock
+from ...core.failed import ensure_group
+from ...core.feature import Feature, Hold
+from ...core.journal import Journal
+from ...core.metrics import Families
+from ...core.wire import Service, service
+from .finishing import Finisher
+from .giving import Given, Giver
+from .request import Wanted, check_invisible, receipts_of
+from .state import PopState, flights
+from .table import POP_GROUP, PopTable
+from .waiting import Waiters
+
+if TYPE_CHECKING:
+    from ...store.absent import Absent, AbsentEntries
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.05
+SETTLE_S: Final = 1.0
+RETRY_S: Final = 1.0
+POPS_S: Final = 30.0
+"""So long after its last receive a group still pops."""
+
+
+class Pop(Feature):
+    """Gives messages out, and looks after those in flight."""
+
+    tables = (PopTable,)
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.state = PopState(core)
+        self.waiters = Waiters(core.config.limits.fetches_max)
+        self._giver = Giver(core, self.state)
+        self._finisher = Finisher(core, self.state)
+        self._due = due_clock(core.clock)
+        self._table = core.tables[PopTable]
+        self._received: dict[str, float] = {}  # group -> when it received last, by the monotonic clock
+        self._given = 0
+        self._settle_at = 0.0
+        self._not_before = 0.0
+
+    def services(self) -> Iterable[Service]:
+        yield service(
+            wire.DESCRIPTOR.services_by_name["Pop"],
+            before=self.core.dispatcher.catch_up,
+            Acknowledge=self.acknowledge,
+            ChangeInvisible=self.change_invisible,
+            ForwardToDeadLetters=self.forward,
+            DescribePop=self.describe_pop,
+        )
+        # No (de)serializers: request and answer are bytes, framed by the service itself.
+        receive = grpc.unary_unary_rpc_method_handler(reporting(self._receive_framed))
+        yield Service("penstock.v1.PopData", {"Receive": receive})
+
+    # What consumers ask.
+
+    async def receive(self, header: wire.ReceiveHeader) -> bytes:
+        """A framed :class:`ReceiveReply` with records, at once or when there is something, or the wait ran out.
+
+        Raises:
+            InvalidName, InvalidArgument, Forbidden, TopicNotFound, GroupNotFound, LimitReached: nothing was given.
+            FlowControl, NotMaster, NotEnoughReplicas, BrokerUnavailable, DiskFull: the same; try again.
+            OutcomeUnknown: given, and not known to be safe: the messages come again when their time is over.
+        """
+        journal = await self._ready()
+        wanted = Wanted.of(header, self.core.tables, self.core.config.topics.property_filter)
+        is_orderly = self._check_group(journal, wanted.group)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wanted.wait_s
+        topics = [*(each.topic for each in wanted.subscribed), names.RETRY_PREFIX + wanted.group]
+        given = await self._give(journal, wanted, is_orderly)
+        while not given.count and self.core.events.is_open and not journal.is_over and loop.time() < deadline:
+            with self.waiters.waiting(topics) as woken:
+                given = await self._give(journal, wanted, is_orderly)  # what came before somebody waited
+                if not given.count:
+                    timer = loop.call_at(deadline, _finish, woken)
+                    await woken
+                    timer.cancel()
+                    given = await self._give(journal, wanted, is_orderly)
+        self._received[wanted.group] = self.core.clock.monotonic_s()
+        if given.ops:
+            await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
+        self._given += given.count
+        return self._giver.message(given, self.core.role.epoch)
+
+    async def acknowledge(self, request: wire.AcknowledgeRequest) -> wire.AcknowledgeReply:
+        """Finish messages by their receipts.
+
+        Raises:
+            InvalidName, InvalidArgument: nothing was done.
+            NotMaster, NotEnoughReplicas, BrokerUnavailable, DiskFull: the same; repeat the call.
+            OutcomeUnknown: done, and not known to be safe; repeat the call.
+        """
+        journal = await self._ready()
+        receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
+        statuses = self._finisher.acknowledge(journal, request.group, receipts, self._now())
+        self._wake({each.topic for each in receipts}, request.group)
+        await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
+        return wire.AcknowledgeReply(statuses=statuses)
+
+    async def change_invisible(self, request: wire.ChangeInvisibleRequest) -> wire.ChangeInvisibleReply:
+        """Have messages come again at another time. Raises as :meth:`acknowledge`."""
+        check_invisible(f"change of group {request.group[:100]}", request.invisible_ms, 0)
+        journal = await self._ready()
+        receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
+        now_ms = self._now()
+        visible_ms = now_ms + request.invisible_ms
+        statuses, point = self._finisher.change(journal, request.group, receipts, now_ms, visible_ms)
+        await self.core.acknowledgements.safe(self.state.end, f"change of group {request.group}")
+        epoch = self.core.role.epoch
+        return wire.ChangeInvisibleReply(statuses=statuses, check_point=point, epoch=epoch, visible_ms=visible_ms)
+
+    async def forward(self, request: wire.ForwardRequest) -> wire.AcknowledgeReply:
+        """Make dead letters of messages. Raises as :meth:`acknowledge`."""
+        journal = await self._ready()
+        receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
+        statuses = await self._finisher.forward(journal, request.group, receipts, self._now())
+        self._wake({each.topic for each in receipts}, request.group)
+        await self.core.acknowledgements.safe(self.state.end, f"dead letters of group {request.group}")
+        return wire.AcknowledgeReply(statuses=statuses)
+
+    async def describe_pop(self, request: wire.PopGroup) -> wire.PopDescription:
+        """What a group has in flight."""
+        group = names.check_group(request.group)
+        journal = self.core.writable()
+        if self.core.tables.group(group) is None:
+            raise GroupNotFound(f"group {group} does not exist at this broker", group=group)
+        await self.state.load(journal)
+        queues = [queue for queue in self.state.queues.values() if queue.group == group]
+        reply = wire.PopDescription(pops=bool(self.consumed_by(group)), in_flight=sum(map(len, queues)))
+        for queue in sorted(queues, key=lambda queue: (queue.topic, queue.queue_id)):
+            reply.queues.add(
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                committed=queue.low,
+                next=queue.next,
+                in_flight=len(queue),
+            )
+        return reply
+
+    # Its place in the broker.
+
+    def consumed_by(self, group: str) -> str:
+        received = self._received.get(group)
+        if received is None or self.core.clock.monotonic_s() - received > POPS_S:
+            return ""
+        return "simple consumers, which pop"
+
+    def holds(self) -> Iterable[Hold]:
+        if self._table.held:
+            yield Hold("messages of POP groups are in flight", self._table.held, self._on_taken, self.state.make_way)
+
+    def describe(self, families: Families) -> None:
+        families.gauge("penstock_pop_in_flight", "Messages that POP consumers were given", self.state.in_flight)
+        families.gauge("penstock_pop_waiting", "Receives that wait for messages", self.waiters.count)
+        families.counters("penstock_pop_received", "Messages that were given out", (), [((), self._given)])
+        for name, doc, found in (
+            ("penstock_pop_acknowledged", "Messages that were acknowledged one by one", self._finisher.acknowledged),
+            ("penstock_pop_retries", "Messages that come again: nobody acknowledged them", self._finisher.again),
+            ("penstock_pop_dead", "Messages of POP groups that became dead letters", self._finisher.dead),
+        ):
+            rows = [((group,), count) for group, count in found.items()]
+            families.counters(name, doc, ("consumer_group",), rows)
+
+    def start(self) -> None:
+        self.core.dispatcher.watchers.append(self.waiters)
+
+    def on_role(self, journal: Journal | None) -> None:
+        self.state.on_role()
+        self._received.clear()
+        self.waiters.wake_all()
+
+    async def run(self) -> None:
+        """Look after messages in flight; what goes wrong is logged and tried again."""
+        clock = self.core.clock
+        while True:
+            await asyncio.sleep(TICK_S)
+            if clock.monotonic_s() < self._not_before:
+                continue
+            try:
+                await self.turn()
+            except PenstockError as error:
+                self._not_before = clock.monotonic_s() + RETRY_S
+                log.warning("messages in flight not looked after error=%s: %s", type(error).__name__, error)
+
+    async def turn(self) -> None:
+        """Let come again what is due, and record how far everything is done with."""
+        journal = self.core.events.journal
+        if journal is None or not self._table.groups or not self.core.role.can_acknowledge():
+            return
+        self.core.dispatcher.catch_up()
+        await self.state.load(journal)
+        await self._finisher.finish(journal)
+        now_ms = self._now()
+        for queue in flights(list(self.state.queues.values()), now_ms):
+            if queue.is_orderly:
+                self.waiters.wake(queue.topic)
+            else:
+                await self._finisher.revive(journal, queue, now_ms)
+        now_s = self.core.clock.monotonic_s()
+        if now_s >= self._settle_at and not journal.is_over and self.core.role.can_acknowledge():
+            self._settle_at = now_s + SETTLE_S
+            self.state.settle(journal)
+
+    async def stop(self) -> None:
+        self.waiters.wake_all()
+
+    async def _receive_framed(self, request: bytes, context: Any) -> bytes:
+        header, _ = unpack(request, wire.ReceiveHeader)
+        return await self.receive(header)
+
+    async def _ready(self) -> Journal:
+        if not self.core.events.is_open:
+            raise BrokerUnavailable("the broker is shutting down")
+        journal = self.core.writable()
+        self.core.dispatcher.catch_up()
+        if not self.state.is_loaded:
+            await self.state.load(journal)
+            journal = self.core.writable()
+        return journal
+
+    def _check_group(self, journal: Journal, name: str) -> bool:
+        """True if the group is orderly. It is created, and enters itself as one that pops, where it must."""
+        group = ensure_group(self.core, journal, name)
+        if not group.consume_enable:
+            raise Forbidden(f"group {name} may not consume: its consumeEnable is false")
+        self.core.features.check_consumer(self, name)
+        if name not in self._table.groups:
+            journal.put(POP_GROUP, {"group": name})
+        return group.orderly
+
+    async def _give(self, journal: Journal, wanted: Wanted, is_orderly: bool) -> Given:
+        self.core.dispatcher.catch_up()
+        absent = self._giver.absent(wanted)
+        if absent:
+            await asyncio.to_thread(_bring, absent)
+        if journal.is_over:
+            raise BrokerUnavailable("the broker has ceased to be master meanwhile: ask the new one")
+        return self._giver.give(journal, wanted, self._now(), is_orderly)
+
+    def _wake(self, topics: Iterable[str], group: str) -> None:
+        """An acknowledgement may have opened queues of an orderly group."""
+        found = self.core.tables.group(group)
+        if found is not None and found.orderly:
+            for topic in topics:
+                self.waiters.wake(topic)
+
+    def _now(self) -> int:
+        clock = self.core.clock
+        return self._due.now_ms(clock.wall_ms(), clock.monotonic_s())
+
+    def _on_taken(self, base: int, end: int) -> None:
+        log.error("log file goes with messages in flight base=%d end=%d: they do not come again", base, end)
+
+
+def _bring(parts: Iterable[Absent | AbsentEntries]) -> None:
+    from ...store.absent import Absent, bring  # loads the kernels
+
+    for part in parts:
+        if not isinstance(part, Absent):
+            part.bring()
+    bring(part for part in parts if isinstance(part, Absent))
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

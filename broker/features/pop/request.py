@@ -1,0 +1,150 @@
+"""What consumers ask, once it makes sense. Decisions only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from penstock.proto import names
+from penstock.proto.errors import Forbidden, InvalidArgument, TopicNotFound
+from penstock.proto.wire import pop_pb2 as wire
+
+from ...core.filters import wanted_by
+from ...core.tables.tables import Tables
+from ...core.wire import QUEUES_MAX, check_count, check_queues
+from .ops import Longs
+
+if TYPE_CHECKING:
+    from ...store.filter.conditions import Condition
+
+SUBSCRIPTIONS_MAX: Final = 64
+MESSAGES_MAX: Final = 1024
+MESSAGES_DEFAULT: Final = 32
+BYTES_MAX: Final = 16 << 20
+BYTES_DEFAULT: Final = 1 << 20
+WAIT_MS_MAX: Final = 60_000
+INVISIBLE_MS_MIN: Final = 10_000
+INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
+RECEIPTS_MAX: Final = 1024
+ACKNOWLEDGED_MAX: Final = 8192
+ATTEMPT_LENGTH_MAX: Final = 128
+
+
+class Subscribed(NamedTuple):
+    """A topic that a receive wants, its queues here, and which of its messages: all of them without a filter."""
+
+    topic: str
+    queue_ids: Collection[int]
+    tags: frozenset[int] | None
+    condition: Condition | None
+
+
+class Wanted(NamedTuple):
+    """A receive that makes sense."""
+
+    group: str
+    subscribed: list[Subscribed]
+    max_messages: int
+    max_bytes: int
+    invisible_ms: int
+    wait_s: float
+    begins_first: bool
+    attempt: str
+
+    @classmethod
+    def of(cls, header: wire.ReceiveHeader, tables: Tables, takes_sql: bool) -> Wanted:
+        """What ``header`` asks for.
+
+        Raises:
+            InvalidName, InvalidArgument, TopicNotFound, Forbidden: it says what is wrong.
+        """
+        group = names.check_group(header.group)
+        where = f"receive of group {group}"
+        count = len(header.subscriptions)
+        if not 1 <= count <= SUBSCRIPTIONS_MAX:
+            raise InvalidArgument(f"{where}: {count} subscriptions: 1..{SUBSCRIPTIONS_MAX} are allowed")
+        for name, value, most in (
+            ("max_messages", header.max_messages, MESSAGES_MAX),
+            ("max_bytes", header.max_bytes, BYTES_MAX),
+            ("max_wait_ms", header.max_wait_ms, WAIT_MS_MAX),
+        ):
+            if not 0 <= value <= most:
+                raise InvalidArgument(f"{where}: {name} {value}: 0..{most} are allowed")
+        if len(header.attempt_id) > ATTEMPT_LENGTH_MAX:
+            raise InvalidArgument(f"{where}: an attempt_id has at most {ATTEMPT_LENGTH_MAX} characters")
+        check_invisible(where, header.invisible_ms, INVISIBLE_MS_MIN)
+        subscribed = [_subscribed(part, tables, takes_sql) for part in header.subscriptions]
+        if len({part.topic for part in subscribed}) < count:
+            raise InvalidArgument(f"{where}: a topic is named twice")
+        return cls(
+            group=group,
+            subscribed=subscribed,
+            max_messages=header.max_messages or MESSAGES_DEFAULT,
+            max_bytes=header.max_bytes or BYTES_DEFAULT,
+            invisible_ms=header.invisible_ms,
+            wait_s=header.max_wait_ms / 1000,
+            begins_first=header.begin == wire.ReceiveHeader.FIRST,
+            attempt=header.attempt_id,
+        )
+
+
+def check_invisible(where: str, invisible_ms: int, least: int) -> None:
+    """Refuse a time that is too short or too long. Raises InvalidArgument."""
+    if not least <= invisible_ms <= INVISIBLE_MS_MAX:
+        size = "small" if invisible_ms < least else "large"
+        raise InvalidArgument(
+            f"{where}: the invisible time of {invisible_ms} ms is too {size}: {least}..{INVISIBLE_MS_MAX} are allowed"
+        )
+
+
+def _subscribed(part: wire.ReceiveHeader.Subscription, tables: Tables, takes_sql: bool) -> Subscribed:
+    name = names.check_topic(part.topic)
+    topic = tables.topic(name)
+    if names.is_system_topic(name) or name.startswith((names.RETRY_PREFIX, names.LIGHT_PREFIX)):
+        raise Forbidden(f"topic {name} is internal: receive from topics that messages are sent to")
+    if topic is None:
+        raise TopicNotFound(f"topic {name} does not exist at this broker: create it", topic=name)
+    if not topic.is_readable:
+        raise Forbidden(f"topic {name} may not be read: its perm is {topic.perm}")
+    check_count("queues", len(part.queue_ids), QUEUES_MAX)
+    if part.queue_ids:
+        check_queues(name, part.queue_ids)
+        if not 0 <= min(part.queue_ids) <= max(part.queue_ids) < topic.read_queues:
+            raise TopicNotFound(f"topic {name} has queues 0..{topic.read_queues - 1} at this broker", topic=name)
+    tags, condition = wanted_by(part.filter, takes_sql)
+    return Subscribed(name, part.queue_ids or range(topic.read_queues), tags, condition)
+
+
+class Receipts(NamedTuple):
+    """Receipts of one queue and check point; offsets ascend."""
+
+    topic: str
+    queue_id: int
+    point: int
+    until_ms: int
+    offsets: Longs
+
+
+def receipts_of(group: str, parts: Collection[wire.Receipts], epoch: int) -> list[Receipts]:
+    """The receipts of a request.
+
+    Raises:
+        InvalidName, InvalidArgument: it says what is wrong.
+    """
+    where = f"receipts of group {names.check_group(group)}"
+    if not 1 <= len(parts) <= RECEIPTS_MAX:
+        raise InvalidArgument(f"{where}: {len(parts)} parts: 1..{RECEIPTS_MAX} are allowed")
+    total = sum(len(part.offsets) for part in parts)
+    if not 1 <= total <= ACKNOWLEDGED_MAX:
+        raise InvalidArgument(f"{where}: {total} messages: 1..{ACKNOWLEDGED_MAX} are allowed")
+    found = []
+    for part in parts:
+        offsets = np.array(part.offsets, np.int64)
+        if not len(offsets) or offsets[0] < 0 or part.queue_id < 0 or (np.diff(offsets) <= 0).any():
+            raise InvalidArgument(f"{where}: offsets must ascend, and neither they nor the queue may be negative")
+        # A master of a later epoch than this one's gave it out: nobody who asks here can have it.
+        point = part.check_point if part.epoch <= epoch else np.iinfo(np.int64).max
+        found.append(Receipts(names.check_topic(part.topic), part.queue_id, int(point), part.visible_ms, offsets))
+    return found

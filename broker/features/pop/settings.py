@@ -1,0 +1,28 @@
+"""What ``broker.conf`` says of POP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.runtime.conf import check_ranges, key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopSettings:
+    """How much may be in flight."""
+
+    queue_in_flight_max: int = key(
+        "popInflightMessageThreshold",
+        default=10_000,
+        within=(1, 50_000),
+        doc="messages of one queue that a group was given and has not acknowledged; it is given no more then",
+    )
+    in_flight_max: int = key(
+        "popInflightMessageMax",
+        default=1_000_000,
+        within=(1, 20_000_000),
+        doc="the same of all groups and queues, some 40 bytes of memory each; receives are refused then",
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

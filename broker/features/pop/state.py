@@ -1,0 +1,202 @@
+"""What all groups were given: read from the ops when a mastership begins, and followed from then on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from penstock.formats.record.batch import encode_messages
+from penstock.formats.record.layout import Host, decode_record
+from penstock.formats.record.properties import WAIT, encode_properties
+from penstock.proto import names
+from penstock.proto.errors import BrokerUnavailable
+
+from ...core.core import Core
+from ...core.journal import Journal, Target
+from ...core.reposting import LOCATED_AT_ONCE
+from ...core.tables.offsets import offset_records
+from .ops import Kind, Op, read_ops
+from .queue import NEVER, PopQueue
+from .table import BY, POP, POP_DONE, PopTable
+
+log = logging.getLogger(__name__)
+
+QUEUE: Final = 0
+OPS_BEHIND_MAX: Final = 50_000
+"""So many ops are read at most when a mastership begins, about; queues that need older ones are stated anew."""
+STATED_AT_ONCE: Final = 64
+_TARGET: Final = Target(names.POP_TOPIC, 1)
+
+
+class PopState:
+    """The queues of all groups that pop; event loop only. Filled while this broker is master."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
+        self._table = core.tables[PopTable]
+        self._table.on_moved = self._on_moved
+        self._host = Host.parse(core.config.advertised_address)
+        self._properties = encode_properties({WAIT: "true"})
+        self.on_role()
+
+    def on_role(self) -> None:
+        """The mastership is over, or a new one begins."""
+        self.queues: dict[tuple[str, str, int], PopQueue] = {}
+        self.in_flight = 0
+        self.is_loaded = False
+        self.op_end = 0  # offset of the next op's record
+        self.end = 0  # where in the log the last one ends
+        self.unfinished: tuple[int, list[Op]] | None = None
+        """The last ops whose copies may be missing, and the offset of their record."""
+        self._log_end = self._store.end_offset
+        self._loading = asyncio.Lock()
+        self._roll_below = 0
+
+    async def load(self, journal: Journal) -> None:
+        """Return when the queues are known.
+
+        Raises:
+            BrokerUnavailable: not all that the log held when the mastership began is dispatched yet, or it is over.
+        """
+        if not self.is_loaded:
+            async with self._loading:
+                await self._load(journal)
+
+    async def _load(self, journal: Journal) -> None:
+        if not self.is_loaded:
+            if self._store.dispatched_offset < self._log_end:
+                raise BrokerUnavailable("what the log held is not all in its queues yet: try again")
+            low, high = self._store.reader.queue_range(names.POP_TOPIC, QUEUE)
+            self.queues, self.in_flight, self.op_end, self.end = {}, 0, high, self._store.end_offset
+            count = 0
+            async for point, position, ops in self._read(max(low, self._table.ops), high):
+                posted = [op for op in ops if op.kind in (Kind.REPOST, Kind.DEAD)]
+                if posted:
+                    self.unfinished = point, posted
+                for op in ops:
+                    if position > self._table.cut(op.group, op.topic, op.queue_id):
+                        self._apply(op, point)
+                count += 1
+            if journal.is_over:
+                raise BrokerUnavailable("the broker has ceased to be master meanwhile")
+            self.is_loaded = True
+            if count:
+                log.info("messages in flight loaded count=%d ops=%d", self.in_flight, count)
+
+    def queue(self, group: str, topic: str, queue_id: int) -> PopQueue | None:
+        """What the group was given of the queue; None where nobody has said where it begins."""
+        key = group, topic, queue_id
+        found = self.queues.get(key)
+        if found is None:
+            begin = self._core.tables.committed(*key)
+            if begin < 0 or self._table.known(*key) is None:
+                return None
+            found = self.queues[key] = PopQueue(*key, begin)
+        return found
+
+    def begin(self, journal: Journal, group: str, topic: str, offsets: dict[int, int]) -> None:
+        """Record where the group begins in these queues."""
+        self._commit(journal, group, {topic: offsets})
+
+    def record(self, journal: Journal, ops: Sequence[Op]) -> int:
+        """Append the ops as one record, and take them; the record's offset, which is their check point.
+
+        Raises:
+            As :meth:`Journal.append`: nothing has changed.
+        """
+        body = b"".join(op.encode() for op in ops)
+        host = self._host
+        records = encode_messages(names.POP_TOPIC, [body], [self._properties], born_host=host, store_v6=host.is_ipv6)
+        receipt = journal.append(_TARGET, records, count=1)
+        point = receipt.queue_offsets[0]
+        self.op_end, self.end = point + 1, receipt.end
+        for op in ops:
+            self._apply(op, point)
+        return point
+
+    def settle(self, journal: Journal) -> None:
+        """Record how far queues and ops are done with: for whoever is master next, and for retention."""
+        if self.unfinished is not None:
+            return
+        moved: dict[str, dict[str, dict[int, int]]] = {}
+        for (group, topic, queue_id), queue in self.queues.items():
+            if self._table.known(group, topic, queue_id) != queue.low:
+                moved.setdefault(group, {}).setdefault(topic, {})[queue_id] = queue.low
+        for group, offsets in moved.items():
+            self._commit(journal, group, offsets)
+        held = [queue for queue in self.queues.values() if len(queue)]
+        floor = min((queue.floor for queue in held), default=self.op_end)
+        old = max(self.op_end - OPS_BEHIND_MAX, self._first_op_behind(floor))
+        for queue in [queue for queue in held if queue.floor < old][:STATED_AT_ONCE]:
+            self.record(journal, [queue.state()])
+        floor = min((queue.floor for queue in held), default=self.op_end)
+        position = self._position(names.POP_TOPIC, QUEUE, floor)
+        places = [self._position(queue.topic, queue.queue_id, queue.low) for queue in held]
+        needed = min([*([position] if floor < self.op_end else []), *(place for place in places if place)], default=0)
+        if floor > self._table.ops or needed != self._table.held:
+            journal.put(POP_DONE, {"ops": floor, "position": position or self._table.position, "held": needed})
+
+    def make_way(self, end: int) -> None:
+        """Let nothing of the log below ``end`` be needed for its ops."""
+        self._roll_below = max(self._roll_below, end)
+
+    def _first_op_behind(self, floor: int) -> int:
+        """The first op that does not lie in what retention wants to take, from ``floor`` on."""
+        if not self._roll_below or self._position(names.POP_TOPIC, QUEUE, floor) >= self._roll_below:
+            return 0
+        return self.op_end
+
+    def _position(self, topic: str, queue_id: int, offset: int) -> int:
+        picked = self._store.picker.locate(topic, queue_id, np.array([offset], np.int64))
+        return int(picked.positions[0]) if len(picked.positions) else 0
+
+    def _commit(self, journal: Journal, group: str, offsets: dict[str, dict[int, int]]) -> None:
+        for kind, document in offset_records(group, offsets):
+            journal.put(kind, {**document, BY: POP})
+
+    def _apply(self, op: Op, point: int) -> None:
+        queue = self.queue(op.group, op.topic, op.queue_id)
+        if queue is not None:
+            before = len(queue)
+            queue.apply(op, point)
+            self.in_flight += len(queue) - before
+
+    def _on_moved(self, group: str, topic: str, queue_id: int) -> None:
+        for key in [
+            key for key in self.queues if group in ("", key[0]) and topic in ("", key[1]) and queue_id in (-1, key[2])
+        ]:
+            self.in_flight -= len(self.queues.pop(key))
+
+    async def _read(self, start: int, end: int) -> AsyncIterator[tuple[int, int, list[Op]]]:
+        """Offset, position in the log, and ops of the records at the offsets ``[start, end)``."""
+        from ...store.absent import bring  # loads the kernels
+
+        while start < end:
+            stop = min(start + LOCATED_AT_ONCE, end)
+            picked = self._store.picker.locate(names.POP_TOPIC, QUEUE, np.arange(start, stop))
+            parts, at = self._store.picker.absent(picked), 0
+            if parts:
+                await asyncio.to_thread(bring, parts)
+            for part in parts:
+                for position, size in zip(part.positions.tolist(), part.sizes.tolist(), strict=True):
+                    record = decode_record(part.data[position : position + size].data)
+                    try:
+                        ops = list(read_ops(record.body))
+                    except ValueError as error:
+                        log.error("op passed over offset=%d error=%s", picked.offsets[at], error)
+                        ops = []
+                    yield int(picked.offsets[at]), int(picked.positions[at]), ops
+                    at += 1
+                    if at % 1024 == 0:
+                        await asyncio.sleep(0)
+            start = stop
+
+
+def flights(queues: Iterable[PopQueue], now_ms: int) -> list[PopQueue]:
+    """The queues of which something is due."""
+    return [queue for queue in queues if queue.due_ms <= now_ms < NEVER]
