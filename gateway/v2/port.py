@@ -20,8 +20,11 @@ from penstock.runtime.security.credentials import Security
 
 from .brokers import Brokers
 from .clients import Clients
+from .finishing import Finishing
 from .groups import Groups
 from .messages import BODY_BYTES_MAX
+from .receiving import Receiving
+from .renewal import Renewal
 from .routes import Routes
 from .sending import Sending
 from .service import Service
@@ -50,6 +53,9 @@ class Port:
         self.groups = Groups(self.brokers)
         self.transactions = Transactions(self.brokers, self.clients, make_producer)
         self.sending = Sending(self.brokers, producer, self.transactions, self.clients)
+        self.renewal = Renewal(self.brokers, self.clients.is_living)
+        self.finishing = Finishing(self.brokers, self.renewal)
+        self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
         self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self._on_gone)
         self._service = Service(access)
 
@@ -64,8 +70,12 @@ class Port:
             "SendMessage": self.sending.send,
             "RecallMessage": self.sending.recall,
             "EndTransaction": self.transactions.end,
+            "AckMessage": self.finishing.acknowledge,
+            "ChangeInvisibleDuration": self.finishing.change,
+            "ForwardMessageToDeadLetterQueue": self.finishing.forward,
         }
-        server.add_generic_rpc_handlers((self._service.handlers(unary, {}, self.telemetry),))
+        streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive}
+        server.add_generic_rpc_handlers((self._service.handlers(unary, streaming, self.telemetry),))
         return routes
 
     async def sweep_forever(self) -> None:
@@ -76,7 +86,7 @@ class Port:
             await self.transactions.sweep()
 
     def _on_gone(self, client_id: str) -> None:
-        log.debug("client gone id=%s", client_id)
+        self.renewal.gone(client_id)
 
 
 @contextlib.asynccontextmanager
@@ -102,12 +112,13 @@ async def opened(nameservers: str, security: Security, access: Access | None) ->
         threads, partial(AsyncProducer, nameservers, group="PENSTOCK_GATEWAY", **settings)
     )
     port = Port(calls, threads, producer, make, access)
-    sweeping = asyncio.create_task(port.sweep_forever(), name="gateway sweep")
+    running = [asyncio.create_task(work) for work in (port.sweep_forever(), port.renewal.run())]
     try:
         yield port
     finally:
-        sweeping.cancel()
-        await asyncio.gather(sweeping, return_exceptions=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await port.transactions.close()
         await producer.close(1.0)
         await loop.run_in_executor(threads, calls.close)

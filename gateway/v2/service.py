@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import grpc
@@ -25,7 +26,7 @@ STREAMS_MAX: Final = 10_000
 """Telemetry streams of all clients at a time."""
 
 Unary = Callable[[Caller, Any], Awaitable[Any]]
-Streaming = Callable[[Caller, Any], AsyncIterator[Any]]
+Streaming = Callable[[Caller, Any], AsyncGenerator[Any, None]]
 
 
 class Service:
@@ -73,8 +74,9 @@ class Service:
             try:
                 caller = caller_of(context, self._access)
                 answers = _implemented(name, method)(caller, decoded(asked, content, MESSAGE_BYTES_MAX))
-                async for each in answers:
-                    await context.write(each)
+                async with contextlib.aclosing(answers):
+                    async for each in answers:
+                        await context.write(each)
             except (Refusal, PenstockError) as error:
                 await context.write(answer(status=status_of(error, name)))
 
