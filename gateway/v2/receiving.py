@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from penstock.client import InvalidArgument, MessageView, PenstockError
+from penstock.client import InvalidArgument, InvalidName, MessageView, PenstockError
 from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
 from penstock.formats.record.batch import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Message, Status
@@ -39,10 +39,10 @@ BATCH_MAX: Final = 32
 INVISIBLE_MS_MIN: Final = 10_000
 POLL_MS_MAX: Final = 20_000
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
-ATTEMPT_ID_LENGTH_MAX: Final = 255
-BYTES_MAX: Final = 32 * 1024 * 1024
+ATTEMPT_ID_LENGTH_MAX: Final = 128
+BYTES_MAX: Final = 16 * 1024 * 1024
 REQUEST_S: Final = 3.0
-"""The clients' own time-out for a call, where they do not say it: what is left of a deadline beyond it is for waiting."""
+"""The clients' own time-out for a call, where they do not say it: a deadline that is longer is for waiting."""
 MARGIN_S: Final = 0.25
 """An answer is on its way so long before its caller gives up."""
 SMALL_TOPIC: Final = 100_000
@@ -51,6 +51,9 @@ _LONGER_S: Final = 0.005
 _BEGINS: Final = 10_000
 _MESSAGE_GAP: Final = 16
 """Messages of one answer are made between two pauses for others."""
+
+
+Answers = AsyncGenerator[ReceiveMessageResponse, None]
 
 
 class _PopData:
@@ -65,7 +68,7 @@ class _Wish(NamedTuple):
 
     group: str
     subscription: Subscription
-    count: int
+    batch: int
     invisible_ms: int
     wait_s: float
     attempt_id: str
@@ -83,9 +86,7 @@ class Receiving:
         self._turn = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def receive(
-        self, caller: Caller, request: ReceiveMessageRequest
-    ) -> AsyncGenerator[ReceiveMessageResponse, None]:
+    async def receive(self, caller: Caller, request: ReceiveMessageRequest) -> Answers:
         """The answers; messages whose client goes before it has them all are given to others soon.
 
         Raises:
@@ -130,7 +131,7 @@ class Receiving:
         header = ReceiveHeader(
             group=wish.group,
             client_id=caller.client_id,
-            max_messages=wish.count,
+            max_messages=wish.batch,
             max_bytes=BYTES_MAX,
             invisible_ms=wish.invisible_ms,
             begin=await self._begin(wish.group, topic, broker_name),
@@ -159,6 +160,8 @@ class Receiving:
             )
         except InvalidArgument as error:
             raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
+        except InvalidName as error:
+            raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, error.message) from None
 
     async def _take(
         self,
@@ -271,14 +274,14 @@ def _wish(caller: Caller, request: ReceiveMessageRequest, request_s: float) -> _
         if invisible_ms > INVISIBLE_MS_MAX:
             raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {INVISIBLE_MS_MAX}")
     if len(request.attempt_id) > ATTEMPT_ID_LENGTH_MAX:
-        raise Refusal(Code.BAD_REQUEST, f"attempt id of {len(request.attempt_id)} characters: at most 255")
+        raise Refusal(Code.BAD_REQUEST, f"attempt id: at most {ATTEMPT_ID_LENGTH_MAX} characters")
     if request.HasField("long_polling_timeout"):
         wait_s = _seconds(request.long_polling_timeout)
     else:
         wait_s = caller.deadline_s - request_s / 2
     wait_s = max(min(wait_s, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
-    count = min(max(request.batch_size, 1), BATCH_MAX)
-    return _Wish(group, subscription, count, invisible_ms, wait_s, request.attempt_id)
+    batch = min(max(request.batch_size, 1), BATCH_MAX)
+    return _Wish(group, subscription, batch, invisible_ms, wait_s, request.attempt_id)
 
 
 def _seconds(span: Any) -> float:
