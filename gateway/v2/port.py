@@ -23,6 +23,7 @@ from .clients import Clients
 from .finishing import Finishing
 from .groups import Groups
 from .messages import BODY_BYTES_MAX
+from .offsets import Offsets
 from .receiving import Receiving
 from .renewal import Renewal
 from .routes import Routes
@@ -56,6 +57,7 @@ class Port:
         self.renewal = Renewal(self.brokers, self.clients.is_living)
         self.finishing = Finishing(self.brokers, self.renewal)
         self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
+        self.offsets = Offsets(self.brokers)
         self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self._on_gone)
         self._service = Service(access)
 
@@ -73,8 +75,11 @@ class Port:
             "AckMessage": self.finishing.acknowledge,
             "ChangeInvisibleDuration": self.finishing.change,
             "ForwardMessageToDeadLetterQueue": self.finishing.forward,
+            "GetOffset": self.offsets.get,
+            "UpdateOffset": self.offsets.update,
+            "QueryOffset": self.offsets.query,
         }
-        streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive}
+        streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive, "PullMessage": self.offsets.pull}
         server.add_generic_rpc_handlers((self._service.handlers(unary, streaming, self.telemetry),))
         return routes
 
