@@ -1,4 +1,4 @@
-"""``penstock nameserver``, ``penstock broker``, ``penstock gateway``: one process in the foreground. ``penstock version``."""
+"""``penstock nameserver``, ``broker``, ``gateway``: one process in the foreground. ``penstock version``."""
 
 from __future__ import annotations
 
