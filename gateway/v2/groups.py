@@ -15,7 +15,7 @@ from penstock.proto.wire.common_pb2 import RetryPolicy
 from .brokers import Brokers
 
 AGE_S: Final = 5.0
-WAIT_S: Final = 0.8
+WAIT_S: Final = 2.0
 """Clients give up on settings that are not there within seconds."""
 _CACHED: Final = 10_000
 RETRY_TIMES: Final = 16
