@@ -68,7 +68,7 @@ UNSUPPORTED_KEYS: frozenset[str] = frozenset(
     notifyConsumerIdsChangedEnable objectStoreAccessKey objectStoreBucket objectStoreEndpoint
     objectStoreSecretKey offsetCheckInSlave popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
     popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
-    popConsumerKVServiceLog popFromRetryProbability popInflightMessageThreshold popLongPollingForceNotifyInterval
+    popConsumerKVServiceLog popFromRetryProbability popLongPollingForceNotifyInterval
     popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize popResponseReturnActualRetryTopic
     popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead preferredLeaderId printChannelGroups printChannelGroupsMinNum
     processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity

@@ -22,6 +22,7 @@ from penstock.proto.errors import (
     GroupNotFound,
     InvalidArgument,
     InvalidName,
+    InvalidReceipt,
     MessageNotFound,
     MessageTooLarge,
     NameserverUnavailable,
@@ -29,6 +30,7 @@ from penstock.proto.errors import (
     OffsetOutOfRange,
     OutcomeUnknown,
     PenstockError,
+    ReceiptExpired,
     Refused,
     Retryable,
     RouteNotFound,
@@ -74,9 +76,11 @@ from .statistics import ConsumerStatistics, Latency, ProducerStatistics
 
 if TYPE_CHECKING:
     from .admin import Admin
+    from .consume.receiving import ReceivedMessage
     from .producer import Producer
     from .pull_consumer import PullConsumer
     from .push_consumer import ConsumeResult, PushConsumer
+    from .simple_consumer import SimpleConsumer
     from .transact.transaction import Transaction, TransactionState
     from .transaction_producer import TransactionProducer
 
@@ -86,6 +90,8 @@ _LATER = {
     "Producer": ".producer",
     "PullConsumer": ".pull_consumer",
     "PushConsumer": ".push_consumer",
+    "ReceivedMessage": ".consume.receiving",
+    "SimpleConsumer": ".simple_consumer",
     "Transaction": ".transact.transaction",
     "TransactionProducer": ".transaction_producer",
     "TransactionState": ".transact.transaction",
@@ -117,6 +123,7 @@ __all__ = [
     "GroupNotFound",
     "InvalidArgument",
     "InvalidName",
+    "InvalidReceipt",
     "Latency",
     "Message",
     "MessageBatch",
@@ -141,6 +148,8 @@ __all__ = [
     "QueueLag",
     "QueuePosition",
     "QueueStats",
+    "ReceiptExpired",
+    "ReceivedMessage",
     "Refused",
     "ReplicaInfo",
     "RetryPolicy",
@@ -148,6 +157,7 @@ __all__ = [
     "RouteNotFound",
     "SendReceipt",
     "SendStatus",
+    "SimpleConsumer",
     "Sql",
     "StoredMessage",
     "Tls",

@@ -37,7 +37,7 @@ from .administer.admin_results import (
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
-from .administer.group_view import as_info, group_info
+from .administer.group_view import as_info, look_at_group
 from .administer.message_trace import message_trace
 from .administer.message_track import message_track
 from .administer.topics import MessageTypeName, order_queues, topic_config, topic_info, update_steps, with_type
@@ -288,9 +288,8 @@ class Admin:
         return self._calls.groups(timeout_s)
 
     def group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupInfo:
-        """Settings and living members of a group. Raises GroupNotFound."""
-        answers, _ = self._calls.describe_group(names.check_group(group), timeout_s)
-        return group_info(group, answers)
+        """Settings, living members, and what is in flight of a group that pops. Raises GroupNotFound."""
+        return look_at_group(self._calls, names.check_group(group), timeout_s)
 
     def group_lag(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> GroupLag:
         """How far ``group`` is behind, queue by queue. Raises GroupNotFound."""

@@ -323,6 +323,20 @@ class MessageTypeConflict(Refused, code=52):
     """
 
 
+class InvalidReceipt(Refused, code=55):
+    """A receipt of a simple consumer that is none, or that no broker of its group has given out.
+
+    Do: acknowledge with the message that was received, or its ``receipt``, in the group that received it.
+    """
+
+
+class ReceiptExpired(InvalidReceipt, code=56, status=Status.FAILED_PRECONDITION):
+    """A receipt of a simple consumer whose time is over, or that was replaced by a change of its time.
+
+    Do: nothing: the message comes again; receive with a longer ``invisible_s``, or ``change_invisible`` in time.
+    """
+
+
 class DataLoss(PenstockError, code=90):
     """Messages that were to be read are not there any more.
 

@@ -89,7 +89,8 @@ def list_(admin: Admin, answer: Answer) -> None:
 @click.argument("name")
 @asking
 def show(admin: Admin, answer: Answer, name: str) -> None:
-    """Members of a group, how far it is in each queue, and its producers of transactions."""
+    """Members of a group, how far it is in each queue, what is in flight of one that pops, and its producers of
+    transactions."""
     from penstock.client import GroupNotFound
 
     producers = admin.producers(name)
@@ -115,6 +116,8 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
             for m in info.members
         ]
         print_table(["member", "subscriptions", "queues"], rows, title=f"group {info.group}")
+        if info.pops or info.in_flight:
+            print(f"simple consumers pop: {info.in_flight:,} messages in flight")
         columns = ["topic", "broker_name", "queue_id", "committed_offset", "max_offset", "lag", "client_id"]
         found = [[getattr(queue, column) for column in columns] for queue in lag.queues]
         print_table(columns, [[None if cell == NOTHING_COMMITTED else cell for cell in row] for row in found])

@@ -126,6 +126,10 @@ class GroupInfo:
     orderly: bool = False
     broadcast_enable: bool = True
     from_min_enable: bool = True
+    pops: bool = False
+    """True if simple consumers have received lately."""
+    in_flight: int = 0
+    """Messages that simple consumers were given and have not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

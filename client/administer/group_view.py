@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import GroupDescription
 from penstock.proto.wire.common_pb2 import GroupConfig
+from penstock.proto.wire.pop_pb2 import PopGroup
+from penstock.proto.wire.pop_pb2_grpc import PopStub
 
+from ..cluster import Calls
 from .admin_results import GroupInfo, GroupMember, RetryPolicy
+
+log = logging.getLogger(__name__)
+
+
+def look_at_group(calls: Calls, group: str, timeout_s: float) -> GroupInfo:
+    """Settings, living members, and what simple consumers have in flight at the masters that answer.
+
+    Raises:
+        GroupNotFound: nobody has it.
+    """
+    answers, _ = calls.describe_group(group, timeout_s)
+    pops, in_flight = False, 0
+    for name in answers:
+        try:
+            address = calls.directory.address(name, timeout_s)
+            told = calls.connections.call(address, "DescribePop", PopGroup(group=group), timeout_s, service=PopStub)
+        except PenstockError as error:  # as long as it has no master nobody pops there
+            log.info("in flight is not known broker=%s error=%s", name, error.message)
+            continue
+        pops, in_flight = pops or told.pops, in_flight + told.in_flight
+    return replace(group_info(group, answers), pops=pops, in_flight=in_flight)
 
 
 def group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .admin import AsyncAdmin
 from .consumers import AsyncPullConsumer, AsyncPushConsumer
 from .producer import AsyncProducer
+from .simple import AsyncSimpleConsumer
 from .transactions import AsyncTransaction, AsyncTransactionProducer
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncSimpleConsumer",
     "AsyncTransaction",
     "AsyncTransactionProducer",
 ]

@@ -17,12 +17,13 @@ from penstock.gateway.v2.wire.service_pb2 import (
     ForwardMessageToDeadLetterQueueRequest,
     ForwardMessageToDeadLetterQueueResponse,
 )
+from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeRequest, ChangeInvisibleRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from .brokers import Brokers
 from .callers import Caller
-from .handles import Handle, receipts_of
+from .handles import receipt_of, receipts_of
 from .names import group_of, topic_of
 from .renewal import Renewal
 from .status import Refusal, merged, named, ok, status_of
@@ -39,7 +40,7 @@ class Acknowledgements:
         self._brokers = brokers
         self._broker_name = broker_name
         self._group = group
-        self._waiting: list[tuple[Handle, asyncio.Future[Status]]] = []
+        self._waiting: list[tuple[Receipt, asyncio.Future[Status]]] = []
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -47,7 +48,7 @@ class Acknowledgements:
         """True while nothing is under way."""
         return self._sending is None
 
-    def add(self, handle: Handle) -> asyncio.Future[Status]:
+    def add(self, handle: Receipt) -> asyncio.Future[Status]:
         """What the broker says of it; the future ends with a status in any case."""
         future: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
         self._waiting.append((handle, future))
@@ -66,7 +67,7 @@ class Acknowledgements:
         finally:
             self._sending = None
 
-    async def _ask(self, handles: Sequence[Handle]) -> list[Status]:
+    async def _ask(self, handles: Sequence[Receipt]) -> list[Status]:
         request = AcknowledgeRequest(group=self._group, receipts=receipts_of(handles))
         try:
             reply = await self._brokers.at_master(self._broker_name, "Acknowledge", request, TIMEOUT_S, service=PopStub)
@@ -107,7 +108,7 @@ class Finishing:
 
     async def _acknowledged(self, text: str, group: str) -> Status:
         try:
-            handle = self._renewal.current(text, Handle.decode(text, group))
+            handle = self._renewal.current(text, receipt_of(text, group))
         except Refusal as refused:
             return refused.status
         status = await self.finish(handle)
@@ -115,7 +116,7 @@ class Finishing:
             self._renewal.drop(text)
         return status
 
-    def finish(self, handle: Handle) -> asyncio.Future[Status]:
+    def finish(self, handle: Receipt) -> asyncio.Future[Status]:
         """Acknowledge one delivery, with others on their way to the same broker."""
         key = handle.broker_name, handle.group
         line = self._lines.get(key)
@@ -139,15 +140,15 @@ class Finishing:
             raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
         text = request.receipt_handle
         try:
-            handle = self._renewal.current(text, Handle.decode(text, group))
+            handle = self._renewal.current(text, receipt_of(text, group))
             changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
             return ChangeInvisibleDurationResponse(status=status, receipt_handle=text)
         self._renewal.drop(text)
-        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
+        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
 
-    async def _changed(self, handle: Handle, invisible_ms: int, timeout_s: float) -> Handle:
+    async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         request = ChangeInvisibleRequest(group=handle.group, receipts=receipts_of([handle]), invisible_ms=invisible_ms)
         reply = await self._brokers.at_master(
             handle.broker_name, "ChangeInvisible", request, timeout_s, service=PopStub
@@ -166,7 +167,7 @@ class Finishing:
         group = group_of(request.group, caller.namespace)
         topic_of(request.topic, caller.namespace)
         text = request.receipt_handle
-        handle = self._renewal.current(text, Handle.decode(text, group))
+        handle = self._renewal.current(text, receipt_of(text, group))
         try:
             reply = await self._brokers.at_master(
                 handle.broker_name,

@@ -1,72 +1,39 @@
-"""Receipt handles: by which a client names one delivery of a message.
-
-URL-safe base64 without padding of a CRC-32 (4 bytes, big-endian, of what follows) and, in UTF-8 with one line feed
-between: broker group, group, topic of the record, queue id, offset, check point, epoch, time at which it is visible
-again. Brokers judge what it names; the checksum is against handles that were cut or mixed up.
-"""
+"""Receipt handles: the cluster's receipts (``proto/receipts.py``) as clients hold them, and as brokers take them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Self
+from typing import Final
 
 from penstock.gateway.v2.wire.definition_pb2 import Code
+from penstock.proto.errors import InvalidReceipt
+from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import Receipts
 
 from .status import Refusal
 
-LENGTH_MAX: Final = 2048
-_FIELDS: Final = 8
-_DIGITS_MAX: Final = 19
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
-class Handle(NamedTuple):
-    """What a handle says."""
+def receipt_of(handle: str, group: str) -> Receipt:
+    """What a handle says of a delivery to ``group``.
 
-    broker_name: str
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
-    check_point: int
-    epoch: int
-    visible_ms: int
-
-    def encode(self) -> str:
-        """The handle as clients have it."""
-        content = "\n".join(map(str, self)).encode()
-        return base64.urlsafe_b64encode(zlib.crc32(content).to_bytes(4, "big") + content).decode().rstrip("=")
-
-    @classmethod
-    def decode(cls, text: str, group: str) -> Self:
-        """What ``text`` says of a delivery to ``group``.
-
-        Raises:
-            Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's.
-        """
-        if 0 < len(text) <= LENGTH_MAX and text.isascii():
-            try:
-                raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
-                fields = raw[4:].decode().split("\n")
-            except (binascii.Error, ValueError):
-                fields = []
-                raw = b""
-            is_whole = len(fields) == _FIELDS and raw[:4] == zlib.crc32(raw[4:]).to_bytes(4, "big")
-            if is_whole and all(each.isdecimal() and len(each) <= _DIGITS_MAX for each in fields[3:]):
-                numbers = [int(each) for each in fields[3:]]
-                made = cls(fields[0], fields[1], fields[2], *numbers)
-                if made.group == group and numbers[0] <= _INT32_MAX and max(numbers) <= _INT64_MAX:
-                    return made
-        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: {text[:64]!r} is no handle of {group}")
+    Raises:
+        Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's.
+    """
+    try:
+        found = Receipt.parse(handle)
+    except InvalidReceipt as error:
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: {error.message}") from None
+    numbers = (found.offset, found.check_point, found.epoch, found.visible_ms)
+    if found.group != group or found.queue_id > _INT32_MAX or max(numbers) > _INT64_MAX:
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is none of group {group}")
+    return found
 
 
-def receipts_of(handles: Iterable[Handle]) -> list[Receipts]:
-    """Handles of one broker group and consumer group as brokers take them, one for each, in their order."""
+def receipts_of(deliveries: Iterable[Receipt]) -> list[Receipts]:
+    """Deliveries of one broker group and consumer group as brokers take them, one for each, in their order."""
     return [
         Receipts(
             topic=each.topic,
@@ -76,5 +43,5 @@ def receipts_of(handles: Iterable[Handle]) -> list[Receipts]:
             visible_ms=each.visible_ms,
             offsets=[each.offset],
         )
-        for each in handles
+        for each in deliveries
     ]

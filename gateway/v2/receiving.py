@@ -18,6 +18,7 @@ from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, Filt
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from penstock.proto import frames
 from penstock.proto.names import PERM_READ
+from penstock.proto.receipts import Receipt
 from penstock.proto.wire.common_pb2 import TopicQueues
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.proto.wire.pop_pb2 import ChangeInvisibleRequest, ReceiveHeader, ReceiveReply
@@ -27,7 +28,7 @@ from .brokers import Brokers
 from .callers import Caller
 from .clients import Clients
 from .finishing import INVISIBLE_MS_MAX, Finishing
-from .handles import Handle, receipts_of
+from .handles import receipts_of
 from .messages import delivered, timestamp
 from .names import group_of, topic_of
 from .renewal import INVISIBLE_MS, Renewal
@@ -99,7 +100,7 @@ class Receiving:
         wish = _wish(caller, request, request_s)
         route = await self._brokers.served_route(wish.subscription.topic)
         broker_name = self._broker_of(route, request.message_queue.broker.name)
-        received: list[tuple[Handle, Message]] = []
+        received: list[tuple[Receipt, Message]] = []
         is_told = False
         try:
             await self._poll(caller, request, wish, broker_name, received)
@@ -124,7 +125,7 @@ class Receiving:
         request: ReceiveMessageRequest,
         wish: _Wish,
         broker_name: str,
-        received: list[tuple[Handle, Message]],
+        received: list[tuple[Receipt, Message]],
     ) -> None:
         """Receive into ``received``; return when there is something, or not before the time is over."""
         topic = wish.subscription.topic
@@ -170,7 +171,7 @@ class Receiving:
         broker_name: str,
         reply: ReceiveReply,
         records: memoryview,
-        received: list[tuple[Handle, Message]],
+        received: list[tuple[Receipt, Message]],
     ) -> None:
         tags = wish.subscription.tags
         start = 0
@@ -179,8 +180,8 @@ class Receiving:
             start += result.bytes
             for index in range(result.count):
                 view = MessageView(batch, index, broker_name)
-                place = (broker_name, wish.group, result.topic, result.queue_id, view.queue_offset)
-                handle = Handle(*place, reply.check_point, reply.epoch, reply.visible_ms)
+                place = (wish.group, result.topic, broker_name, result.queue_id, view.queue_offset)
+                handle = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
                 if tags and view.tag not in tags:
                     self._finishing.finish(handle)  # another tag with the same hash
                     continue
@@ -189,7 +190,7 @@ class Receiving:
                     view,
                     request.message_queue.topic,
                     attempt=attempt,
-                    receipt_handle=handle.encode(),
+                    receipt_handle=handle.text(),
                     invisible_ms=wish.invisible_ms,
                 )
                 received.append((handle, message))
@@ -227,7 +228,7 @@ class Receiving:
                 self._begins.popitem(last=False)
         return known
 
-    async def _given_back(self, broker_name: str, group: str, handles: list[Handle]) -> None:
+    async def _given_back(self, broker_name: str, group: str, handles: list[Receipt]) -> None:
         request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=1000)
         try:
             await self._brokers.at_master(broker_name, "ChangeInvisible", request, REQUEST_S, service=PopStub)

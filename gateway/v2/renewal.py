@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.client import PenstockError
+from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, ChangeInvisibleRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from .brokers import Brokers
-from .handles import Handle, receipts_of
+from .handles import receipts_of
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _TIMEOUT_S: Final = 5.0
 @dataclass(slots=True)
 class _Held:
     text: str
-    handle: Handle
+    handle: Receipt
     client_id: str
     given_s: float
     due_s: float
@@ -59,7 +60,7 @@ class Renewal:
         self._clients: dict[str, set[str]] = defaultdict(set)
         self._gone: set[str] = set()
 
-    def hold(self, text: str, handle: Handle, client_id: str) -> None:
+    def hold(self, text: str, handle: Receipt, client_id: str) -> None:
         """Renew this delivery from now on."""
         if len(self._held) >= HELD_MAX:
             return
@@ -69,7 +70,7 @@ class Renewal:
         self._clients[client_id].add(text)
         heapq.heappush(self._due, (held.due_s, text))
 
-    def current(self, text: str, handle: Handle) -> Handle:
+    def current(self, text: str, handle: Receipt) -> Receipt:
         """What the handle ``text``, which says ``handle``, stands for by now."""
         held = self._held.get(text)
         return handle if held is None else held.handle

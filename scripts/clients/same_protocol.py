@@ -18,7 +18,9 @@ def main(folder: Path) -> int:
     for name, module in (("definition", definition_pb2), ("service", service_pb2)):
         text = re.sub(r"\s+", " ", (folder / f"{name}.proto").read_text())
         for enum in module.DESCRIPTOR.enum_types_by_name.values():
-            missing += [f"{enum.name}.{each.name}" for each in enum.values if f" {each.name} = {each.number};" not in text]
+            missing += [
+                f"{enum.name}.{each.name}" for each in enum.values if f" {each.name} = {each.number};" not in text
+            ]
         for message in module.DESCRIPTOR.message_types_by_name.values():
             body = re.search(rf" message {message.name} {{(.*?)}} (?=message|enum|service|$)", text + " message")
             content = body[1] if body is not None else ""

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from penstock.broker.admin import administration, topics
 from penstock.broker.config import RECORD_OVERHEAD_BYTES, BrokerConfig
 from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load, groups, offsets, session
-from penstock.broker.core import intake, wire
+from penstock.broker.core import filters, intake, wire
 from penstock.broker.core.tables import producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
+from penstock.broker.features.pop import request
 from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
@@ -41,6 +42,8 @@ SETTABLE: Mapping[str, Error | str] = {
     "maxLmqConsumeQueueNum": errors.Forbidden,
     "timerMessagesMax": errors.FlowControl,
     "timerMaxDelaySec": errors.InvalidArgument,
+    "popInflightMessageThreshold": errors.FlowControl,
+    "popInflightMessageMax": errors.FlowControl,
 }
 """What has a key, and the error of whoever meets it."""
 
@@ -64,7 +67,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ),
     ("Bytes of the reply to a fetch", answer.REPLY_BYTES_MAX, "the rest comes with the next"),
     ("Milliseconds that a fetch waits", fetch.WAIT_MS_MAX, "an empty reply"),
-    ("Characters of a filter", fetch.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
+    ("Characters of a filter", filters.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
     ("Characters of a topic's name", names.TOPIC_LENGTH_MAX, errors.InvalidName),
     ("Characters of a group's name", names.GROUP_LENGTH_MAX, errors.InvalidName),
     ("Characters of a client id", consumer_sessions.CLIENT_ID_LENGTH_MAX, errors.InvalidArgument),
@@ -88,6 +91,10 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Bytes of a reply's correlation id", replies.CORRELATION_BYTES_MAX, errors.InvalidArgument),
     ("Bytes of replies that a client leaves unread", listeners.UNSENT_BYTES_MAX, "the rest comes when it reads"),
     ("Replies looked through for a client that was away", pushing.LOOK_BACK_MAX, "earlier ones are not sent"),
+    ("Topics of one receive (POP)", request.SUBSCRIPTIONS_MAX, errors.InvalidArgument),
+    ("Messages of one receive (POP)", request.MESSAGES_MAX, errors.InvalidArgument),
+    ("Milliseconds that a message is invisible (POP)", request.INVISIBLE_MS_MAX, errors.InvalidArgument),
+    ("Messages of one acknowledgement (POP)", request.ACKNOWLEDGED_MAX, errors.InvalidArgument),
     ("Calls of one connection", CALLS_PER_CONNECTION_MAX, "more wait at the client"),
 )
 """What, how much, and what happens beyond."""

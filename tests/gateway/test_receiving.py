@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.gateway.v2.handles import Handle
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.receipts import Receipt
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.gateway import (
     Client,
@@ -22,7 +22,7 @@ from tests.support.gateway import (
 )
 from tests.support.waiting import wait_until
 
-FORGED = Handle("broker-a", "g", "normal", 0, 0, 1, 1, 1).encode()
+FORGED = Receipt("g", "normal", "broker-a", 0, 0, 1, 1, 1).text()
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,9 @@ FOUND_BY = {
         LOCKS + "test_a_new_master_grants_what_nobody_speaks_for_when_older_locks_have_ended",
         ORDERLY + "test_a_masters_death_leaves_a_queue_to_who_works_on_it",
     ),
+    "31": (
+        "tests/unit/broker/features/test_pop.py::test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged",
+    ),
 }
 HISTORIES = "2000"
 SECONDS_MAX = 600

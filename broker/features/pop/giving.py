@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 SEARCHED_BYTES: Final = 2 << 20
 """Of records, by a condition in one go: some milliseconds."""
 SCANS_MAX: Final = 16
+BROUGHT_BYTES: Final = 4 << 20
+"""So much of old records is brought into memory ahead, and taken to stay there for :data:`BROUGHT_S`."""
+BROUGHT_S: Final = 5.0
 ALL: Final = Subscribed("", (), None, None)
 
 
@@ -82,16 +85,17 @@ class Giver:
     def absent(self, wanted: Wanted) -> list[Absent | AbsentEntries]:
         """What a receive would look at and is not in memory, about."""
         found: list[Absent | AbsentEntries] = []
-        left = wanted.max_bytes
+        now_s = self._core.clock.monotonic_s()
         for each, queue_id in self._queues(wanted):
             queue = self._state.queue(wanted.group, each.topic, queue_id)
-            if queue is not None:
-                found += self._reader.absent_entries(each.topic, queue_id, queue.next, wanted.max_messages)
-                parts = self._reader.absent(each.topic, queue_id, queue.next, left)
-                found += parts
-                left -= sum(int(part.sizes.sum()) for part in parts)
-                if left <= 0:
-                    break
+            if queue is None or (queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S):
+                continue
+            parts = self._reader.absent(each.topic, queue_id, queue.next, max(wanted.max_bytes, BROUGHT_BYTES))
+            if parts:
+                count = sum(len(part.sizes) for part in parts)
+                found += [*self._reader.absent_entries(each.topic, queue_id, queue.next, count), *parts]
+                queue.brought, queue.brought_s = queue.next + count, now_s
+                break
         return found
 
     def give(self, journal: Journal, wanted: Wanted, now_ms: int, is_orderly: bool) -> Given:

@@ -73,7 +73,6 @@ class Pop(Feature):
     def services(self) -> Iterable[Service]:
         yield service(
             wire.DESCRIPTOR.services_by_name["Pop"],
-            before=self.core.dispatcher.catch_up,
             Acknowledge=self.acknowledge,
             ChangeInvisible=self.change_invisible,
             ForwardToDeadLetters=self.forward,
@@ -244,8 +243,8 @@ class Pop(Feature):
         if not self.core.events.is_open:
             raise BrokerUnavailable("the broker is shutting down")
         journal = self.core.writable()
-        self.core.dispatcher.catch_up()
         if not self.state.is_loaded:
+            self.core.dispatcher.catch_up()
             await self.state.load(journal)
             journal = self.core.writable()
         return journal

@@ -31,6 +31,7 @@ class PopQueue:
         self.next = begin
         self.is_orderly = False
         self.attempt = ""  # of the batch that is out, as its receiver called it
+        self.brought, self.brought_s = 0, 0.0  # up to which offset old records were brought into memory, and when
         self.floor = NEVER  # offset of the first op that says anything of what is in flight
         self.due_ms = NEVER  # when the first one is visible again
         self.rows = Rows(*[NOTHING] * 5)

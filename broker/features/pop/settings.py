@@ -16,12 +16,14 @@ class PopSettings:
         default=10_000,
         within=(1, 50_000),
         doc="messages of one queue that a group was given and has not acknowledged; it is given no more then",
+        differs="a receive that finds all queues full is refused, not answered empty",
     )
     in_flight_max: int = key(
         "popInflightMessageMax",
         default=1_000_000,
         within=(1, 20_000_000),
         doc="the same of all groups and queues, some 40 bytes of memory each; receives are refused then",
+        differs="has no such key",
     )
 
     def __post_init__(self) -> None:

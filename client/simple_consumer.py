@@ -1,0 +1,211 @@
+"""Consuming one message at a time, without queues that are one's own: POP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.proto import names
+from penstock.proto.errors import ClientClosed, InvalidArgument, PenstockError
+from penstock.proto.receipts import Receipt
+from penstock.runtime.conf import require
+from penstock.runtime.security.credentials import Credentials, Tls
+
+from .cluster import Calls, Expression, Subscription, check_timeout, parse_subscription, readable_queues
+from .cluster.subscription import ALL
+from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
+from .consume.receipts import Settling
+from .consume.receiving import SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
+
+RECEIVE_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 10.0
+WAIT_STEP_S = 5.0
+SHARED_WAIT_STEP_S = 0.2
+"""Where several broker groups have the topics, they are waited at in turn."""
+
+Receivable = ReceivedMessage | str
+"""A message that was received, or its :attr:`~ReceivedMessage.receipt`."""
+
+
+class SimpleConsumer:
+    """Messages when the caller asks for them, each for ``invisible_s``, from all queues of the topics.
+
+    Any number of consumers of the group share all queues, one message goes to one of them. Whoever is done with a
+    message acknowledges it (:meth:`ack`); what is not acknowledged in time comes again, to any consumer of the group,
+    and becomes a dead letter after the group's ``retry_max_times``. In a group that is orderly one batch of a queue is
+    out at a time, and what is not acknowledged comes again in its place.
+
+    A group is either consumed this way or by push and pull consumers, not both at a time. For many threads at a time.
+    """
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        group: str,
+        invisible_s: float = 30.0,
+        client_id: str | None = None,
+        consume_from: str = CONSUME_FROM_LAST,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """``invisible_s``: 10 seconds to 12 hours. ``consume_from`` (``"last"``, ``"first"``) holds for queues of
+        which the group has nothing yet. ``tls``, ``credentials``: as of :class:`~penstock.client.Producer`.
+
+        Raises:
+            ConfigError, InvalidName: an argument is wrong.
+        """
+        require(invisible_s > 0, "invisible_s must be more than 0", invisible_s)
+        require(
+            consume_from in (CONSUME_FROM_FIRST, CONSUME_FROM_LAST),
+            "consume_from must be 'first' or 'last'",
+            consume_from,
+        )
+        self.group = names.check_group(group)
+        self.client_id = client_id or new_client_id()
+        self._invisible_s = invisible_s
+        self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
+        self._receiving = Receiving(self._calls, self.group, self.client_id, consume_from == CONSUME_FROM_FIRST)
+        self._settling = Settling(self._calls, self.group)
+        self._lock = threading.Lock()  # guards what follows
+        self._subscriptions: dict[str, Subscription] = {}
+        self._turn = 0
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topic: str, expression: Expression = ALL) -> None:
+        """Receive messages of ``topic`` from the next receive on. What the filter leaves out is gone for the group.
+
+        Raises:
+            InvalidName, InvalidArgument: the topic's name or the expression is wrong.
+        """
+        subscription = parse_subscription(topic, expression)
+        with self._lock:
+            if topic not in self._subscriptions and len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
+                raise InvalidArgument(f"topic {topic}: a simple consumer has at most {SUBSCRIPTIONS_MAX} topics")
+            self._subscriptions[topic] = subscription
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive nothing more of ``topic``. What was received can be acknowledged all the same."""
+        with self._lock:
+            self._subscriptions.pop(topic, None)
+
+    def receive(
+        self, max_messages: int = 32, timeout_s: float = RECEIVE_TIMEOUT_S, *, invisible_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Some messages, as soon as there are any; none when ``timeout_s`` runs out.
+
+        ``invisible_s``: of these, in place of the consumer's. An answer that is lost on its way costs the messages
+        that time.
+
+        Raises:
+            Refused: a broker refused the group, a topic or the filter, by its own error.
+            Retryable: nobody could be asked within ``timeout_s``.
+            ClientClosed: the consumer is closed.
+        """
+        require(max_messages >= 1, "max_messages must be at least 1", max_messages)
+        check_timeout(timeout_s)
+        invisible_ms = round((self._invisible_s if invisible_s is None else invisible_s) * 1000)
+        deadline, is_first = time.monotonic() + timeout_s, True
+        failures: dict[str, PenstockError] = {}
+        while True:
+            groups = self._groups(max(deadline - time.monotonic(), 0.2))
+            step_s = WAIT_STEP_S if len(groups) == 1 else SHARED_WAIT_STEP_S
+            for name, subscriptions in groups:
+                left_s = max(deadline - time.monotonic(), 0.0)
+                # Everybody is asked once before anybody is waited at.
+                wait_s = 0.0 if is_first and len(groups) > 1 else min(step_s, left_s)
+                try:
+                    found = self._receiving.receive(name, subscriptions, max_messages, invisible_ms, wait_s, left_s)
+                except PenstockError as error:
+                    if not error.retryable:
+                        raise
+                    failures[name] = error
+                    self._closed.wait(min(SHARED_WAIT_STEP_S, left_s))
+                    continue
+                failures.pop(name, None)
+                messages, unwanted = found
+                if unwanted:
+                    self._settling.acknowledge([each.parsed for each in unwanted], CALL_TIMEOUT_S)
+                if messages:
+                    return messages
+            is_first = False
+            if time.monotonic() >= deadline:
+                if len(failures) == len(groups):
+                    raise next(iter(failures.values()))
+                return []
+
+    def ack(self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Be done with messages: once this returns they do not come again. May be repeated.
+
+        Raises:
+            ReceiptExpired: the time of some is over; the others are acknowledged. ``details["receipts"]`` has those.
+            InvalidReceipt: likewise, of some that no broker has given out to this group.
+            OutcomeUnknown, Retryable: nobody answered in time; repeat it.
+        """
+        self._require_open()
+        self._settling.acknowledge(_receipts(messages), timeout_s)
+
+    def change_invisible(
+        self, message: ReceivedMessage, invisible_s: float, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> ReceivedMessage:
+        """Have the message come again ``invisible_s`` from now, at once with 0; the message with its new receipt.
+
+        The old one is void; the given message has the new one too.
+
+        Raises:
+            As :meth:`ack`.
+        """
+        self._require_open()
+        require(invisible_s >= 0, "invisible_s must not be negative", invisible_s)
+        renewed = self._settling.change(message.parsed, round(invisible_s * 1000), timeout_s)
+        message.renew(renewed)
+        return message
+
+    def forward_to_dead_letters(
+        self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
+        """Make dead letters of messages, now; they are acknowledged by that. Raises as :meth:`ack`."""
+        self._require_open()
+        self._settling.forward(_receipts(messages), timeout_s)
+
+    def close(self) -> None:
+        """Disconnect. What was received and not acknowledged comes again when its time is over. May be repeated."""
+        self._closed.set()
+        self._calls.close()
+
+    def _groups(self, timeout_s: float) -> list[tuple[str, list[Subscription]]]:
+        """The broker groups that have the topics, another one first each time, and which topics each has."""
+        self._require_open()
+        with self._lock:
+            subscriptions = list(self._subscriptions.values())
+            self._turn += 1
+            turn = self._turn
+        if not subscriptions:
+            raise InvalidArgument(f"simple consumer of group {self.group}: subscribe to a topic first")
+        found: dict[str, dict[str, Subscription]] = {}
+        for subscription in subscriptions:
+            for queue in readable_queues(self._calls.directory.topic(subscription.topic, timeout_s)):
+                found.setdefault(queue.broker_name, {})[queue.topic] = subscription
+        groups = [(name, list(topics.values())) for name, topics in sorted(found.items())]
+        start = turn % max(len(groups), 1)
+        return groups[start:] + groups[:start]
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise ClientClosed(f"the simple consumer of group {self.group} is closed: make a new one")
+
+
+def _receipts(messages: Receivable | Sequence[Receivable]) -> list[Receipt]:
+    several: Sequence[Any] = [messages] if isinstance(messages, (ReceivedMessage, str)) else messages
+    return [each.parsed if isinstance(each, ReceivedMessage) else Receipt.parse(each) for each in several]

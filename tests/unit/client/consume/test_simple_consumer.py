@@ -1,0 +1,204 @@
+"""Simple consumers at real brokers: what each gets, and what its receipts are good for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client import (
+    Admin,
+    ClientClosed,
+    ConfigError,
+    Forbidden,
+    InvalidArgument,
+    InvalidReceipt,
+    PushConsumer,
+    ReceiptExpired,
+    ReceivedMessage,
+    SimpleConsumer,
+    TopicNotFound,
+)
+from penstock.client.aio import AsyncSimpleConsumer
+from penstock.proto.receipts import Receipt
+from tests.support.client.running_cluster import RunningCluster
+from tests.support.waiting import wait_until
+
+TOPIC, GROUP = "orders", "workers"
+
+
+@pytest.fixture
+def cluster() -> Iterator[RunningCluster]:
+    with RunningCluster(2, topics={TOPIC: 4}) as made:
+        yield made
+
+
+def simple(cluster: RunningCluster, expression: str = "*", **settings: Any) -> SimpleConsumer:
+    made = SimpleConsumer(cluster.namesrv, group=GROUP, **{"consume_from": "first"} | settings)
+    made.subscribe(TOPIC, expression)
+    return made
+
+
+def received(consumer: SimpleConsumer, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+
+    def is_all() -> bool:
+        found.extend(consumer.receive(count - len(found), timeout_s=1))
+        return len(found) == count
+
+    wait_until(is_all, 30, f"{count} messages")
+    return found
+
+
+def test_messages_of_all_brokers_go_to_one_of_the_consumers_each(cluster: RunningCluster) -> None:
+    for name in ("broker-a", "broker-b"):
+        cluster.put(TOPIC, [b"%s %d" % (name.encode(), number) for number in range(10)], broker_name=name)
+    with simple(cluster) as one, simple(cluster) as other:
+        messages = [*received(one, 7), *received(other, 7), *received(one, 6)]
+        with Admin(cluster.namesrv) as admin:
+            info = admin.group(GROUP)
+            assert (info.pops, info.in_flight) == (True, 20)
+        assert len({message.body for message in messages}) == 20
+        assert one.receive(timeout_s=0) == []
+        one.ack(messages[:10])
+        other.ack([message.receipt for message in messages[10:]])
+        one.ack(messages[0])
+    with Admin(cluster.namesrv) as admin:
+        wait_until(lambda: admin.group_lag(GROUP).lag == 0, 10, "all committed")
+
+
+def test_a_message_that_is_made_visible_comes_again_and_is_counted(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"one"])
+    with simple(cluster) as consumer:
+        (message,) = received(consumer, 1)
+        assert (message.reconsume_times, message.topic) == (0, TOPIC)
+        assert consumer.change_invisible(message, 0) is message
+        (again,) = received(consumer, 1)
+        assert (again.body, again.reconsume_times, again.topic) == (b"one", 1, TOPIC)
+        with pytest.raises(ReceiptExpired, match="comes again") as refused:
+            consumer.ack(message)
+        assert refused.value.details["receipts"] == [message.receipt]
+        consumer.ack(again)
+        consumer.ack(again)
+        consumer.forward_to_dead_letters(again)
+
+
+def test_receipts_that_are_none_are_refused_by_name(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"one", b"two"])
+    with simple(cluster) as consumer, SimpleConsumer(cluster.namesrv, group="others") as other:
+        message, second = received(consumer, 2)
+        receipt = message.receipt
+        assert Receipt.parse(receipt) == message.parsed
+        for text in ("", "x", receipt[:-6] + "AAAAAA", receipt[4:], receipt + "é"):
+            with pytest.raises(InvalidReceipt, match="is none"):
+                consumer.ack(text)
+        with pytest.raises(InvalidReceipt, match="of group workers"):
+            other.ack(receipt)
+        forged = message.parsed._replace(check_point=1 << 40).text()
+        with pytest.raises(InvalidReceipt, match="no such receipt"):
+            consumer.ack([forged, second])
+        assert consumer.receive(timeout_s=0) == []
+        consumer.ack(second)
+        changed = consumer.change_invisible(message, 60)
+        with pytest.raises(ReceiptExpired):
+            consumer.ack(receipt)
+        consumer.ack(changed)
+
+
+def test_dead_letters_on_demand(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"bad", b"good"])
+    with simple(cluster) as consumer:
+        bad, good = received(consumer, 2)
+        consumer.forward_to_dead_letters(bad)
+        consumer.ack(good)
+    assert len(cluster.brokers["broker-a"].records(f"%DLQ%{GROUP}")) == 1
+
+
+def test_tags_choose_by_their_text(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"1", b"2", b"3"], tags=["Aa", "BB", "other"])  # the first two have one hash
+    with simple(cluster, "Aa") as consumer:
+        (message,) = received(consumer, 1)
+        assert message.body == b"1"
+        consumer.ack(message)
+        assert consumer.receive(timeout_s=0) == []
+        wait_until(lambda: cluster.committed(GROUP, TOPIC, 0) == 3, 10, "all committed")
+
+
+def test_a_group_pops_or_claims(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"one"])
+    with simple(cluster) as consumer:
+        received(consumer, 1)
+        late = PushConsumer(cluster.namesrv, group=GROUP, listener=print)
+        late.subscribe(TOPIC)
+        late.start()
+        with pytest.raises(Forbidden, match="simple consumers"):
+            late.wait(30)
+        late.close()
+    push = PushConsumer(cluster.namesrv, group="pushers", listener=lambda message: None)
+    push.subscribe(TOPIC)
+    with push:
+        wait_until(lambda: bool(cluster.brokers["broker-a"].members("pushers")), 30, "a member")
+        with SimpleConsumer(cluster.namesrv, group="pushers") as other:
+            other.subscribe(TOPIC)
+            with pytest.raises(Forbidden, match="claim queues"):
+                other.receive(timeout_s=0)
+
+
+def test_receipts_outlive_the_death_of_their_broker(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"%d" % number for number in range(4)])
+    with simple(cluster) as consumer:
+        messages = received(consumer, 4)
+        consumer.ack(messages[:2])
+        cluster.kill("broker-a")
+        cluster.revive("broker-a")
+        consumer.ack(messages[:3])
+        assert consumer.receive(timeout_s=1) == []
+        consumer.change_invisible(messages[3], 0)
+        (again,) = received(consumer, 1)
+        assert again.body == messages[3].body
+
+
+def test_a_new_group_begins_behind_what_is_there(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"old"])
+    with simple(cluster, consume_from="last") as consumer:
+        assert consumer.receive(timeout_s=0) == []
+        cluster.put(TOPIC, [b"new"])
+        (message,) = received(consumer, 1)
+        assert message.body == b"new"
+
+
+def test_what_makes_no_sense_is_refused(cluster: RunningCluster) -> None:
+    with SimpleConsumer(cluster.namesrv, group=GROUP) as consumer:
+        with pytest.raises(InvalidArgument, match="subscribe to a topic first"):
+            consumer.receive(timeout_s=0)
+        consumer.subscribe("nowhere")
+        with pytest.raises(TopicNotFound):
+            consumer.receive(timeout_s=0)
+        consumer.unsubscribe("nowhere")
+        consumer.subscribe(TOPIC)
+        with pytest.raises(InvalidArgument, match="too small"):
+            consumer.receive(timeout_s=0, invisible_s=1)
+        with pytest.raises(ConfigError):
+            consumer.receive(0)
+    with pytest.raises(ClientClosed):
+        consumer.receive(timeout_s=0)
+    with pytest.raises(ConfigError):
+        SimpleConsumer(cluster.namesrv, group=GROUP, consume_from="yesterday")
+
+
+def test_the_asyncio_twin(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"one", b"two"])
+
+    async def consume() -> list[bytes]:
+        async with AsyncSimpleConsumer(cluster.namesrv, group=GROUP, consume_from="first") as consumer:
+            consumer.subscribe(TOPIC)
+            found: list[ReceivedMessage] = []
+            while len(found) < 2:
+                found += await consumer.receive(timeout_s=5)
+            await consumer.change_invisible(found[0], invisible_s=60)
+            await consumer.ack(found)
+            return sorted(message.body for message in found)
+
+    assert asyncio.run(consume()) == [b"one", b"two"]
