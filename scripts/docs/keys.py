@@ -1,4 +1,4 @@
-"""The pages of ``broker.conf``, ``namesrv.conf`` and ``gateway.conf``: every key that a configuration's dataclasses name."""
+"""The pages of configuration files: every key that a configuration's dataclasses name."""
 
 from __future__ import annotations
 
