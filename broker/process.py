@@ -19,8 +19,8 @@ from typing import Any
 
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError, StoreLocked, WrongCluster, WrongStore
-from penstock.runtime.channel import keep_large_buffers
 from penstock.runtime.conf import log_effective
+from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
 
 from .config import BrokerConfig, load_broker_config
@@ -47,6 +47,7 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
         config = BrokerConfig() if config_path is None else load_broker_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         load_kernels()
+        give_back_unused()
         asyncio.run(serve_until_signalled(config, started))
     except (ConfigError, StoreLocked, WrongCluster, WrongStore) as error:
         log.error("broker not started error=%s: %s", type(error).__name__, error)

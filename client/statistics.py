@@ -36,6 +36,7 @@ class ProducerStatistics:
     failed_tries: int  # of batches; most are tried again
     append: Latency  # from the last try of an acknowledged batch to its answer
     traces_dropped: int = 0  # of what ``trace`` was to tell: there was no room, or nobody took it
+    ends_lost: int = 0  # of transactions whose end nobody waited for: brokers ask about them
 
 
 @dataclass(frozen=True, slots=True)

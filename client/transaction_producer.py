@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.formats.destination import Half
 from penstock.formats.record.properties import TRANSACTION_ID, UNIQ_KEY
-from penstock.proto.errors import InvalidArgument, PenstockError
-from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest
 
+from .cluster import check_timeout
 from .message import Message, MessageView, SendReceipt
 from .produce.delivery import TopicDelivery
 from .produce.parts import Part
 from .produce.receipts import result_of
 from .producer import CLOSE_TIMEOUT_S, Producer
+from .statistics import ProducerStatistics
 from .transact.checks import Check, Checks
-from .transact.ends import Ends
+from .transact.ends import Ends, HandedOver
 from .transact.ranges import Ranges
-from .transact.sessions import TRANSACTIONS, ProducerSessions
+from .transact.sessions import ProducerSessions
 from .transact.transaction import Transaction, TransactionState
 
 if TYPE_CHECKING:
@@ -55,6 +60,7 @@ class TransactionProducer(Producer):
         self._lock = threading.Lock()  # of the next one
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
         self._ends = Ends(group, self._ask)
+        self._handed_over = HandedOver(group, self._start) if check is not None else None
         self._at_brokers = ThreadPoolExecutor(thread_name_prefix="penstock-transaction-ends")
         if check is not None and self._shipping.trace is not None:
             check = _traced(check, self._shipping.trace)
@@ -108,9 +114,14 @@ class TransactionProducer(Producer):
         With UNKNOWN, and when ``execute`` raises, nothing is decided: brokers ask ``check`` later. The message that it
         gets has the transaction's id among its properties, as ``__transactionId__``.
 
+        A producer with a ``check`` does not wait for the broker's answer to what ``execute`` decided: this goes to the
+        broker some milliseconds later, together with others. :meth:`flush` and :meth:`close` wait for it. If it is
+        lost, as in a failover, the broker asks after its ``transactionTimeOut``: this producer answers what was
+        decided, and when it is gone, ``check`` of another. Without a ``check`` the answer is waited for.
+
         Raises:
             Refused, Retryable, OutcomeUnknown: the message is not stored, or not known to be; ``execute`` is not
-                called. After it: the end got no answer, or was refused.
+                called. After it, without a ``check``: the end got no answer, or was refused.
         """
         made = self.transaction(timeout_s=timeout_s, check_after_s=check_after_s)
         try:
@@ -127,8 +138,28 @@ class TransactionProducer(Producer):
         made.conclude(state)
         return receipt
 
+    def flush(self, timeout_s: float | None = None) -> None:
+        """As :meth:`~penstock.client.Producer.flush`; ends of transactions that nobody waited for have their answers.
+
+        Those that got none are no error here: :meth:`statistics` counts them as ``ends_lost``, and brokers ask.
+        """
+        check_timeout(timeout_s)
+        deadline = time.monotonic() + (self.config.delivery_timeout_s if timeout_s is None else timeout_s)
+        try:
+            super().flush(timeout_s)
+        finally:
+            if self._handed_over is not None:
+                self._handed_over.settle(max(deadline - time.monotonic(), 0.0))
+
+    def statistics(self) -> ProducerStatistics:
+        """As :meth:`~penstock.client.Producer.statistics`."""
+        lost = 0 if self._handed_over is None else self._handed_over.lost
+        return replace(super().statistics(), ends_lost=lost)
+
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop, as :meth:`~penstock.client.Producer.close`; open transactions are left to ``check``."""
+        if self._handed_over is not None:
+            self._handed_over.close(timeout_s)
         self._sessions.close()
         self._checks.close(min(timeout_s, CHECKS_CLOSE_S))
         self._at_brokers.shutdown(wait=False, cancel_futures=True)
@@ -163,6 +194,13 @@ class TransactionProducer(Producer):
         if errors:
             raise errors[0]
 
+    def hand_over(self, halves: Mapping[str, Ranges], state: TransactionState) -> bool:
+        """See :class:`.transact.transaction.Halves`."""
+        if self._handed_over is None or len(halves) != 1:
+            return False
+        ((broker_name, ranges),) = halves.items()
+        return self._handed_over.end(broker_name, ranges, _RESOLUTIONS[state])
+
     def _hand_on(
         self, topic: str, part: Part, deadline: float, how: Callable[[TopicDelivery], T]
     ) -> tuple[TopicDelivery, T]:
@@ -178,7 +216,18 @@ class TransactionProducer(Producer):
             raise
 
     def _ask(self, broker_name: str, request: EndRequest, timeout_s: float) -> None:
-        self._calls.at_master(broker_name, "End", request, timeout_s, service=TRANSACTIONS)
+        content = request.SerializeToString()
+        self._calls.on(broker_name, lambda address, left_s: self._ended(address, content, left_s).result(), timeout_s)
+
+    def _start(self, broker_name: str, request: EndRequest) -> Future[EndReply]:
+        address = self._calls.directory.master(broker_name)
+        if address is None:
+            raise BrokerUnavailable(f"broker group {broker_name} has no living master")
+        return self._ended(address, request.SerializeToString(), self.config.send_timeout_s)
+
+    def _ended(self, address: str, content: bytes, timeout_s: float) -> Future[EndReply]:
+        """Start to have a broker decide."""
+        return self._calls.connections.ask(address, Method.END, content, EndReply.FromString, timeout_s)
 
     def _answer(self, broker_name: str, halves: Ranges, state: TransactionState) -> None:
         self._ends.end(broker_name, halves, _RESOLUTIONS[state], self.config.send_timeout_s, is_answer=True)

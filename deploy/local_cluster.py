@@ -206,7 +206,7 @@ class LocalCluster(ClusterDirectory):
 
     def freeze(self, name: str) -> None:
         """SIGSTOP: the process stays, its sockets stay open, and nothing answers. Raises DeployError: it is dead."""
-        self._signal(name, signal.SIGSTOP)
+        self._signal(name, signal.SIGSTOP).wait_frozen(5.0)
 
     def thaw(self, name: str) -> None:
         """SIGCONT after :meth:`freeze`. Raises DeployError: it does not run."""

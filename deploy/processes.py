@@ -81,6 +81,12 @@ class Managed:
             return False
         return True
 
+    def wait_frozen(self, timeout_s: float) -> None:
+        """Return when it stands still, or is gone: a stop is a process's own work, done when it next has a turn."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive and not self.is_frozen and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
     def _is_ending(self) -> bool:
         """True if the process is dead and threads of it still hold its ports and files for a moment."""
         child = _children.get(self.pid)

@@ -100,6 +100,10 @@ def with_property(properties: Column | None, name: str, values: Column) -> Colum
     from .record.kernels.columns import append_property
 
     count = len(values)
+    if count == 1 and len(values.data):  # a message that is sent alone is waited for
+        base = b"" if properties is None else properties.data.tobytes()
+        row = b"%b%b\x01%b\x02" % (base, name.encode(), values.data.tobytes())
+        return Column(np.frombuffer(row, np.uint8), np.array([len(row)], np.int64))
     if properties is None:
         properties = Column(np.empty(0, np.uint8), np.zeros(count, np.int64))
     encoded = np.frombuffer(name.encode(), np.uint8)

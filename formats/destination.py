@@ -12,6 +12,7 @@ Source of these: RocketMQ ``HookUtils#transformTimerMessage``, ``#transformDelay
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ class Half(Destination):
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         # One pass over the strings: the value that is appended ends with the other three pairs.
         pairs = f"true\x02{PRODUCER_GROUP}\x01{self.group}\x02{REAL_TOPIC}\x01{self.topic}\x02{REAL_QUEUE_ID}\x01"
-        if (queue_ids == queue_ids[0]).all():
+        if len(queue_ids) == 1 or (queue_ids == queue_ids[0]).all():
             values = Column.repeated(f"{pairs}{queue_ids[0]}".encode(), len(queue_ids))
         else:
             known, numbers = np.unique(queue_ids, return_inverse=True)
@@ -167,6 +168,7 @@ class Reply(Destination):
         return properties, np.zeros_like(queue_ids)
 
 
+@functools.lru_cache(4096)
 def _apart(producer_id: int, what: str) -> int:
     digest = hashlib.blake2b(f"{producer_id:016x}:{what}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1

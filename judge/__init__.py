@@ -12,7 +12,7 @@ import numpy as np
 
 from .conditions import Conditions
 from .history import History, Op
-from .invariants import messages, orderly, progress, promises, remains, returns
+from .invariants import messages, orderly, progress, remains
 from .judging import epoch_limits, judge_epochs, judge_groups, settle, was_read
 from .pieces import SEQUENCE_BITS, grouped, message_ids, split
 from .tally import Tally
@@ -40,10 +40,10 @@ def judge(history: History, conditions: Conditions) -> list[Verdict]:
         messages.wrong_bytes(history),
         remains.footprints(conditions),
         remains.stops(conditions),
-        returns.returns(history, conditions),
-        orderly.one_at_a_time(history),
-        promises.transactions(history, conditions),
-        promises.later(history, conditions),
+        _of(tally, "I15"),
+        _of(tally, "I16", orderly.cut_short(history)),
+        _of(tally, "I17"),
+        _of(tally, "I18"),
         remains.log_lines(conditions),
         remains.leftovers(conditions),
     ]
@@ -52,7 +52,7 @@ def judge(history: History, conditions: Conditions) -> list[Verdict]:
 def tallied(history: History, conditions: Conditions) -> Tally:
     """What queues and messages show, in one process."""
     pieces = ((each.kind, each.a, each.b, (0, 0), each.rows, each.data) for each in split(history.events, 1))
-    total = judge_groups(grouped(pieces), history.shards, conditions)
+    total = judge_groups(grouped(pieces), history.shards, conditions, history.clients)
     settle(total, conditions)
     limits = epoch_limits(total)
     if limits:

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from .conditions import Conditions
-from .history import Op, Outcome
-from .pieces import QUEUE, Column, Group
+from .history import EVENT, History, Op, Outcome
+from .invariants.orderly import one_at_a_time
+from .invariants.promises import later, transactions
+from .invariants.returns import returns
+from .pieces import PROMISES, QUEUE, STRETCH, Column, Group, Rows
 from .queues import Queue
 from .stretches import Stretch
 from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
 
 
-def judge_groups(found: Iterable[Group], shards: Sequence[str], conditions: Conditions) -> Tally:
-    """What whole queues and stretches show."""
+def judge_groups(
+    found: Iterable[Group], shards: Sequence[str], conditions: Conditions, clients: Mapping[int, str] | None = None
+) -> Tally:
+    """What whole queues and stretches show. ``clients``: the names by which examples tell of them."""
     tally = Tally()
     for kind, a, b, rows in found:
         if kind == QUEUE:
             Queue(a, b, shard_name(shards, a), rows, conditions).judge(tally)
-        else:
+        elif kind == STRETCH:
             Stretch(a, rows, shards, conditions).judge(tally)
+        else:
+            history = History(_events(rows), tuple(shards), dict(clients or {}))
+            for judge in (returns, transactions, later) if kind == PROMISES else (one_at_a_time,):
+                tally.on_verdict(judge(history, conditions))
     return tally
+
+
+def _events(rows: Rows) -> Column:
+    """Whole rows, which were taken apart into columns."""
+    events = np.empty(len(rows["op"]), EVENT)
+    for name in EVENT.names or ():
+        events[name] = rows[name]
+    return events
 
 
 def settle(total: Tally, conditions: Conditions) -> None:
@@ -56,11 +75,11 @@ def judge_epochs(events: Column, limits: Mapping[tuple[int, int], tuple[int, int
     """I9 in some rows, where :func:`epoch_limits` says that it is broken."""
     sent = events[(events["op"] == Op.SEND) & (events["outcome"] == Outcome.OK)]
     tally = Tally()
-    for (shard, epoch), (limit, later) in limits.items():
+    for (shard, epoch), (limit, following) in limits.items():
         late = sent[(sent["shard"] == shard) & (sent["epoch"] == epoch) & (sent["start_ns"] > limit)]
         texts = []
         for row in late[:EXAMPLES_MAX]:
             name = message_name(row["stream"], row["sequence"], shard_name(shards, shard), row["queue"], row["offset"])
-            texts.append(f"{name} was acknowledged in epoch {epoch} after epoch {later} had begun")
+            texts.append(f"{name} was acknowledged in epoch {epoch} after epoch {following} had begun")
         tally.tell("I9", texts, len(late))
     return tally

@@ -2,6 +2,8 @@
 
 What happened at a place (I1, I3, I4, I5, deliveries) is seen in its queue's rows; what became of a message (I2, stored
 again, latencies) in those of its stream and sequence. So every row goes where it is needed, most of them to both.
+What was given back, decided or sent for later (I15, I17, I18) goes whole to its message's stretch, and an orderly
+member's work (I16) to its queue; these are few.
 A piece holds the columns of its rows one behind the other, so that they are joined and judged without a loop.
 """
 
@@ -22,11 +24,12 @@ Rows = Mapping[str, Column]
 Group = tuple[int, int, int, dict[str, Column]]
 """Kind, its two numbers, and the rows of a whole queue or stretch."""
 
-QUEUE, STRETCH = range(2)
+QUEUE, STRETCH, PROMISES, WORK = range(4)
 QUEUE_FIELDS = ("start_ns", "end_ns", "sequence", "offset", "stream", "crc", "key", "epoch", "op")
 """Of a queue's rows. Those with op POSITION have the maximum offset in ``start_ns``."""
 STRETCH_FIELDS = ("start_ns", "end_ns", "sequence", "offset", "shard", "queue", "op", "outcome")
-FIELDS = {QUEUE: QUEUE_FIELDS, STRETCH: STRETCH_FIELDS}
+FIELDS = {QUEUE: QUEUE_FIELDS, STRETCH: STRETCH_FIELDS, PROMISES: EVENT.names or (), WORK: EVENT.names or ()}
+_PROMISED = [Op.GIVE_BACK, Op.CAME_AGAIN, Op.RETURNED, Op.DEAD, Op.DECIDE, Op.LATER, Op.SHOWN]
 STRETCH_BITS = 16
 STRETCH_ROWS = 1 << STRETCH_BITS
 """Sequences of one stretch of a stream."""
@@ -39,7 +42,10 @@ ANNOUNCED_MAX = 1 << 32
 
 
 class Piece(NamedTuple):
-    """Some rows of a queue (``a`` shard, ``b`` queue id) or a stretch (``a`` stream, ``b`` its number)."""
+    """Some rows of a queue (``a`` shard, ``b`` queue id) or a stretch (``a`` stream, ``b`` its number).
+
+    Of kind WORK they are a queue's, of kind PROMISES a stretch's.
+    """
 
     part: int  # whose task judges it
     kind: int
@@ -69,12 +75,10 @@ def split(events: Column, parts: int) -> Iterator[Piece]:
     yield from _stretches(events, np.flatnonzero(is_message), parts)
     announced = _cut_to_stretches(events[op == Op.INVOKE])
     yield from _stretches(announced, np.arange(len(announced)), parts)
-    shards, queues = (events[name].astype(np.int64) for name in ("shard", "queue"))
-    has_place = (op != Op.SEND) | ((outcome == Outcome.OK) & (queues >= 0))
-    is_placed = (op == Op.POSITION) | (is_message & has_place)
-    for at, count, data in _runs(shards << 16 | (queues & 0xFFFF), np.flatnonzero(is_placed), events, QUEUE_FIELDS):
-        shard, queue = int(shards[at]), int(queues[at])
-        yield Piece((queue + 31 * shard) % parts, QUEUE, shard, queue, count, data)
+    yield from _stretches(events, np.flatnonzero(np.isin(op, _PROMISED)), parts, PROMISES)
+    has_place = (op != Op.SEND) | ((outcome == Outcome.OK) & (events["queue"] >= 0))
+    yield from _queues(events, np.flatnonzero((op == Op.POSITION) | (is_message & has_place)), parts)
+    yield from _queues(events, np.flatnonzero(op == Op.WORK), parts, WORK)
 
 
 def grouped(pieces: Iterable[tuple[int, int, int, tuple[int, int], int, Any]]) -> Iterator[Group]:
@@ -115,11 +119,18 @@ def _numbered(stream: Column, number: Column) -> Column:
     return numbers
 
 
-def _stretches(events: Column, chosen: Column, parts: int) -> Iterator[Piece]:
+def _stretches(events: Column, chosen: Column, parts: int, kind: int = STRETCH) -> Iterator[Piece]:
     keys = _numbered(events["stream"], events["sequence"] >> STRETCH_BITS)
-    for at, count, data in _runs(keys, chosen, events, STRETCH_FIELDS):
+    for at, count, data in _runs(keys, chosen, events, FIELDS[kind]):
         stream, number = int(events["stream"][at]), int(events["sequence"][at]) >> STRETCH_BITS
-        yield Piece((number + 31 * stream) % parts + parts, STRETCH, stream, number, count, data)
+        yield Piece((number + 31 * stream) % parts + parts, kind, stream, number, count, data)
+
+
+def _queues(events: Column, chosen: Column, parts: int, kind: int = QUEUE) -> Iterator[Piece]:
+    keys = events["shard"].astype(np.int64) << 16 | (events["queue"].astype(np.int64) & 0xFFFF)
+    for at, count, data in _runs(keys, chosen, events, FIELDS[kind]):
+        shard, queue = int(events["shard"][at]), int(events["queue"][at])
+        yield Piece((queue + 31 * shard) % parts, kind, shard, queue, count, data)
 
 
 def _cut_to_stretches(announced: Column) -> Column:
@@ -145,7 +156,7 @@ def _runs(keys: Column, chosen: Column, events: Column, fields: tuple[str, ...])
         return
     chosen = chosen[np.argsort(keys[chosen], kind="stable")]
     borders = np.flatnonzero(np.diff(keys[chosen])) + 1
-    columns = [_column(events, name, chosen) for name in fields]
+    columns = [_column(events, name, chosen) for name in fields]  # _joined takes them apart again
     edges = [0, *borders.tolist(), len(chosen)]
     for start, end in itertools.pairwise(edges):
         yield int(chosen[start]), end - start, b"".join(column[start:end].tobytes() for column in columns)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .pieces import Column, Rows, take
+from .verdict import Verdict
 
 EXAMPLES_MAX = 20
 _BINS_PER_E = 1000
@@ -64,6 +65,11 @@ class Tally:
             self.wrong[invariant] += count
             kept = self.examples.setdefault(invariant, [])
             kept += list(texts)[: EXAMPLES_MAX - len(kept)]
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Note a verdict on a part of the history."""
+        self.checked[verdict.invariant] += verdict.checked
+        self.tell(verdict.invariant, verdict.examples, verdict.violations)
 
     def on_lost(self, rows: Rows, excused: int) -> None:
         """Note which acknowledged sends are missing, and how many more are excused."""

@@ -9,13 +9,14 @@ cable. A report is due every :data:`HEARTBEAT_INTERVAL_MS`; after :data:`EXPIRY_
 most, the broker is out: 2.5 s + 0.2 s, below the promised 3 s.
 
 Pure: no sockets, no files, time passed in. Every mutation returns a :class:`Change`, so that only those who watch
-what changed are told. No report costs more than the topics and brokers that it speaks of.
+what changed are told; of very many topics the rest comes by :meth:`RouteTable.step`. No report costs more than the
+topics and brokers that it speaks of.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.proto import names
@@ -23,12 +24,11 @@ from penstock.proto.errors import FlowControl, InvalidArgument, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, ROLE_UNSPECIFIED, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport, ClusterView, QueueData, ShardView, TopicRoute
 
+from .holders import TOPICS_AT_ONCE, Holders
 from .shard import Member, Shard, Topics, TopicShape, check_identity
 
 BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
-TOPICS_AT_ONCE = 2_000
-"""So many take a few milliseconds; between them others are served."""
 ATTRIBUTES_BYTES_MAX = 16_384
 """Of one topic, names and values together."""
 QUEUES_MAX = 65_536
@@ -57,7 +57,6 @@ class Change(NamedTuple):
 
 
 NO_CHANGE = Change()
-NOBODY: frozenset[str] = frozenset()
 
 
 class _Key(NamedTuple):
@@ -76,7 +75,7 @@ class RouteTable:
         self._shards: dict[str, Shard] = {}  # living and absent
         self._absent: dict[str, Topics] = {}  # what each served when it went, the longest gone first
         self._views: dict[str, ShardView] = {}  # built when asked for, dropped at each report of the shard
-        self._holders: dict[str, frozenset[str]] = {}  # topic -> names of the shards that have it
+        self._holders = Holders(self._topics_of)
         self._keys: dict[int, _Key] = {}  # session -> the broker it speaks for
         self._addresses: dict[str, _Key] = {}
 
@@ -178,7 +177,7 @@ class RouteTable:
                 touched.add(topic)
         if member.topics is not shard.topics():
             return NO_CHANGE  # a slave's table, which counts only where no master was ever seen
-        self._hold(shard.broker_name, touched, member.topics)
+        self._holders.note(shard.broker_name, touched)
         return Change(topics=frozenset(touched))
 
     def unregister(self, session: int) -> Change:
@@ -211,12 +210,15 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute:
         """The route of ``topic``. One that exists nowhere gets all living shards, so that it can be created there."""
-        holders = sorted(self._holders.get(topic, ()))
-        if not holders:
-            return TopicRoute(topic=topic, exists=False, shards=self._living_views())
-        living = {name: self._shards[name].topics()[topic] for name in holders if name not in self._absent}
-        absent = {name: self._absent[name][topic] for name in holders if name in self._absent}
+        living: Topics = {}  # by group
+        absent: Topics = {}
+        for name in sorted(self._holders[topic]):
+            shape = self._topics_of(name).get(topic)  # none: it is gone, and the index does not know yet
+            if shape is not None:
+                (absent if name in self._absent else living)[name] = shape
         told = living or absent
+        if not told:
+            return TopicRoute(topic=topic, exists=False, shards=self._living_views())
         route = TopicRoute(
             topic=topic,
             exists=True,
@@ -241,7 +243,7 @@ class RouteTable:
 
     def topics(self) -> list[str]:
         """The sorted topics of living and absent shards."""
-        return sorted(self._holders)
+        return self._holders.topics()
 
     def forget(self, broker_name: str) -> Change:
         """Drop an absent shard from all routes.
@@ -256,12 +258,21 @@ class RouteTable:
             raise InvalidArgument(f"broker group {broker_name} is not known here{_listed(sorted(self._absent))}")
         return Change(topics=self._drop_absent(broker_name))
 
+    @property
+    def is_behind(self) -> bool:
+        """True if :meth:`step` has something to do."""
+        return self._holders.is_behind
+
+    def step(self) -> Change:
+        """Go on with a change of very many topics, which came in part only."""
+        return Change(topics=self._holders.step())
+
     def exists(self, topic: str) -> bool:
         return topic in self._holders
 
     def serves(self, broker_name: str, topic: str) -> bool:
         """True if the route of ``topic`` speaks of ``broker_name``."""
-        return broker_name in self._holders.get(topic, ())
+        return broker_name in self._holders[topic]
 
     def _check_place(self, session: int, key: _Key, shard: Shard, registration: BrokerReport.Registration) -> None:
         identity = registration.identity
@@ -320,39 +331,29 @@ class RouteTable:
         if not shard.members:
             self._absent[name] = before
             shard.leave(before)
-            touched = set(before)
+            touched = self._holders.changed(name, before, is_all_changed=True)
             while len(self._absent) > ABSENT_SHARDS_MAX or self._absent_weight() > ABSENT_TOPICS_MAX:
                 touched |= self._drop_absent(next(iter(self._absent)))
-            return Change(topics=frozenset(touched), shards=frozenset((name,)))
-        after = shard.topics()
-        changed = _difference(before, after)
-        self._hold(name, changed, after)
+            return Change(topics=touched, shards=frozenset((name,)))
+        changed = self._holders.changed(name, before)
         return Change(topics=changed, shards=frozenset((name,)) if _signature(shard) != seen else frozenset())
+
+    def _topics_of(self, name: str) -> Topics:
+        """What the group serves, or served when it went."""
+        if name in self._absent:
+            return self._absent[name]
+        shard = self._shards.get(name)
+        return {} if shard is None else shard.topics()
 
     def _absent_weight(self) -> int:
         return sum(self._shards[name].weight for name in self._absent)
 
     def _drop_absent(self, name: str) -> frozenset[str]:
-        """Forget the group if it is absent. Returns the topics that it held then."""
-        if name in self._absent:
-            del self._shards[name]
-        topics = self._absent.pop(name, {})
-        self._hold(name, topics, {})
-        return frozenset(topics)
-
-    def _hold(self, name: str, touched: Iterable[str], topics: Topics) -> None:
-        joined: dict[frozenset[str], frozenset[str]] = {}  # most topics have the same holders: one set for all of them
-        left: dict[frozenset[str], frozenset[str]] = {}
-        for topic in touched:
-            holders = self._holders.get(topic, NOBODY)
-            if topic in topics:
-                after = joined.get(holders) or joined.setdefault(holders, holders | {name})
-            else:
-                after = left.setdefault(holders, holders - {name})
-            if after:
-                self._holders[topic] = after
-            else:
-                self._holders.pop(topic, None)
+        """Forget the group if it is absent. Returns the topics that it held then, of many none: as :meth:`step`."""
+        if name not in self._absent:
+            return frozenset()
+        del self._shards[name]
+        return self._holders.changed(name, self._absent.pop(name), is_all_changed=True)
 
     def _view(self, name: str) -> ShardView:
         view = self._views.get(name)
@@ -374,15 +375,6 @@ def _signature(shard: Shard) -> object:
     view = shard.view()
     members = tuple((member.broker_id, member.address, member.role) for member in view.members)
     return view.epoch, view.auto_create_topics, members
-
-
-def _difference(before: Topics, after: Topics) -> frozenset[str]:
-    if before is after:
-        return frozenset()
-    if not before or not after:
-        return frozenset(before or after)
-    both = before.keys() & after.keys()
-    return frozenset((before.keys() ^ after.keys()) | {topic for topic in both if before[topic] != after[topic]})
 
 
 def checked_topics(registration: BrokerReport.Registration) -> Iterator[Topics]:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from penstock.proto.errors import ConfigError, PenstockError
 from penstock.proto.wire import coordination_pb2, nameserver_pb2
-from penstock.runtime.channel import add_service, keep_large_buffers, new_server
+from penstock.runtime.channel import add_service, new_server
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
+from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
 from penstock.runtime.security.access import Doorkeeper
 
@@ -98,6 +99,7 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
     log_to_stderr()
     raise_open_files()
     keep_large_buffers()
+    give_back_unused()
     try:
         config = NameserverConfig() if config_path is None else load_nameserver_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")

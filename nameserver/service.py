@@ -33,8 +33,9 @@ from penstock.proto.wire.nameserver_pb2 import (
 from penstock.runtime.clock import Clock
 
 from .election.coordination import Coordination
+from .holders import TOPICS_AT_ONCE
 from .key_values import KeyValues as KeyValueFile
-from .routes import HEARTBEAT_INTERVAL_MS, TOPICS_AT_ONCE, Change, RouteTable, checked_topics
+from .routes import HEARTBEAT_INTERVAL_MS, Change, RouteTable, checked_topics
 from .shard import Topics
 from .watches import Watcher, Watches
 
@@ -87,6 +88,7 @@ class NameserverService:
         self._watches = Watches()
         self._sessions: dict[int, _Session] = {}
         self._last_session = 0
+        self._catching_up: asyncio.Task[None] | None = None  # while the table is behind
         self._closing = asyncio.Event()
 
     async def BrokerSession(self, reports: AsyncIterator[BrokerReport], context: Context) -> None:
@@ -254,6 +256,15 @@ class NameserverService:
             for session in self._sessions.values():
                 if session.broker_name in change.shards:
                     session.wake.set()
+        if self._table.is_behind and self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._catch_up(), name="routes of many topics")
+
+    async def _catch_up(self) -> None:
+        """Let the table go on with a change of very many topics; others are served between its parts."""
+        while self._table.is_behind:
+            self._watches.publish(self._table.step(), self._table)
+            await asyncio.sleep(0)
+        self._catching_up = None
 
     async def _read_reports(self, session: _Session, reports: AsyncIterator[BrokerReport]) -> bool:
         async for report in reports:

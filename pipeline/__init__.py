@@ -1,8 +1,9 @@
 """Spark jobs and data sources over topics and stored logs; needs the extra ``penstock-mq[spark]`` and Java 17.
 
 :func:`register` makes ``format("penstock_store")`` and ``format("penstock")`` known to a session that the caller made;
-:func:`session` makes one with the settings that these sources want. Everything else runs through
-``penstock pipeline NAME``. Names are loaded when first used: importing this package imports no Spark.
+:func:`session` makes one with the settings that these sources want. :func:`topic` reads what is wanted of a topic, and
+:func:`behind` tells how far a running query is behind. Everything else runs through ``penstock pipeline NAME``. Names
+are loaded when first used: importing this package imports no Spark.
 """
 
 from __future__ import annotations
@@ -13,10 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .spark.registration import register as register
     from .spark.sessions import session as session
+    from .topics.read.frames import topic as topic
+    from .topics.read.progress import behind as behind
 
-_PLACES = {"register": ".spark.registration", "session": ".spark.sessions"}
+_PLACES = {
+    "behind": ".topics.read.progress",
+    "register": ".spark.registration",
+    "session": ".spark.sessions",
+    "topic": ".topics.read.frames",
+}
 
-__all__ = ["register", "session"]
+__all__ = ["behind", "register", "session", "topic"]
 
 
 def __getattr__(name: str) -> Any:

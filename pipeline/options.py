@@ -21,6 +21,11 @@ from penstock.proto.errors import ConfigError
 from penstock.runtime.nearest import hint
 
 REQUIRED: Final[Any] = dataclasses.MISSING
+TIME_EXPECTED: Final = (
+    "a time as 2030-01-31, 2030-01-31T12:30:00+01:00, or milliseconds since 1970, but not of eight digits"
+)
+TABLE_PROPERTIES: Final = ("comment", "collation", "location", "provider", "owner", "external", "is_managed_location")
+"""Which Spark gives a source of a table in its catalog. Source: Spark's ``CatalogV2Util.TABLE_RESERVED_PROPERTIES``."""
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -111,6 +116,14 @@ class Given:
         return given[0] if given else None
 
 
+def in_sql(source: str, options: str) -> str:
+    """What to do where a table of Spark's catalog brings no options."""
+    return (
+        "Spark gives the options of a table in its catalog to no Python source: CREATE TEMPORARY VIEW … "
+        f"USING {source} OPTIONS ({options}), or … FROM … WITH ({options})"
+    )
+
+
 T = TypeVar("T")
 
 
@@ -132,10 +145,13 @@ class Options:
         declared: type[Any] | None,
         more: Iterable[Option] = (),
         ignored: Collection[str] = (),
+        foreign: Mapping[str, str] | None = None,
     ) -> None:
+        """``ignored``: names that are passed over. ``foreign``: of another system, each with what does it here."""
         self.all = (*more, *(options_of(declared) if declared is not None else ()))
         self._where = where
         self._ignored = {name.lower() for name in ignored}
+        self._foreign = {name.lower(): instead for name, instead in (foreign or {}).items()}
         self._by_name = {option.name.lower(): option for option in self.all}
         self._by_name |= {_snake(option.name): option for option in self.all}
 
@@ -151,14 +167,20 @@ class Options:
             if option is None:
                 if key.lower() in self._ignored:
                     continue
-                names = [each.name for each in self.all]
-                raise ConfigError(f"{self._where}: no option {key!r}{hint(key, names)}; there are {', '.join(names)}")
+                raise ConfigError(f"{self._where}: no option {key!r}{self._instead(key)}")
             if value is not None and (value != "" or option.several or option.is_required):
                 values[option.name] = self._value(option, value)
         for option in self.all:
             if option.is_required and option.name not in values:
                 raise ConfigError(f"{self._where}: {option.name} is missing: {option.meaning}")
         return Given(self.all, values)
+
+    def _instead(self, key: str) -> str:
+        """What may be meant: a list of all options only where nothing is near."""
+        if key.lower() in self._foreign:
+            return f": give {self._foreign[key.lower()]}"
+        names = [each.name for each in self.all]
+        return hint(key, names) or f"; there are {', '.join(names)}"
 
     def _value(self, option: Option, value: Any) -> Any:
         if not option.several:
@@ -205,6 +227,11 @@ def _bounded(parse: Callable[[str], int], low: int | None, high: int | None, exp
         return number
 
     return Kind(expected, bounded, int)
+
+
+def instant(low_ms: int, high_ms: int) -> Kind:
+    """A time, as milliseconds since 1970."""
+    return _bounded(parse_time_ms, low_ms, high_ms, TIME_EXPECTED)
 
 
 def choice(*words: str) -> Kind:
@@ -263,9 +290,5 @@ TEXT: Final = Kind("a text", str)
 FLAG: Final = Kind("true or false", _flag, bool, ("true", "false"))
 WHOLE: Final = whole()
 NUMBER: Final = Kind("a number", _number, float)
-TIME: Final = Kind(
-    "a time as 2030-01-31, 2030-01-31T12:30:00+01:00, or milliseconds since 1970, but not of eight digits",
-    parse_time_ms,
-    int,
-)
+TIME: Final = Kind(TIME_EXPECTED, parse_time_ms, int)
 _KINDS: Final[Mapping[type[Any], Kind]] = {str: TEXT, bool: FLAG, int: WHOLE, float: NUMBER}

@@ -10,7 +10,8 @@
 
 A client asks a broker for its data port (``BrokerData/Open``), connects to it, and says :attr:`Method.HELLO`; nothing
 else is taken before. From then on requests may follow each other without waiting, and an answer comes whenever it is
-due. An error with number 0 is about the connection, which ends then.
+due. An error with number 0 is about the connection, which ends then. A request that *stands* has any number of
+answers, and ends with an error or the connection.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Method(enum.IntEnum):
     HELLO = 0  # a Hello -> nothing
     PING = 1  # nothing -> nothing, at once: whoever gives no answer is frozen
     APPEND = 2  # AppendHeader and records (proto/frames.py) -> AppendReceipt
+    END = 4  # EndRequest (transactions.proto) -> EndReply
+    LISTEN = 5  # ListenRequest (replies.proto) -> again and again ListenEvent and records; it stands
 
 
 class Kind(enum.IntEnum):

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from penstock.proto.register import NOBODY, Register
 
-LEASE_S = 0.8
+LEASE_S = 0.75
 CLOCK_DRIFT_MAX = 0.1
 """Clocks of two machines may go up to so much faster or slower than they should."""
 

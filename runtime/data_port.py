@@ -61,6 +61,16 @@ class Link(Protocol):
 
     metadata: Mapping[str, str]
     """What the client said of itself."""
+    on_room: list[Callable[[], None]]
+    """Called when the client has taken so much that there is room again."""
+
+    @property
+    def has_room(self) -> bool:
+        """False while the client has much to take."""
+
+    @property
+    def silent_s(self) -> float:
+        """For so long nothing came, though it was read."""
 
     def answer(self, number: int, method: Method, content: bytes) -> None:
         """Answer a request for that method."""
@@ -68,8 +78,8 @@ class Link(Protocol):
     def refuse(self, number: int, method: Method, error: PenstockError) -> None:
         """Answer it with an error."""
 
-    def hold(self, is_held: bool) -> None:
-        """Take nothing more, or go on."""
+    def hold(self, is_held: bool, who: str = "asked") -> None:
+        """Take nothing more, or go on as soon as nobody else, by name, wants nothing taken."""
 
     def end(self, error: PenstockError) -> None:
         """Say why to the client, and close."""
@@ -153,6 +163,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, port: DataPort) -> None:
         self.metadata: Mapping[str, str] = {}
+        self.on_room: list[Callable[[], None]] = []
         self._port = port
         self._transport: Any = None
         self._buffer = memoryview(bytearray(GREETING_BYTES))
@@ -163,6 +174,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._answers: list[bytes] = []  # made while bytes are taken apart: sent together
         self._is_taking = False
         self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
@@ -201,6 +213,8 @@ class _Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
         self._hold("unsent", False)
+        for each in self.on_room:
+            each()
 
     def eof_received(self) -> bool:
         """A client that ends its half has gone."""
@@ -213,6 +227,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
         self._received += count
+        self._heard_at = self._loop.time()
         self._take_all()
 
     def go_on(self) -> None:
@@ -238,6 +253,16 @@ class _Connection(asyncio.BufferedProtocol):
 
     # What conversations call.
 
+    @property
+    def has_room(self) -> bool:
+        """See :class:`Link`."""
+        return "unsent" not in self._holds
+
+    @property
+    def silent_s(self) -> float:
+        """See :class:`Link`."""
+        return 0.0 if self._holds - {"unsent"} else self._loop.time() - self._heard_at
+
     def answer(self, number: int, method: int, content: bytes) -> None:
         """See :class:`Link`."""
         self._send(number, method, Kind.ANSWER, content)
@@ -246,9 +271,9 @@ class _Connection(asyncio.BufferedProtocol):
         """See :class:`Link`."""
         self._send(number, method, Kind.ERROR, to_bytes(error))
 
-    def hold(self, is_held: bool) -> None:
+    def hold(self, is_held: bool, who: str = "asked") -> None:
         """See :class:`Link`."""
-        self._hold("asked", is_held)
+        self._hold(who, is_held)
 
     def close(self) -> None:
         """See :class:`Link`."""
@@ -270,6 +295,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._holds:
             self._transport.pause_reading()
         else:
+            self._heard_at = self._loop.time()
             self._transport.resume_reading()
             if self._received and not self._is_taking:
                 self._take_all()

@@ -24,7 +24,7 @@ def transactions(rig: Rig) -> dict[str, float]:
     with rig.cluster() as bench:
         plan = bench.plan("produce", style="produce", size=SIZE)
         ensure_topic(plan)
-        with TransactionProducer(plan.namesrv, group="bench") as producer:
+        with TransactionProducer(plan.namesrv, group="bench", check=lambda _: TransactionState.UNKNOWN) as producer:
 
             def plain() -> None:
                 for _ in range(TOGETHER):
@@ -42,14 +42,20 @@ def transactions(rig: Rig) -> dict[str, float]:
             def send_committed() -> None:
                 producer.send_in_transaction(plan.topic, body, execute=lambda _: TransactionState.COMMIT)
 
+            def send_awaited() -> None:
+                with producer.transaction() as transaction:
+                    transaction.send(plan.topic, body)
+
             batches = _rates(rig.seconds, (plain, committed))
-            singles = _rates(rig.seconds, (send, send_committed))
+            singles = _rates(rig.seconds, (send, send_committed, send_awaited))
         bench.keep_cost()
     return {
         f"committed{RATIO}plain": batches[1] / batches[0],
         f"single{RATIO}send": singles[1] / singles[0],
         "committed": batches[1] * TOGETHER,
+        f"awaited{RATIO}send": singles[2] / singles[0],
         "single": singles[1],
+        "awaited": singles[2],
     }
 
 

@@ -58,7 +58,9 @@ class Reposter:
         from ..store.picking import Picked
 
         parts = []
-        for start in range(0, max(len(offsets), 1), LOCATED_AT_ONCE):
+        if len(offsets) <= LOCATED_AT_ONCE:
+            return self._picker.locate(topic, queue_id, offsets)
+        for start in range(0, len(offsets), LOCATED_AT_ONCE):
             parts.append(self._picker.locate(topic, queue_id, offsets[start : start + LOCATED_AT_ONCE]))
             await asyncio.sleep(0)
         return Picked(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -73,6 +75,15 @@ class Reposter:
             return None
         sound = self._picker.sound(picked)
         return Records(self._picker.join(sound), sound.offsets, sound.sizes)
+
+    def recent(self, topic: str, queue_id: int, offsets: Longs) -> Records | None:
+        """The same of records so near the log's end that nobody waits for them; None if some are not, or not sound."""
+        picked = self._picker.locate(topic, queue_id, offsets)
+        if len(picked.positions) < len(offsets) or int(picked.positions[0]) < self._store.end_offset - RECENT_BYTES:
+            return None
+        if self._picker.sound(picked) is not picked:
+            return None
+        return Records(self._picker.join(picked), picked.offsets, picked.sizes)
 
     def is_done(self, target: Target, mark: ProducerMark, *, below: int = 1 << 63) -> bool:
         """True if the batch of that mark, or a later one of its lane, is in the log already.

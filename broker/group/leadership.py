@@ -119,6 +119,7 @@ class Leadership:
         """A nameserver saw the register in this version: read it, if it is newer than the one known."""
         if register.version > self._hinted:
             self._hinted = register.version
+            self._read_at = -READ_INTERVAL_S  # at once
             self._wake.set()
 
     def candidacy(self) -> BrokerReport.Candidacy:
@@ -211,8 +212,9 @@ class Leadership:
             while True:
                 self._wake.clear()
                 await self._step()
+                begins_s = TICK_S if self._elected is None else self._elected[1] - self._clock.monotonic_s()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_S):
+                    async with asyncio.timeout(min(TICK_S, begins_s)):
                         await self._wake.wait()
         finally:
             if self._reading is not None:
@@ -384,6 +386,8 @@ class Leadership:
         self.on_news()
 
     def _start_inner(self) -> None:
+        if isinstance(self._role.inner, SlaveRole):
+            self._role.inner.replica.on_unheard = self._wake.set
         self._running = asyncio.create_task(self._role.inner.run(), name="role")
 
     async def _stop_inner(self) -> None:

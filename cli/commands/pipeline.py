@@ -92,7 +92,8 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         from penstock.pipeline.jobs.framework.reading import require_stores
         from penstock.pipeline.jobs.framework.report import require_writable
         from penstock.pipeline.options import made
-        from penstock.pipeline.spark.sessions import own_error, require_place, session
+        from penstock.pipeline.spark.own_errors import own_error
+        from penstock.pipeline.spark.sessions import require_place, session
 
         require_place(master, remote)
         if report is not None:

@@ -333,6 +333,7 @@ class TrackType(StrEnum):
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"  # the same, and its members do not want such messages
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"  # not consumed, and no member is there
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"  # each of its members gets every message, and keeps its own offsets
     UNKNOWN = "UNKNOWN"  # the broker group of its queue does not say
 
 

@@ -1,7 +1,7 @@
 """Who has consumed a message: each group's committed offset, held against the message's place.
 
 Source: RocketMQ ``DefaultMQAdminExtImpl#messageTrackDetail``; differs: a group that has passed the message has consumed
-it, also when none of its members is there. Whether a consumer pulls, or broadcasts, is not told.
+it, also when none of its members is there. Whether a consumer pulls is not told.
 """
 
 from __future__ import annotations
@@ -51,18 +51,15 @@ def _track(
     holder = next(
         (member.client_id for member in here.members if queue in queues_in(member.claimed, queue.broker_name)), None
     )
-    if committed > message.queue_offset:
-        wanted = [
-            member.subscriptions[queue.topic]
-            for answer in answers.values()
-            for member in answer.members
-            if queue.topic in member.subscriptions
-        ]
+    members = [member for answer in answers.values() for member in answer.members]
+    if members and all(member.broadcasting for member in members):
+        kind = TrackType.CONSUME_BROADCASTING
+    elif committed > message.queue_offset:
+        wanted = [member.subscriptions[queue.topic] for member in members if queue.topic in member.subscriptions]
         is_filtered = bool(wanted) and not any(_wants(each, queue.topic, message.tag) for each in wanted)
         kind = TrackType.CONSUMED_BUT_FILTERED if is_filtered else TrackType.CONSUMED
     else:
-        is_online = any(answer.members for answer in answers.values())
-        kind = TrackType.NOT_CONSUME_YET if is_online else TrackType.NOT_ONLINE
+        kind = TrackType.NOT_CONSUME_YET if members else TrackType.NOT_ONLINE
     return MessageTrack(group, kind, committed, holder)
 
 

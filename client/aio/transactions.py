@@ -13,7 +13,7 @@ from ..signatures import taking
 from ..transact.transaction import Transaction, TransactionState
 from ..transaction_producer import TransactionProducer
 from .producer import AsyncProducer
-from .turns import Turns, Twin, in_thread
+from .turns import Turns, Twin, at_once, in_thread
 
 
 class AsyncTransaction(Twin):
@@ -56,6 +56,8 @@ class AsyncTransactionProducer(AsyncProducer):
         self._turns = Turns()
         self._outcomes = None
 
+    statistics = at_once(TransactionProducer.statistics)
+
     @taking(TransactionProducer.transaction)
     def transaction(self, **options: Any) -> AsyncTransaction:
         """A new transaction, for ``async with``."""
@@ -75,7 +77,10 @@ class AsyncTransactionProducer(AsyncProducer):
         timeout_s: float | None = None,
         check_after_s: float | None = None,
     ) -> SendReceipt:
-        """Store one message, call ``execute(message)``, a function or a coroutine function, and do as it says."""
+        """Store one message, call ``execute(message)``, a function or a coroutine function, and do as it says.
+
+        What is waited for is as in :meth:`~penstock.client.TransactionProducer.send_in_transaction`.
+        """
         made = self._sync.transaction(timeout_s=timeout_s, check_after_s=check_after_s)
         try:
             receipt = await asyncio.to_thread(made.send, topic, body, tag, keys, properties, sharding_key)

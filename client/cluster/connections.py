@@ -6,23 +6,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import ClientClosed, ConfigError, NameserverUnavailable, PenstockError, from_rpc_error
-from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+from penstock.proto.wire.broker_pb2 import AppendReceipt, FetchHeader, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
-from penstock.runtime.channel import keep_large_buffers, open_channel
+from penstock.runtime.channel import open_channel
 from penstock.runtime.data_link import DataLink
+from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 
-from .append_streams import AppendStreams, Receipts
+from .data_streams import DataStreams
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
 OPEN_TIMEOUT_S = 10.0
 """A thread of its own waits for it, and for the connection before it, which may be at the other end of the world."""
+
+Receipts = Future[AppendReceipt]
 
 Service = Callable[[grpc.Channel], Any]
 """A service of brokers, by its generated stub class; those carry no types."""
@@ -90,7 +95,7 @@ class Connections:
         self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
         self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
-        self._appends = AppendStreams()
+        self._data = DataStreams()
 
     def stub(self, address: str, service: Service = BROKER) -> Any:
         """The stub of one service of the broker at ``address``."""
@@ -108,13 +113,24 @@ class Connections:
             raise rpc_error(error, address) from error
 
     def append(self, address: str, message: bytes, timeout_s: float) -> Receipts:
-        """Start to append a framed batch (``AppendHeader``, records); see :meth:`AppendStreams.append`."""
+        """Start to append a framed batch (``AppendHeader``, records); see :meth:`DataStreams.ask`."""
+        return self.ask(address, Method.APPEND, message, AppendReceipt.FromString, timeout_s)
+
+    def ask(
+        self, address: str, method: Method, content: bytes, take: Callable[[bytes], T], timeout_s: float
+    ) -> Future[T]:
+        """Start to ask at the data port of the broker at ``address``; see :meth:`DataStreams.ask`."""
         self._link(address)  # which raises where the client is closed
-        return self._appends.append(address, partial(self._open_data, address), message, timeout_s)
+        return self._data.ask(address, partial(self._open_data, address), method, content, take, timeout_s)
+
+    def stand(self, address: str, method: Method, content: bytes, take: Callable[[bytes], object]) -> Future[None]:
+        """Start a standing request there; see :meth:`DataStreams.stand`."""
+        self._link(address)
+        return self._data.stand(address, partial(self._open_data, address), method, content, take)
 
     def leave(self, address: str) -> None:
-        """Break the appends to the broker at ``address``: another is master, and what is not answered goes there."""
-        self._appends.leave(address)
+        """Break the stream to the broker at ``address``: another is master, and what is not answered goes there."""
+        self._data.leave(address)
 
     def stage(self, address: str, message: bytes, timeout_s: float) -> Any:
         """Start to stage a framed batch (``StageHeader``, records); the future's error is gRPC's."""
@@ -181,7 +197,7 @@ class Connections:
             channels += [channel for channel, _ in self._nameservers.values()]
             self._links.clear()
             self._nameservers.clear()
-        self._appends.close()
+        self._data.close()
         for channel in channels:
             channel.close()
 

@@ -177,9 +177,13 @@ class Directory:
     ) -> str:
         """The master's address, or with ``reading`` a slave's while there is no master; ``fresh``: asked for now.
 
+        The master of a group whose topics are watched is known without asking.
+
         Raises:
             BrokerUnavailable: nobody of the group lives. NameserverUnavailable.
         """
+        if not reading and not fresh and (known := self.master(broker_name)) is not None:
+            return known
         shard = self.shards(timeout_s, age_s=0.0 if fresh else VIEW_AGE_S).get(broker_name)
         member = _reader_of(shard) if reading else master_of(shard)
         if member is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
 import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
-
-import tenacity
 
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -107,19 +106,16 @@ def again(call: Callable[[], T], timeout_s: float) -> T:
         PenstockError: the last one.
     """
     deadline = time.monotonic() + timeout_s
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, PenstockError) and error.retryable),
-        wait=lambda state: back_off_s(state.attempt_number),
-        stop=lambda state: time.monotonic() + state.upcoming_sleep >= deadline,
-        before_sleep=_tell,
-        reraise=True,
-    )
-    return retrying(call)
-
-
-def _tell(state: tenacity.RetryCallState) -> None:
-    assert state.outcome is not None
-    log.info("call failed, tried again error=%s", state.outcome.exception())
+    for attempt in itertools.count(1):
+        try:
+            return call()
+        except PenstockError as error:
+            pause_s = pause_before_retry_s(error, attempt, deadline)
+            if pause_s is None:
+                raise
+            log.info("call failed, tried again error=%s", error)
+            time.sleep(pause_s)
+    raise AssertionError("no end but by return or raise")
 
 
 def check_timeout(timeout_s: float | None) -> None:

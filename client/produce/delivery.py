@@ -23,7 +23,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
 
 from ..cluster import Connections, Directory, WriteQueues, store_host_of
-from ..cluster.append_streams import Receipts
+from ..cluster.connections import Receipts
 from ..cluster.retry import NEVER
 from ..message import Delivery, FailedDelivery, SendReceipt
 from ..statistics import Stopwatch

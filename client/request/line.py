@@ -1,31 +1,26 @@
-"""The line to one broker group on which replies come: a stream to its master, opened anew at whoever is master next."""
+"""The line to one broker group on which replies come: a request that stands at its master, and then at the next one."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import grpc
-
-from penstock.proto.errors import BrokerUnavailable, PenstockError, from_rpc_error
-from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto import frames
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
-from penstock.proto.wire.replies_pb2_grpc import RepliesStub
 
-from ..cluster import Calls, Service, back_off_s
+from ..cluster import Calls, back_off_s
 
 if TYPE_CHECKING:
     from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 log = logging.getLogger(__name__)
 
-REPLIES: Service = RepliesStub
-HEARTBEAT_INTERVAL_S: Final = 1.0
-SILENCE_S: Final = 3.0
 TIMEOUT_S: Final = 3.0
 LOG_EVERY: Final = 20
 
@@ -35,14 +30,15 @@ class Waiting(NamedTuple):
 
     oldest: Callable[[str], int | None]
     """broker name -> log position of the oldest request there without a reply, None without one."""
-    take: Callable[[str, ListenEvent], None]
-    """Replies have come from that broker group."""
+    take: Callable[[str, bytes, int], None]
+    """Replies have come from that broker group: their records, and when it pushed them. It may not block."""
     fail: Callable[[str, PenstockError], None]
     """None will come."""
 
 
 class Line:
-    """Open from the first request on. A stream that breaks is opened again while there is a request without a reply.
+    """Open from the first request on: a request that stands, a stream of replies. One that breaks is begun again while
+    there is a request without a reply.
 
     What came while it was broken lies in the broker's topic of replies: the new stream begins at the position of the
     oldest request, so that nothing is missed.
@@ -70,9 +66,10 @@ class Line:
         with self._lock:
             if self._stream is None or self._begin is None:
                 self._needed.set()
-            elif position < self._begin:
-                self._begin = position
-                self._stream.look_back(position)
+            elif position < self._begin and not self._closed.is_set():
+                former = self._stream
+                self._listen(former.address, position)
+                former.cancel()
 
     def end(self) -> None:
         """End the stream. May be called again."""
@@ -112,37 +109,51 @@ class Line:
                 self._closed.wait(back_off_s(failures))
 
     def _follow(self, *, fresh: bool) -> tuple[bool, PenstockError]:
-        """Follow one stream to its end. Returns True if anything was heard, and its error."""
-        was_heard, source = False, f"broker group {self._broker_name}"
+        """Follow a standing request, and those that take its place, to the end.
+
+        Returns True if anything was heard, and its error.
+        """
+        stream: _Stream | None = None
         try:
             address = self._calls.directory.address(self._broker_name, TIMEOUT_S, fresh=fresh)
-            source = f"broker {address}"
             stream = self._open(address)
             if stream is None:
-                return False, BrokerUnavailable(f"{source}: nobody waits for a reply any more")
-            for event in stream.call:
-                stream.heard_s = time.monotonic()
-                was_heard = True
-                if event.records:
-                    self._waiting.take(self._broker_name, event)
-        except grpc.RpcError as broken:
-            return was_heard, from_rpc_error(broken, source)
-        except PenstockError as error:
-            return was_heard, error
+                return False, BrokerUnavailable(f"broker {address}: nobody waits for a reply any more")
+            while True:
+                error = stream.future.exception()
+                with self._lock:
+                    if self._stream is stream or self._stream is None:
+                        break
+                    stream = self._stream
+        except PenstockError as failed:
+            return False, failed
         finally:
             self._leave()
-        return was_heard, BrokerUnavailable(f"{source} ended the stream of replies")
+        assert isinstance(error, PenstockError), "nobody sets any other"
+        return stream.was_heard, error
 
     def _open(self, address: str) -> _Stream | None:
-        stub = self._calls.connections.stub(address, REPLIES)
         with self._lock:
             # Under the lock: a request that comes later than this look finds the stream, and compares.
             position = self._waiting.oldest(self._broker_name)
             if position is None or self._closed.is_set():
                 return None
-            opening = ListenRequest.Open(client_id=self._client_id, position=position)
-            self._stream, self._begin = _Stream(stub, address, opening), position
-            return self._stream
+            return self._listen(address, position)
+
+    def _listen(self, address: str, position: int) -> _Stream:
+        """Begin at that position; the lock is held."""
+        stream = _Stream(address)
+        request = ListenRequest(client_id=self._client_id, position=position).SerializeToString()
+
+        def take(content: bytes) -> None:
+            stream.was_heard = True
+            event, records = frames.unpack(content, ListenEvent)
+            if records:
+                self._waiting.take(self._broker_name, bytes(records), event.push_time_ms)
+
+        stream.future = self._calls.connections.stand(address, Method.LISTEN, request, take)
+        self._stream, self._begin = stream, position
+        return stream
 
     def _leave(self) -> None:
         with self._lock:
@@ -152,34 +163,14 @@ class Line:
 
 
 class _Stream:
-    """One gRPC stream; gRPC's own thread takes what is to be sent."""
+    """A standing request."""
 
-    def __init__(self, stub: Any, address: str, opening: ListenRequest.Open) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.heard_s = time.monotonic()  # written by the line's thread, read by gRPC's
-        self._opening = opening
-        self._outgoing: queue.SimpleQueue[ListenRequest | None] = queue.SimpleQueue()  # None: the end
-        self.call: Any = stub.Listen(self._requests())
-
-    def look_back(self, position: int) -> None:
-        """Have replies from that position on come, some perhaps again."""
-        self._outgoing.put(ListenRequest(look_back=position))
+        self.was_heard = False  # written by the thread that reads answers
+        self.future: Future[None] = Future()
 
     def cancel(self) -> None:
-        """End it. May be called again."""
-        self._outgoing.put(None)
-        self.call.cancel()
-
-    def _requests(self) -> Iterator[ListenRequest]:
-        yield ListenRequest(open=self._opening)
-        while True:
-            try:
-                request = self._outgoing.get(timeout=HEARTBEAT_INTERVAL_S)
-            except queue.Empty:
-                if time.monotonic() - self.heard_s > SILENCE_S:
-                    self.call.cancel()  # a frozen broker keeps its streams open
-                    return
-                request = ListenRequest(heartbeat=Empty())
-            if request is None:
-                return
-            yield request
+        """Take nothing more. May be called again."""
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_exception(BrokerUnavailable(f"broker {self.address}: cancelled here"))

@@ -17,7 +17,6 @@ from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import parse_offset_message_id
 from penstock.formats.record.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from penstock.proto.errors import BufferFull, ClientClosed, OutcomeUnknown, PenstockError
-from penstock.proto.wire.replies_pb2 import ListenEvent
 
 from ..cluster import Calls
 from ..message import SendReceipt
@@ -157,10 +156,10 @@ class Requests:
     def _oldest(self, broker_name: str) -> int | None:
         return min((each.position for each in self._of(broker_name) if each.position >= 0), default=None)
 
-    def _take(self, broker_name: str, event: ListenEvent) -> None:
-        batch = RecordBatch(event.records)
+    def _take(self, broker_name: str, records: bytes, push_time_ms: int) -> None:
+        batch = RecordBatch(records)
         for index in range(len(batch)):
-            reply = Reply(batch, index, broker_name, event.push_time_ms)
+            reply = Reply(batch, index, broker_name, push_time_ms)
             request = self._waiting.pop(reply.correlation_id, None)
             if request is None:
                 self.late += 1

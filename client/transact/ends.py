@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from penstock.proto.errors import PenstockError
-from penstock.proto.wire.transactions_pb2 import EndRequest, Resolution
+from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest, Resolution
 
 from .ranges import Ranges
 
@@ -18,8 +20,16 @@ log = logging.getLogger(__name__)
 Ask = Callable[[str, EndRequest, float], object]
 """Has the broker, by name, do what the request says within so many seconds; raises a PenstockError."""
 
+Start = Callable[[str, EndRequest], Future[EndReply]]
+"""The same without waiting for the answer."""
+
 ENDS_MAX: Final = 256
 """Ends of one request."""
+LINGER_S: Final = 0.005
+"""Ends that nobody waits for are so long collected: a broker has little more work with some of them than with one."""
+HANDED_OVER_MAX: Final = 4096
+"""Of them that are not answered; beyond it whoever ends waits."""
+LOG_EVERY: Final = 100
 
 
 class _Line(NamedTuple):
@@ -134,3 +144,100 @@ class Ends:
     def _request(self, line: _Line, halves: Ranges, deadline: float) -> None:
         for request in halves.requests(self._group, line.resolution, is_answer=line.is_answer):
             self._ask(line.broker_name, request, max(deadline - time.monotonic(), 0.0))
+
+
+class HandedOver:
+    """Ends that nobody waits for. Thread-safe.
+
+    One that fails is lost: it is counted and logged, and the broker asks about its half, when it is due, as about any
+    that is undecided. Where a shared request is refused, each of its ends asks once more by itself.
+    """
+
+    def __init__(self, group: str, start: Start) -> None:
+        self.lost = 0
+        self._group = group
+        self._start = start
+        self._changed = threading.Condition()  # guards what follows, and `lost`
+        self._waiting: dict[_Line, list[Ranges]] = {}  # to be sent together
+        self._unanswered = 0  # those that wait and those that were sent
+        self._hurries = False  # somebody waits all the same for what is to be sent
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def end(self, broker_name: str, halves: Ranges, resolution: Resolution) -> bool:
+        """Have the broker decide so, soon. False: there is no room, ask it and wait."""
+        line = _Line(broker_name, resolution, False)
+        with self._changed:
+            if self._is_closed or self._unanswered >= HANDED_OVER_MAX:
+                return False
+            self._unanswered += 1
+            if not self._waiting:
+                self._changed.notify_all()
+            self._waiting.setdefault(line, []).append(halves)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="penstock-transaction-ends", daemon=True)
+                self._thread.start()
+        return True
+
+    def settle(self, timeout_s: float) -> bool:
+        """Send those that wait now, and wait for the answers. False: some are still to come."""
+        with self._changed:
+            self._hurries = bool(self._waiting)
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._unanswered, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Settle, and take no more. May be called again."""
+        self.settle(timeout_s)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                self._changed.wait_for(lambda: self._hurries or self._is_closed, LINGER_S)
+                taken, self._waiting, self._hurries = self._waiting, {}, False
+            for line, ends in taken.items():
+                for at in range(0, len(ends), ENDS_MAX):
+                    self._send(line, ends[at : at + ENDS_MAX])
+
+    def _send(self, line: _Line, ends: list[Ranges]) -> None:
+        futures: list[Future[Any]] = []
+        try:
+            for request in Ranges.joined(ends).requests(self._group, line.resolution):
+                futures.append(self._start(line.broker_name, request))
+        except PenstockError as error:
+            self._on_lost(line, len(ends), error)
+            return
+        assert len(futures) == 1, "so few halves are one request"
+        futures[0].add_done_callback(partial(self._on_answer, line, ends))
+
+    def _on_answer(self, line: _Line, ends: list[Ranges], answer: Future[EndReply]) -> None:
+        error = answer.exception()
+        if error is None:
+            self._count_down(len(ends))
+        elif len(ends) > 1 and isinstance(error, PenstockError) and not error.retryable:
+            for each in ends:
+                self._send(line, [each])
+        else:
+            self._on_lost(line, len(ends), error)
+
+    def _on_lost(self, line: _Line, count: int, error: BaseException) -> None:
+        is_told = self.lost // LOG_EVERY != (self.lost + count) // LOG_EVERY or not self.lost
+        self._count_down(count, lost=count)
+        log.log(
+            logging.WARNING if is_told else logging.DEBUG,
+            "ends of transactions were lost, the broker will ask broker=%s count=%d lost=%d error=%s",
+            *(line.broker_name, count, self.lost, error),
+        )
+
+    def _count_down(self, count: int, lost: int = 0) -> None:
+        with self._changed:
+            self.lost += lost
+            self._unanswered -= count
+            if not self._unanswered:
+                self._changed.notify_all()

@@ -59,6 +59,9 @@ class Halves(Protocol):
     def decide(self, halves: Mapping[str, Ranges], state: TransactionState, timeout_s: float) -> None:
         """Have the brokers, by name, decide about these halves."""
 
+    def hand_over(self, halves: Mapping[str, Ranges], state: TransactionState) -> bool:
+        """The same soon, with nobody waiting for it. False: nothing is done, decide."""
+
 
 class Transaction:
     """Messages that consumers see when it is committed, and never if it is rolled back.
@@ -155,7 +158,9 @@ class Transaction:
         Raises:
             BufferFull: the buffer stayed full. Refused: a bad argument. TransactionEnded: it is decided already.
         """
-        accumulator = self._open.get(topic) or self._opened(topic)
+        accumulator = self._open.get(topic)
+        if accumulator is None:
+            accumulator = self._opened(topic)
         if keys is None and properties is None and sharding_key is None:
             encoded = self._tags.get(tag) or self._encoded_tag(tag)
         else:
@@ -215,11 +220,13 @@ class Transaction:
             self.is_left = True
 
     def conclude(self, state: object) -> None:
-        """Do as ``execute`` says. Raises InvalidArgument if that is no TransactionState; then nothing is decided."""
-        if state is TransactionState.COMMIT:
-            self.commit()
-        elif state is TransactionState.ROLLBACK:
-            self.rollback()
+        """Do as ``execute`` says, and wait for nothing, if the producer can mend it.
+
+        Raises:
+            InvalidArgument: that is no TransactionState; nothing is decided.
+        """
+        if state is TransactionState.COMMIT or state is TransactionState.ROLLBACK:
+            self._end(state, None, waits=False)
         else:
             self.leave()
             if state is not TransactionState.UNKNOWN:
@@ -321,7 +328,7 @@ class Transaction:
                 part.set_hashes(keys)
             self._enqueue(topic, self._maker.limited(part))
 
-    def _end(self, state: TransactionState, timeout_s: float | None) -> None:
+    def _end(self, state: TransactionState, timeout_s: float | None, *, waits: bool = True) -> None:
         check_timeout(timeout_s)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         with self._deciding:
@@ -332,6 +339,9 @@ class Transaction:
                 )
             if self.state is TransactionState.UNKNOWN:
                 self._settle(state, deadline)
+            if not waits and self._halves.hand_over(self._stored, state):
+                self._tell()
+                return
             try:
                 self._halves.decide(self._stored, state, max(deadline - time.monotonic(), 0.0))
             except PenstockError as error:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from penstock.client import BrokerUnavailable, PenstockError, TopicNotFound
 from penstock.client.cluster import BROKER, Calls, Service, back_off_s, master_of, rpc_error
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import RouteNotFound
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
@@ -81,6 +83,18 @@ class Brokers:
 
         return await self._on_master(broker_name, start, timeout_s)
 
+    async def at_data_port(
+        self, broker_name: str, method: Method, request: Message, take: Callable[[bytes], T], timeout_s: float
+    ) -> T:
+        """The same of a method of the data port; ``take`` makes the answer out of its bytes."""
+        content = request.SerializeToString()
+
+        def start(address: str, left_s: float) -> Any:
+            return self.calls.connections.ask(address, method, content, take, left_s)
+
+        found: T = await self._on_master(broker_name, start, timeout_s)
+        return found
+
     async def _on_master(self, broker_name: str, start: Callable[[str, float], Any], timeout_s: float) -> Any:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
@@ -105,7 +119,7 @@ class Brokers:
 
 
 async def answered(call: Any, address: str) -> Any:
-    """What the gRPC future ``call`` of a synchronous channel ends with; cancelling this cancels it.
+    """What the future ``call``, gRPC's or another thread's, ends with; cancelling this cancels it.
 
     Raises:
         PenstockError: the call's error.
@@ -131,5 +145,5 @@ async def answered(call: Any, address: str) -> Any:
         return call.result()
     except grpc.RpcError as error:
         raise rpc_error(error, address) from error
-    except grpc.FutureCancelledError:
+    except (grpc.FutureCancelledError, CancelledError):
         raise BrokerUnavailable(f"broker {address}: the call was cancelled") from None

@@ -25,10 +25,10 @@ from penstock.gateway.v2.wire.service_pb2 import (
     RecoverOrphanedTransactionCommand,
     TelemetryCommand,
 )
+from penstock.proto.data_frames import Method
 from penstock.proto.names import GROUP_LENGTH_MAX, HALF_TOPIC
 from penstock.proto.wire.broker_pb2 import QueryMessagesRequest
-from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest, HalfRange
-from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest, HalfRange
 
 from .brokers import Brokers
 from .callers import Caller
@@ -120,18 +120,13 @@ class Transactions:
         if place is None or place.topic != topic:
             raise Refusal(Code.INVALID_TRANSACTION_ID, "cannot found transaction data of this id")
         is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
-        await self._brokers.at_master(
-            place.broker_name,
-            "End",
-            EndRequest(
-                group=group_of_topic(topic),
-                halves=[HalfRange(offset=place.offset, count=1)],
-                resolution=resolution,
-                is_answer=is_answer,
-            ),
-            timeout_s,
-            service=TransactionsStub,
+        decision = EndRequest(
+            group=group_of_topic(topic),
+            halves=[HalfRange(offset=place.offset, count=1)],
+            resolution=resolution,
+            is_answer=is_answer,
         )
+        await self._brokers.at_data_port(place.broker_name, Method.END, decision, EndReply.FromString, timeout_s)
         return EndTransactionResponse(status=ok())
 
     def on_producer(self, client: Client) -> None:

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..conditions import Conditions
 from ..history import Events, History, Op, Outcome
 from ..verdict import EXAMPLES_MAX, Verdict, verdict
 
 
-def one_at_a_time(history: History) -> Verdict:
-    """I16.
+def one_at_a_time(history: History, conditions: Conditions) -> Verdict:
+    """I16; no condition excuses anything.
 
     Work is noted when it begins and when it has ended. Of work that was cut short only the beginning is known.
     """
-    work = history.of(Op.WORK)
-    ended, begun = work[work["outcome"] == Outcome.OK], work[work["outcome"] == Outcome.UNKNOWN]
-    known = set(_pieces(ended))
-    has_ended = np.array([each in known for each in _pieces(begun)], np.bool_)
-    pieces = np.concatenate([ended, begun[~has_ended]])
+    ended, cut = _work(history)
+    pieces = np.concatenate([ended, cut])
     queues = pieces["shard"].astype(np.int64) << 16 | pieces["queue"].astype(np.int64)
     order = np.lexsort((pieces["start_ns"], queues))
     pieces, queues = pieces[order], queues[order]
     wrong = _overlapped(pieces, queues)
     examples = [f"{_told(history, pieces[at])} while {_told(history, pieces[by])}" for at, by in wrong[:EXAMPLES_MAX]]
-    cut = int(np.count_nonzero(~has_ended))
-    return verdict("I16", len(pieces), examples, count=len(wrong), note=f"{cut} were cut short" if cut else "")
+    return verdict("I16", len(pieces), examples, count=len(wrong))
+
+
+def cut_short(history: History) -> str:
+    """How much work was cut short, for people; empty without any."""
+    count = len(_work(history)[1])
+    return f"{count} were cut short" if count else ""
+
+
+def _work(history: History) -> tuple[Events, Events]:
+    """The pieces of work that have ended, and those of which only the beginning is known."""
+    work = history.of(Op.WORK)
+    ended, begun = work[work["outcome"] == Outcome.OK], work[work["outcome"] == Outcome.UNKNOWN]
+    known = set(_pieces(ended))
+    has_ended = np.array([each in known for each in _pieces(begun)], np.bool_)
+    return ended, begun[~has_ended]
 
 
 def _pieces(work: Events) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from penstock.runtime.clock import Clock
 
 from ..shard import check_identity
 from .coordinator import CoordinatorStore
-from .elections import Choice, Elections, MemberReport
+from .elections import SETTLE_S, Choice, Elections, MemberReport
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class Coordination:
         self._seen: dict[str, Register] = {}
         self._reports: dict[str, dict[int, MemberReport]] = {}
         self._elections: dict[str, Elections] = {}
-        self._wake = asyncio.Event()
+        self._news: set[str] = set()  # groups to look at before the next round
+        self._wake = asyncio.Event()  # set when there are any
         self._looking: set[str] = set()  # groups whose look has not ended: each has one at a time
         self._said = ""
 
@@ -115,7 +117,7 @@ class Coordination:
             priority=candidacy.priority,
             is_doubtful=candidacy.is_doubtful,
         )
-        self._wake.set()
+        self._look_soon(identity.broker_name)
 
     def on_gone(self, broker_name: str, broker_id: int) -> None:
         """Take note of the end of a broker's session."""
@@ -124,7 +126,8 @@ class Coordination:
             if not members:
                 del self._reports[broker_name]
                 self._elections.pop(broker_name, None)
-            self._wake.set()
+            self._look_soon(broker_name)
+            asyncio.get_running_loop().call_later(1.1 * SETTLE_S, self._look_soon, broker_name)  # an election is due?
 
     def register(self, broker_name: str) -> coordination_pb2.Register | None:
         """The group's register as last seen here: a hint for brokers to read it."""
@@ -135,17 +138,32 @@ class Coordination:
 
     async def run(self) -> None:
         """Elect a master wherever a group has none, until cancelled. A group whose look waits delays no other group."""
+        loop = asyncio.get_running_loop()
+        next_round = loop.time()
         async with asyncio.TaskGroup() as looks:
             while True:
+                names = self._news & self._reports.keys()
+                if loop.time() >= next_round:
+                    next_round = loop.time() + LOOK_INTERVAL_S
+                    names = set(self._reports)
+                self._news.clear()
                 self._wake.clear()
-                for broker_name in self._reports.keys() - self._looking:
-                    self._looking.add(broker_name)
-                    looks.create_task(self._look_once(broker_name))
-                try:
-                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                for broker_name in names - self._looking:
+                    if not self._is_calm(broker_name):
+                        self._looking.add(broker_name)
+                        looks.create_task(self._look_once(broker_name))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(next_round):
                         await self._wake.wait()
-                except TimeoutError:
-                    continue
+
+    def _look_soon(self, broker_name: str) -> None:
+        self._news.add(broker_name)
+        self._wake.set()
+
+    def _is_calm(self, broker_name: str) -> bool:
+        """True if what was seen last asks for nothing."""
+        register = self._seen.get(broker_name)
+        return register is not None and self._decide(register) is None and not self._is_outdated(register)
 
     async def _look_once(self, broker_name: str) -> None:
         try:
@@ -156,14 +174,6 @@ class Coordination:
             self._looking.discard(broker_name)
 
     async def _look(self, broker_name: str) -> None:
-        register = self._seen.get(broker_name)
-        if register is None:
-            register = await self._store.read(broker_name)
-            if register is None:
-                return
-            self._see(register)
-        if self._decide(register) is None and not self._is_outdated(register):
-            return
         before = await self._store.read(broker_name)  # what was seen last may be what another nameserver has replaced
         if before is None:
             return

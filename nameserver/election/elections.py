@@ -18,7 +18,7 @@ FRESH_S = 1.0
 """A report older than this says nothing of now."""
 BEGIN_S_MAX = 2.5
 """A new master that lives and has not begun to act so long after its election is replaced."""
-SETTLE_S = 0.05
+SETTLE_S = 0.03
 """How long a group must be without a master before one is elected, so that more than one member has said so."""
 DEAF_S = 0.5
 """How long a member must have heard no master, without a break, to be elected in place of one that lives."""

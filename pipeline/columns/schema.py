@@ -26,6 +26,7 @@ checkpoint of a stateful stream keeps what the schema says.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from penstock.proto.errors import ConfigError
@@ -81,8 +82,16 @@ def as_struct(columns: Mapping[str, str], never_null: Collection[str] = ()) -> A
     return StructType.fromJson({"fields": fields})
 
 
-def check_schema(schema: Any, columns: Mapping[str, str], source: str, never_null: Collection[str] = ()) -> None:
+def check_schema(
+    schema: Any,
+    columns: Mapping[str, str],
+    source: str,
+    never_null: Collection[str] = (),
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Nothing, if ``schema`` (a ``StructType``) is a selection of ``columns`` with their types.
+
+    ``words``: another system's names of columns, and what is the same here.
 
     Raises:
         ConfigError: a column that is unknown, asked for twice, of another type, or not null where it may be: Java
@@ -92,8 +101,8 @@ def check_schema(schema: Any, columns: Mapping[str, str], source: str, never_nul
     for field in schema.fields:
         wanted = columns.get(field.name)
         if wanted is None:
-            close = hint(field.name, columns)
-            raise ConfigError(f"{source}: no column {field.name!r}{close}; there are {', '.join(columns)}")
+            close = f": it is {words[field.name]} here" if field.name in words else hint(field.name, columns)
+            raise ConfigError(f"{source}: no column {field.name!r}{close or '; there are ' + ', '.join(columns)}")
         given = field.dataType.simpleString()
         if given != wanted:
             raise ConfigError(f"{source}: column {field.name!r} is of type {wanted}, the schema says {given}")

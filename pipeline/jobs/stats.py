@@ -172,7 +172,7 @@ def _sizes_and_tags(report: Report, frame: Any, top: int) -> None:
         tags += [[row["topic"], item["item"], item["count"]] for item in row["tags"] or ()]
     report.tables.append(Table("Record sizes", ["topic", "50 %", "90 %", "99 %", "largest"], sizes))
     if tags:
-        report.tables.append(Table("Most frequent tags", ["topic", "tag", "messages"], tags))
+        report.tables.append(Table("Most frequent tags", ["topic", "tag", "messages"], _by_count(tags)))
 
 
 def _keys(report: Report, frame: Any, top: int) -> None:
@@ -186,4 +186,9 @@ def _keys(report: Report, frame: Any, top: int) -> None:
         for item in row["keys"] or ()
     ]
     if rows:
-        report.tables.append(Table("Most frequent keys", ["topic", "key", "messages"], rows))
+        report.tables.append(Table("Most frequent keys", ["topic", "key", "messages"], _by_count(rows)))
+
+
+def _by_count(rows: list[list[Any]]) -> list[list[Any]]:
+    """The most frequent ones first: a console shows no more than the first rows."""
+    return sorted(rows, key=lambda row: (-row[2], row))

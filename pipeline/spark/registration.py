@@ -1,25 +1,58 @@
-"""The data sources, made known to a session."""
+"""The data sources, made known to a session.
+
+Spark's planner of streams puts four variables into the environment of a source's function, which all queries of a
+session share, while other queries' tasks are serialised with it: a task that meets a map that just grows cannot be read
+back (``OptionalDataException``), and its query ends. So our functions have these variables from the beginning: what is
+put then changes values, and the map never grows. The sources that Spark finds by itself, without :func:`register`,
+share an empty map.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from ..requirements import require_spark
+from . import own_errors
 
 SOURCES = (
     ("penstock.pipeline.stores.source", "StoreDataSource"),
     ("penstock.pipeline.topics.read.source", "TopicDataSource"),
 )
 """Modules, and the data source's class in each."""
+PLANNER_VARIABLES = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
+"""Source: Spark's ``PythonStreamingSourceRunner.init``, which sets their values each time."""
+_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+"""Its only warning, at each start of a stream, is that a source was registered which Spark has found, too."""
 
 
 def register(spark: Any) -> None:
     """Make the formats of Penstock known to ``spark``; registering again is harmless.
 
+    From then on their errors are of :mod:`penstock.proto.errors`' classes besides Spark's, see :mod:`.own_errors`.
+
     Raises:
         ConfigError: the packages of the extra ``penstock-mq[spark]`` are missing.
     """
     require_spark()
-    for module, name in SOURCES:
-        spark.dataSource.register(getattr(importlib.import_module(module), name))
+    own_errors.install()
+    context = getattr(spark, "sparkContext", None)  # a Connect session has none
+    with _complete_environment(context) if context is not None else contextlib.nullcontext():
+        for module, name in SOURCES:
+            spark.dataSource.register(getattr(importlib.import_module(module), name))
+
+
+@contextlib.contextmanager
+def _complete_environment(context: Any) -> Iterator[None]:
+    """Functions that are made meanwhile have the planner's variables."""
+    missing = [name for name in PLANNER_VARIABLES if name not in context.environment]
+    context.environment.update(dict.fromkeys(missing, ""))
+    log4j = context._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(_LOGGER, log4j.Level.ERROR)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del context.environment[name]

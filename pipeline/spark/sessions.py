@@ -29,13 +29,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.proto import errors
-from penstock.proto.errors import ConfigError, PenstockError
+from penstock.proto.errors import ConfigError
 
 from ..requirements import require_java, require_spark
 from .registration import register
 
-_OWN_ERROR = re.compile(r"penstock\.proto\.errors\.(\w+): (.*?)(?= SQLSTATE|\n|$)")
 _MASTER_SETTING = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)
 """A line of ``spark-defaults.conf``, which is a file of Java properties."""
 _MASTER = re.compile(r"yarn|local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[^\]]+\]|[\w+.-]+://.+")
@@ -185,17 +183,3 @@ def _started_with() -> dict[str, str]:
             "spark.python.unix.domain.socket.dir": folder,
         }
     return settings
-
-
-def own_error(error: BaseException) -> PenstockError | None:
-    """The error of ours that Spark passes on as the text of a worker's traceback; None if there is none in it."""
-    if isinstance(error, PenstockError):
-        return error
-    found = _OWN_ERROR.findall(str(error))
-    if not found:
-        return None
-    name, text = found[-1]
-    kind = getattr(errors, name, PenstockError)
-    made: PenstockError = kind.__new__(kind)
-    PenstockError.__init__(made, text.strip())
-    return made

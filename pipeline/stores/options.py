@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.proto.errors import ConfigError
 
-from ..options import TEXT, TIME, Given, Option, Options, choice, setting, size, whole
+from ..options import TABLE_PROPERTIES, TEXT, TIME, Given, Option, Options, choice, in_sql, setting, size, whole
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
@@ -91,6 +91,7 @@ OPTIONS: Final = Options(
         Option("path", f"what load(…) is given: {_ROOT}", TEXT, (), several=True),
         Option("paths", "what load([…]) is given, written by Spark", TEXT),
     ),
+    TABLE_PROPERTIES,
 )
 
 
@@ -117,9 +118,14 @@ def parse_options(given: Mapping[str, str]) -> StoreOptions:
 def _roots(values: Given) -> tuple[str, ...]:
     chosen = values.at_most_one("storePath", "path", "paths")
     if chosen is None:
-        raise ConfigError(f"{SOURCE}: storePath is missing: name {_ROOT}")
+        raise ConfigError(f"{SOURCE}: storePath is missing: name {_ROOT}. {in_sql(SOURCE, 'storePath …')}")
     roots: tuple[str, ...] = _paths(values["paths"]) if chosen == "paths" else values[chosen]
-    return roots
+    return tuple(_as_local(root) for root in roots)
+
+
+def _as_local(root: str) -> str:
+    """``file:/path``, as Spark writes a table's LOCATION, as the path."""
+    return root.removeprefix("file:") if root.startswith("file:/") and not root.startswith("file://") else root
 
 
 def _paths(text: str) -> tuple[str, ...]:

@@ -96,12 +96,14 @@ class Cluster:
         timeout_s: float = 10.0,
         tolerates_missing: bool = False,
         needs_all: bool = False,
+        passes_over_silent: bool = False,
         held: Collection[tuple[str, str]] = (),
     ) -> Positions:
         """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
 
         ``tolerates_missing``: topics that are not there (yet, or any more) have no queues, instead of raising.
         ``needs_all``: a broker group of a topic that is down is not passed over, nor a topic of which all are down.
+        ``passes_over_silent``: a broker group that is said to live and does not answer is left out as one that is down.
         ``held``: topics and broker groups that have been there: what no nameserver knows is gone when a group says so.
 
         Raises:
@@ -112,6 +114,7 @@ class Cluster:
         wanted: list[tuple[str, str, int | None]] = []
         absent: set[tuple[str, str]] = set()
         unreachable: RouteNotFound | None = None
+        silent: PenstockError | None = None
         topics = self.topics(options)
         assigned = {queue[:2] for queue in options.assigned}
         for topic in topics:
@@ -154,13 +157,20 @@ class Cluster:
         found = Positions()
         found.absent = absent
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(wanted))) as pool:
-            calls = [pool.submit(self._add, found, each, times, timeout_s) for each in wanted]
-            for call in calls:
+            calls = [(each, pool.submit(self._add, found, each, times, timeout_s)) for each in wanted]
+            for (topic, broker, _), call in calls:
                 try:
                     call.result()
                 except TopicNotFound:  # deleted since its route was told
                     if not tolerates_missing:
                         raise
+                except PenstockError as error:
+                    if not (passes_over_silent and error.retryable):
+                        raise
+                    found.absent.add((topic, broker))
+                    silent = error
+        if not found and silent is not None:
+            raise silent
         return self._only_assigned(options, found)
 
     def route(self, topic: str) -> TopicRoute:
@@ -181,7 +191,8 @@ class Cluster:
         if not route.exists:
             if not route.shards:
                 raise RouteNotFound(f"topic {topic}: the nameservers {self.name_server} know no living broker")
-            raise TopicNotFound(f"topic {topic} does not exist at any living broker: create it first")
+            near = hint(topic, (each for each in self.calls.directory.topics() if not names.is_system_topic(each)))
+            raise TopicNotFound(f"topic {topic} does not exist at any living broker{near or ': create it first'}")
         return route
 
     def topic_positions(

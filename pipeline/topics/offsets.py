@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 from penstock.proto.errors import ConfigError, DataLoss
 
+from ..options import Kind
+
 VERSION = 1
 EARLIEST, LATEST = -2, -1
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -184,13 +186,13 @@ def slices(begin: Offsets, end: Offsets) -> list[Slice]:
     return found
 
 
-def parse_user_offsets(option: str, text: str) -> dict[Queue, int]:
-    """The offsets in an option's JSON.
+def parse_user_offsets(option: str, text: str, times: Kind | None = None) -> dict[Queue, int]:
+    """The offsets in an option's JSON; ``times``: it has times of this kind in their place.
 
     Raises:
         ConfigError: no such JSON, or an offset below -2.
     """
-    shape = '{"topic": {"broker": {"queue": offset}}}'
+    shape = '{"topic": {"broker": {"queue": %s}}}' % ("offset" if times is None else "time")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -204,12 +206,24 @@ def parse_user_offsets(option: str, text: str) -> dict[Queue, int]:
                 where = f"option {option}: topic {topic}, broker {broker}, queue {queue_id}"
                 if not _QUEUE_ID.fullmatch(queue_id):
                     raise ConfigError(f"{where}: a queue is a number, written without leading zeros")
+                if times is not None:
+                    found[Queue(topic, broker, int(queue_id))] = _time(where, offset, times)
+                    continue
                 if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                     raise ConfigError(f"{where}: offset {offset!r} is no whole number from -2 (earliest) on")
                 found[Queue(topic, broker, int(queue_id))] = offset
     if not found:
         raise ConfigError(f"option {option}: names no queue; expected {shape}")
     return found
+
+
+def _time(where: str, value: object, kind: Kind) -> int:
+    try:
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            raise ValueError(value)
+        return int(kind.parse(str(value)))
+    except ValueError:
+        raise ConfigError(f"{where}: {value!r:.80}: expected {kind.expected}") from None
 
 
 def _items(option: str, what: str, value: object, shape: str) -> Iterable[tuple[str, Any]]:

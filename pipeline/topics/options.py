@@ -19,8 +19,23 @@ from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import SecurityFiles
 
 from ..columns.schema import PROPERTIES_TYPES
-from ..options import REQUIRED, TEXT, Given, Option, Options, choice, setting, size, whole
+from ..options import (
+    REQUIRED,
+    TABLE_PROPERTIES,
+    TEXT,
+    Given,
+    Option,
+    Options,
+    choice,
+    in_sql,
+    instant,
+    setting,
+    size,
+    whole,
+)
+from . import kafka
 from .offsets import Queue, parse_user_offsets
+from .waiting import waiting_s
 
 GUARANTEES: Final = ("at-least-once", "idempotent", "exactly-once")
 COMPRESSIONS: Final = ("none", "zstd", "lz4", "zlib")
@@ -36,15 +51,16 @@ _SECURITY: Final = {
 """Options, the fields of :class:`SecurityFiles` that they fill, and what they mean. Each process reads the files where
 it runs."""
 SECURITY: Final = tuple(Option(name, meaning, TEXT) for name, (_, meaning) in _SECURITY.items())
-_SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "__penstock")
+_SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "__penstock", *TABLE_PROPERTIES)
 """Options that Spark adds for itself."""
 FETCH_BYTES: Final = 8 << 20
 """Asked of a broker at once; an answer is a record batch. A read is a tenth faster with it than with half of it."""
-_TIME_MS_MAX = 1 << 62
+_TIME_MS_MAX = 1 << 42  # of the year 2109
 _PRODUCER_ID_MAX = 160  # of the 200 of a writer's name, in which a query's id may follow
-_TIME = whole(0, _TIME_MS_MAX)
+_TIME = instant(0, _TIME_MS_MAX)
 _COUNT = whole(1, 1 << 62)
 _TASKS = whole(1, 1 << 20)
+_BATCH = whole(0, 1 << 38)
 
 
 def security_given(given: Given) -> SecurityFiles:
@@ -79,6 +95,7 @@ class SourceOptions:
 
     name_server: str
     security: SecurityFiles
+    streaming: bool
     topics: tuple[str, ...]
     pattern: str
     assigned: frozenset[Queue]
@@ -117,9 +134,9 @@ class SourceOptions:
         "asked of a broker at once", FETCH_BYTES, name="fetchMaxBytes", kind=size(1024, 16 << 20)
     )
     fetch_timeout_ms: int = setting("of one such call", 10_000, name="fetchTimeoutMs", kind=whole(100, 3_600_000))
-    retry_timeout_ms: int = setting(
-        "how long the driver asks for routes and offsets",
-        60_000,
+    retry_timeout_ms: int | None = setting(
+        "how long brokers that are away are waited for; by default 60000, of streams without end",
+        None,
         name="driverRetryTimeoutMs",
         kind=whole(0, 86_400_000),
     )
@@ -128,6 +145,11 @@ class SourceOptions:
     decompress: bool = setting("false: bodies as they are stored", True)
     system_topics: bool = setting("let patterns match internal topics too", False, name="includeSystemTopics")
 
+    @property
+    def timeout_s(self) -> float:
+        """How long brokers that are away are waited for."""
+        return waiting_s(self.retry_timeout_ms, streaming=self.streaming)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
@@ -135,14 +157,30 @@ class SinkOptions:
 
     name_server: str
     security: SecurityFiles
+    streaming: bool
     topic: str = setting("the topic, for rows without a column topic", "")
+    dead_letter_topic: str = setting(
+        "takes the rows that cannot be messages, each with the reason, instead of failing", "", name="deadLetterTopic"
+    )
     guarantee: str = setting("what is promised", "idempotent", name="deliveryGuarantee", kind=choice(*GUARANTEES))
     producer_id: str = setting("names a batch job, so that it can be repeated", "", name="producerId")
+    skip_batch: int | None = setting(
+        "micro-batch that was refused as changed: what is there of it stands for it",
+        None,
+        name="skipBatch",
+        kind=_BATCH,
+    )
+    rewrite_batch: int | None = setting(
+        "the same: it is written again, behind what is there of it", None, name="rewriteBatch", kind=_BATCH
+    )
     batch_bytes: int = setting("of one chunk", 1 << 20, name="batchBytes", kind=size(1024, 4 << 20))
     in_flight: int = setting("chunks under way of one task", 4, name="maxInFlight", kind=whole(1, 64))
     send_timeout_ms: int = setting("of one call", 10_000, name="sendTimeoutMs", kind=whole(100, 3_600_000))
-    retry_timeout_ms: int = setting(
-        "how long a chunk is tried", 60_000, name="sendRetryTimeoutMs", kind=whole(0, 86_400_000)
+    retry_timeout_ms: int | None = setting(
+        "how long a chunk is tried; by default 60000, of streams and in foreachBatch without end",
+        None,
+        name="sendRetryTimeoutMs",
+        kind=whole(0, 86_400_000),
     )
     compression: str = setting("of bodies", "none", kind=choice(*COMPRESSIONS))
     transaction_timeout_ms: int = setting(
@@ -155,7 +193,7 @@ class SinkOptions:
     @property
     def timeout_s(self) -> float:
         """How long one thing is tried at brokers, all tries together."""
-        return (self.retry_timeout_ms + self.send_timeout_ms) / 1000
+        return waiting_s(self.retry_timeout_ms, streaming=self.streaming) + self.send_timeout_ms / 1000
 
 
 SOURCE: Final = Options(
@@ -170,21 +208,22 @@ SOURCE: Final = Options(
         Option(
             "startingOffsets", "earliest (of streams: latest), latest, group, or JSON by topic, broker, queue", TEXT
         ),
-        Option("startingTimestamp", "ms: the first messages stored at that time or later", _TIME),
+        Option("startingTimestamp", "the first messages stored at that time or later", _TIME),
         Option("startingOffsetsByTimestamp", "the same for each queue, as JSON", TEXT),
         Option(
             "startingOffsetsByTimestampStrategy",
-            "where no message is that new: fail, or begin at the end",
+            "where a queue has no message that new: begin at its end, or fail",
             choice("error", "latest"),
-            "error",
+            "latest",
         ),
         Option("endingOffsets", "latest, or JSON; of batch reads", TEXT),
-        Option("endingTimestamp", "ms; of batch reads", _TIME),
+        Option("endingTimestamp", "up to what was stored before that time; of batch reads", _TIME),
         Option("endingOffsetsByTimestamp", "the same for each queue, as JSON", TEXT),
     ),
     _SPARKS_OWN,
+    kafka.OPTIONS,
 )
-SINK: Final = Options("penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN)
+SINK: Final = Options("penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN, kafka.OPTIONS)
 
 
 def properties_form(options: Mapping[str, str]) -> str:
@@ -200,11 +239,15 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     Raises:
         ConfigError: which option, which value, and what would be right.
     """
+    if not {name.lower() for name in options} - {name.lower() for name in _SPARKS_OWN}:
+        raise ConfigError(f"penstock: nameServer and subscribe are missing. {in_sql('penstock', 'nameServer …')}")
     given = SOURCE.read(options)
     server = ";".join(parse_addresses(given["nameServer"]))
     chosen = given.at_most_one("subscribe", "subscribePattern", "assign")
     if chosen is None:
-        raise ConfigError("which topics? Give one of the options subscribe, subscribePattern, assign")
+        path = next((value for name, value in options.items() if name.lower() == "path" and value), "")
+        meant = f": load() takes no topics, say subscribe={path}" if path else ""
+        raise ConfigError(f"which topics? Give one of the options subscribe, subscribePattern, assign{meant}")
     _check_kind(given, streaming=streaming)
     given.at_most_one("maxOffsetsPerTrigger", "maxBytesPerTrigger")
     for low, high in (("minOffsetsPerTrigger", "maxOffsetsPerTrigger"), ("minPartitions", "maxPartitions")):
@@ -216,11 +259,14 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         raise ConfigError("option startingOffsets is group: the option group must name it")
     if group:
         names.check_group(group)
+    if re.search(r"(?<!\|)\|(?!\|)", given["subExpression"]):
+        raise ConfigError(f"option subExpression is {given['subExpression']!r:.80}: write || between tags")
     if given["filterSql"] and given["subExpression"] != "*":
         raise ConfigError("options subExpression and filterSql: give only one")
     return SourceOptions(
         name_server=server,
         security=security_given(given),
+        streaming=streaming,
         topics=_topics(given) if chosen == "subscribe" else (),
         pattern=_pattern(given) if chosen == "subscribePattern" else "",
         assigned=_assigned(given) if chosen == "assign" else frozenset(),
@@ -238,8 +284,9 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: which option, which value, and what would be right.
     """
     given = SINK.read(options)
-    if given["topic"]:
-        writable_topic(given["topic"], "option topic")
+    for name in ("topic", "deadLetterTopic"):
+        if given[name]:
+            writable_topic(given[name], f"option {name}")
     producer_id, guarantee = given["producerId"], given["deliveryGuarantee"]
     if not (producer_id.isascii() and (producer_id.isprintable()) and len(producer_id) <= _PRODUCER_ID_MAX):
         raise ConfigError(
@@ -247,11 +294,18 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         )
     if producer_id and streaming:
         raise ConfigError("option producerId is for batch writes and foreachBatch: a stream is known by its query's id")
-    for name, wanted in (("producerId", ("idempotent", "exactly-once")), ("transactionTimeoutMs", ("exactly-once",))):
+    known = ("idempotent", "exactly-once")
+    given.at_most_one("skipBatch", "rewriteBatch")
+    for name, wanted in (
+        ("producerId", known),
+        ("skipBatch", known),
+        ("rewriteBatch", known),
+        ("transactionTimeoutMs", ("exactly-once",)),
+    ):
         if name in given and guarantee not in wanted:
             raise ConfigError(f"option {name} is for deliveryGuarantee={' or '.join(wanted)}: this is {guarantee}")
     server = ";".join(parse_addresses(given["nameServer"]))
-    return SinkOptions(name_server=server, security=security_given(given), **given.fields())
+    return SinkOptions(name_server=server, security=security_given(given), streaming=streaming, **given.fields())
 
 
 def writable_topic(topic: str, where: str) -> str:
@@ -330,11 +384,7 @@ def _position(given: Given, which: str, default: str) -> Position:
         return Position(at="timestamp", option=chosen, timestamp_ms=given[chosen])
     text = given[chosen]
     if chosen == f"{which}OffsetsByTimestamp":
-        times = parse_user_offsets(chosen, text)
-        for queue, time_ms in times.items():
-            if not 0 <= time_ms <= _TIME_MS_MAX:
-                raise ConfigError(f"option {chosen}: queue {queue}: {time_ms} is no time of 0..{_TIME_MS_MAX} ms")
-        return Position(at="timestamps", option=chosen, offsets=times)
+        return Position(at="timestamps", option=chosen, offsets=parse_user_offsets(chosen, text, _TIME))
     words = ("earliest", "latest", "group") if which == "starting" else ("latest",)
     if text in words:
         return Position(at=text, option=option)

@@ -22,22 +22,17 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/proto/wire/replies.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\"\xb6\x01\n\rListenRequest\x12/\n\x04open\x18\x01 \x01(\x0b\x32\x1f.penstock.v1.ListenRequest.OpenH\x00\x12\x13\n\tlook_back\x18\x02 \x01(\x03H\x00\x12\'\n\theartbeat\x18\x03 \x01(\x0b\x32\x12.penstock.v1.EmptyH\x00\x1a+\n\x04Open\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x03\x42\t\n\x07request\"4\n\x0bListenEvent\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x14\n\x0cpush_time_ms\x18\x02 \x01(\x03\x32M\n\x07Replies\x12\x42\n\x06Listen\x12\x1a.penstock.v1.ListenRequest\x1a\x18.penstock.v1.ListenEvent(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/proto/wire/replies.proto\x12\x0bpenstock.v1\"4\n\rListenRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x03\"#\n\x0bListenEvent\x12\x14\n\x0cpush_time_ms\x18\x01 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.wire.replies_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTENREQUEST']._serialized_start=85
-  _globals['_LISTENREQUEST']._serialized_end=267
-  _globals['_LISTENREQUEST_OPEN']._serialized_start=213
-  _globals['_LISTENREQUEST_OPEN']._serialized_end=256
-  _globals['_LISTENEVENT']._serialized_start=269
-  _globals['_LISTENEVENT']._serialized_end=321
-  _globals['_REPLIES']._serialized_start=323
-  _globals['_REPLIES']._serialized_end=400
+  _globals['_LISTENREQUEST']._serialized_start=50
+  _globals['_LISTENREQUEST']._serialized_end=102
+  _globals['_LISTENEVENT']._serialized_start=104
+  _globals['_LISTENEVENT']._serialized_end=139
 # @@protoc_insertion_point(module_scope)

@@ -34,11 +34,6 @@ class TransactionsStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.End = channel.unary_unary(
-                '/penstock.v1.Transactions/End',
-                request_serializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.EndRequest.SerializeToString,
-                response_deserializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.EndReply.FromString,
-                _registered_method=True)
         self.ProducerSession = channel.stream_stream(
                 '/penstock.v1.Transactions/ProducerSession',
                 request_serializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerRequest.SerializeToString,
@@ -53,13 +48,6 @@ class TransactionsStub(object):
 
 class TransactionsServicer(object):
     """Missing associated documentation comment in .proto file."""
-
-    def End(self, request, context):
-        """Answered when the decision is as safe as the mode promises; a call that is repeated decides nothing again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def ProducerSession(self, request_iterator, context):
         """A producer's life line at this broker: by it the broker asks about halves that nobody has decided.
@@ -77,11 +65,6 @@ class TransactionsServicer(object):
 
 def add_TransactionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'End': grpc.unary_unary_rpc_method_handler(
-                    servicer.End,
-                    request_deserializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.EndRequest.FromString,
-                    response_serializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.EndReply.SerializeToString,
-            ),
             'ProducerSession': grpc.stream_stream_rpc_method_handler(
                     servicer.ProducerSession,
                     request_deserializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerRequest.FromString,
@@ -102,33 +85,6 @@ def add_TransactionsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Transactions(object):
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def End(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Transactions/End',
-            penstock_dot_proto_dot_wire_dot_transactions__pb2.EndRequest.SerializeToString,
-            penstock_dot_proto_dot_wire_dot_transactions__pb2.EndReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ProducerSession(request_iterator,

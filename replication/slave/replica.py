@@ -83,6 +83,8 @@ class Replica:
         self._clock = clock or SystemClock()
         self._security = security
         self._notices = Notices(logging.getLogger(__name__), self._clock)
+        self.on_unheard: Callable[[], None] = lambda: None
+        """Called when the stream of a master has ended."""
         self._stream: MasterStream | None = None
         self._moved = False
         self._confirm = initial_confirm
@@ -188,6 +190,7 @@ class Replica:
             raise
         finally:
             self._stream = None
+            self.on_unheard()
             reports.cancel()
             await asyncio.gather(reports, return_exceptions=True)
 

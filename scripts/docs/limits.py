@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from penstock.broker.admin import administration, topics
 from penstock.broker.config import RECORD_OVERHEAD_BYTES, BrokerConfig
 from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load, groups, offsets, session
-from penstock.broker.core import filters, intake, wire
+from penstock.broker.core import data_calls, filters, intake, wire
 from penstock.broker.core.tables import producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
 from penstock.broker.features.pop import request
-from penstock.broker.features.replies import listeners, pushing
+from penstock.broker.features.replies import pushing
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
@@ -57,6 +57,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Records of a batch", send.COUNT_MAX, errors.InvalidArgument),
     ("Bytes of a batch above maxMessageSize", RECORD_OVERHEAD_BYTES, errors.MessageTooLarge),
     ("Batches of one stream that wait for their answers", append_streams.UNANSWERED_MAX, "nothing more is read"),
+    ("Ends of transactions of one connection that are under way", data_calls.UNDER_WAY_MAX, "nothing more is read"),
     ("Connections to a data port", data_port.CONNECTIONS_MAX, errors.LimitReached),
     ("Bytes of a frame of the data port", data_frames.FRAME_BYTES_MAX, errors.InvalidArgument),
     ("Bytes of the greeting to a data port", data_frames.HELLO_BYTES_MAX, errors.InvalidArgument),
@@ -89,7 +90,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Milliseconds that staged data is kept undecided", staging.KEEP_MS_MAX, errors.InvalidArgument),
     ("Days that an idle writer is remembered", staging_table.REMEMBERED_MS // 86_400_000, "it counts as new"),
     ("Bytes of a reply's correlation id", replies.CORRELATION_BYTES_MAX, errors.InvalidArgument),
-    ("Bytes of replies that a client leaves unread", listeners.UNSENT_BYTES_MAX, "the rest comes when it reads"),
+    ("Bytes of replies that a client leaves unread", data_port.UNSENT_BYTES_MAX, "the rest comes when it reads"),
     ("Replies looked through for a client that was away", pushing.LOOK_BACK_MAX, "earlier ones are not sent"),
     ("Topics of one receive (POP)", request.SUBSCRIPTIONS_MAX, errors.InvalidArgument),
     ("Messages of one receive (POP)", request.MESSAGES_MAX, errors.InvalidArgument),

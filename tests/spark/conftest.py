@@ -55,8 +55,9 @@ def errors(spark: Any) -> Any:
     """Whether a call fails with the error of the given class and text: ``errors(kind, text, call)``."""
 
     def check(kind: type[PenstockError], text: str, call: Any) -> None:
-        with pytest.raises(Exception, match=text) as caught:
+        with pytest.raises(kind, match=text) as caught:  # Spark's error is one of ours, too
             call()
+        assert "\n" not in str(caught.value)
         assert kind.__name__ in str(caught.value)
 
     return check

@@ -11,6 +11,8 @@ import pytest
 
 from penstock.inspection import list_store as inspect_store
 from penstock.inspection import rebuild as rebuild_on_one_machine
+from penstock.judge.history import Op
+from penstock.judge.invariants.promises import LATER
 from penstock.pipeline.jobs import audit, query, stats
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.rebuild import job as rebuild
@@ -187,6 +189,12 @@ def broken(parts: dict[str, Any]) -> dict[str, Any]:
     parts["again"]["end_ns"] += 3 * histories.MS
     parts["looks"]["offset"][15] = 0  # I5
     sent["epoch"][397] = 1  # I9
+    for name, (op, stream) in {"I15": (Op.GIVE_BACK, 7), "I17": (Op.DECIDE, 7 << 20), "I18": (Op.LATER, LATER)}.items():
+        parts[name] = histories.rows(1)  # and never seen again
+        parts[name]["op"], parts[name]["stream"], parts[name]["end_ns"] = op, stream, 1000 * histories.MS
+    parts["orderly"] = histories.rows(2)  # at once: I16
+    parts["orderly"]["op"], parts["orderly"]["shard"], parts["orderly"]["queue"] = Op.WORK, 0, 1
+    parts["orderly"]["offset"], parts["orderly"]["start_ns"], parts["orderly"]["end_ns"] = [0, 1], [0, 4], [5, 9]
     return parts
 
 
@@ -198,7 +206,12 @@ def test_an_audit_judges_a_history(spark: Any, tmp_path: Path) -> None:
     bad = histories.write(tmp_path / "bad", broken(histories.clean()))
     report = audit.run(spark, audit.Config(history=str(bad)))
     (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
-    assert {row[0]: row[3] for row in verdicts.rows} == {"I1": 2, "I2": 1, "I3": 1, "I4": 1, "I5": 2, "I7": 1, "I9": 1}
+    found = {"I1": 2, "I2": 1, "I3": 1, "I4": 1, "I5": 2, "I7": 1, "I9": 1, "I15": 1, "I16": 1, "I17": 1, "I18": 1}
+    assert {row[0]: row[4] for row in verdicts.rows} == found
+    (orderly,) = (problem for problem in report.problems if problem["invariant"] == "I16")
+    assert (
+        orderly["problem"] == "orderly was at broker-a queue 1 offset 1 while orderly was at broker-a queue 1 offset 0"
+    )
 
 
 def test_an_audit_refuses_what_is_no_history(spark: Any, tmp_path: Path) -> None:

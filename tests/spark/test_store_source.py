@@ -31,6 +31,22 @@ def test_the_rows_of_a_golden_store_arrive_in_spark(spark: Any, store: Path) -> 
     assert {row["brokerName"] for row in rows} == {"direct"}
 
 
+def test_a_table_of_sparks_catalog_is_read_with_options_of_the_query_which_the_error_says(
+    spark: Any, store: Path, errors: Any
+) -> None:
+    spark.sql(f"CREATE TABLE stored USING penstock_store LOCATION '{store}'")
+    try:
+        wanted = len(golden.expected("direct")["messages"])
+        assert spark.sql(f"SELECT count(*) FROM stored WITH (storePath='{store}')").first()[0] == wanted
+        told = r"Spark gives the options of a table in its catalog to no Python source: CREATE TEMPORARY VIEW"
+        errors(ConfigError, told, lambda: spark.sql("SELECT * FROM stored").collect())
+    finally:
+        spark.sql("DROP TABLE stored")
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING penstock_store OPTIONS (storePath '{store}')")
+    assert spark.sql("SELECT count(*) FROM seen").first()[0] == wanted
+    errors(ConfigError, told, lambda: spark.read.format("penstock").load().count())
+
+
 def test_the_arrow_schema_of_unit_tests_is_the_one_that_spark_makes(spark: Any, store: Path) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 

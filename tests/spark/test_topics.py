@@ -15,6 +15,7 @@ import pytest
 
 from penstock.client import Admin, Producer
 from penstock.client.cluster import Calls
+from penstock.pipeline import topic as penstock_topic
 from penstock.pipeline.jobs.archive.marks import archive_marks
 from penstock.proto.errors import ConfigError, DataLoss, GroupNotFound, InvalidArgument, PenstockError, TopicNotFound
 from tests.support.cluster.cluster import Cluster
@@ -80,9 +81,11 @@ def test_a_batch_read_has_every_message_and_its_columns(spark: Any, brokers: Clu
     some = read(spark, brokers, topic, startingOffsets=json.dumps(cut))
     zero = {name: len(by_queue.get((name, 0), ())) for name in ("broker-a", "broker-b")}
     assert some.count() == sum(max(0, count - 3) for count in zero.values())
+    pruned = penstock_topic(spark, brokers.nameservers, topic, columns=["tags"], queues={"broker-a": [0]}, tags="odd")
+    assert pruned.columns == ["tags"]
+    assert pruned.count() == sum((r["brokerName"], r["queueId"], r["tags"]) == ("broker-a", 0, "odd") for r in rows)
     middle = sorted(row["storeTimestamp"].timestamp() for row in rows)[250]
-    strategy = {"startingOffsetsByTimestampStrategy": "latest"}  # a queue may have none so late
-    after = read(spark, brokers, topic, startingTimestamp=str(int(middle * 1000)), **strategy)
+    after = read(spark, brokers, topic, startingTimestamp=str(int(middle * 1000)))  # a queue may have none so late
     assert after.count() == sum(row["storeTimestamp"].timestamp() >= middle for row in rows)
 
 
@@ -353,6 +356,11 @@ def test_bad_input_is_named_before_any_task_runs(spark: Any, brokers: Cluster, t
         narrow.options(nameServer=brokers.nameservers, subscribe=topic).load().count,
     )
     frame = spark.range(3).selectExpr("cast(id as string) as body")
+    sink = frame.write.format("penstock").options(nameServer=brokers.nameservers, topic=topic)
+    errors(ConfigError, r"a topic cannot be overwritten: say mode\('append'\)", sink.mode("overwrite").save)
+    errors(
+        ConfigError, "no option 'kafka.bootstrap.servers': give nameServer", reading(**{"kafka.bootstrap.servers": "k"})
+    )
     errors(ConfigError, "did you mean 'idempotent'", writing(frame, deliveryGuarantee="idempotant"))
     errors(ConfigError, "there is no column body", writing(spark.range(3).selectExpr("'x' as tags")))
     errors(TopicNotFound, "nowhere does not exist", writing(frame, topic="nowhere", sendRetryTimeoutMs="0"))

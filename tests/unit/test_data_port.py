@@ -9,15 +9,24 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.client.cluster.append_streams import AppendStreams
+from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
-from penstock.proto.errors import BrokerUnavailable, ConfigError, Forbidden, InvalidArgument, PenstockError
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    Forbidden,
+    InvalidArgument,
+    NotMaster,
+    PenstockError,
+    to_bytes,
+)
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.data_pb2 import Hello
 from penstock.runtime.data_link import DataLink, Frame
@@ -172,6 +181,45 @@ async def test_what_is_held_is_taken_later_and_in_order() -> None:
 
 
 @in_own_loop
+async def test_what_two_hold_is_read_when_both_let_go() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        await connection.ask(Method.APPEND, b"first")
+        (echo,) = made
+        echo.link.hold(True)
+        echo.link.hold(True, "END")
+        assert echo.link.silent_s == 0.0, "what is not read is not silent"
+        connection.send(2, Method.APPEND, b"second")
+        await connection.writer.drain()
+        echo.link.hold(False)
+        await asyncio.sleep(0.02)
+        assert len(echo.sizes) == 1
+        echo.link.hold(False, "END")
+        assert (await connection.receive())[2] == b"second"
+        assert echo.link.silent_s < 30
+
+
+@in_own_loop
+async def test_room_that_a_client_makes_is_told() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number) as connection:
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        told: list[bool] = []
+        connection.send(0, Method.APPEND, b"x")
+        await eventually(lambda: bool(made), what="the first request")
+        link = made[0].link
+        link.on_room.append(lambda: told.append(link.has_room))
+        assert link.has_room
+        for number in range(1, 300):
+            connection.send(number, Method.APPEND, b"x" * 100_000)
+        await eventually(lambda: not link.has_room, what="no room")
+        assert told == []
+        connection.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(300):
+            await connection.receive()
+        assert told
+        assert all(told)
+
+
+@in_own_loop
 async def test_a_client_that_takes_no_answers_is_not_read_further() -> None:
     async with echoing() as port, connected("127.0.0.1", port.number) as connection:
         connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -282,9 +330,9 @@ class Peer:
             found += more
         return found
 
-    def answer(self, number: int, method: int, content: bytes = b"") -> None:
+    def answer(self, number: int, method: int, content: bytes = b"", kind: Kind = Kind.ANSWER) -> None:
         assert self._there is not None
-        self._there.sendall(HEAD.pack(len(content), number, method, Kind.ANSWER) + content)
+        self._there.sendall(HEAD.pack(len(content), number, method, kind) + content)
 
     def close(self) -> None:
         self._listening.close()
@@ -300,10 +348,16 @@ def peer() -> Iterator[Peer]:
 
 
 @pytest.fixture
-def streams() -> Iterator[AppendStreams]:
-    found = AppendStreams()
+def streams() -> Iterator[DataStreams]:
+    found = DataStreams()
     yield found
     found.close()
+
+
+def append(
+    streams: DataStreams, opening: Callable[[], DataLink], content: bytes, timeout_s: float, address: str = "a"
+) -> Future[AppendReceipt]:
+    return streams.ask(address, opening, Method.APPEND, content, AppendReceipt.FromString, timeout_s)
 
 
 def opening(peer: Peer) -> Callable[[], DataLink]:
@@ -311,11 +365,11 @@ def opening(peer: Peer) -> Callable[[], DataLink]:
 
 
 def test_a_silent_broker_is_pinged_and_then_left(
-    peer: Peer, streams: AppendStreams, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.append_streams.PING_S", 0.05)
-    monkeypatch.setattr("penstock.client.cluster.append_streams.SILENCE_S", 0.5)
-    future = streams.append("a", opening(peer), b"batch", 60.0)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.05)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 0.5)
+    future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     assert peer.receive()[1:] == (Method.APPEND, b"batch")
     assert peer.receive()[1] == Method.PING
@@ -326,11 +380,11 @@ def test_a_silent_broker_is_pinged_and_then_left(
 
 
 def test_a_slow_broker_that_answers_pings_is_waited_for(
-    peer: Peer, streams: AppendStreams, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.append_streams.PING_S", 0.02)
-    monkeypatch.setattr("penstock.client.cluster.append_streams.SILENCE_S", 10.0)
-    future = streams.append("a", opening(peer), b"batch", 60.0)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.02)
+    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 10.0)
+    future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     number, method, _ = peer.receive()
     for _ in range(5):
@@ -342,32 +396,87 @@ def test_a_slow_broker_that_answers_pings_is_waited_for(
     assert future.result(30).physical_offset == 7
 
 
-def test_what_was_never_sent_is_told_from_what_is_unknown(peer: Peer, streams: AppendStreams) -> None:
+def test_a_request_that_stands_takes_many_answers_beside_others_until_it_is_refused(
+    peer: Peer, streams: DataStreams
+) -> None:
+    heard: list[bytes] = []
+    standing = streams.stand("a", opening(peer), Method.LISTEN, b"from here", heard.append)
+    peer.greet()
+    number, method, content = peer.receive()
+    assert (method, content) == (Method.LISTEN, b"from here")
+    peer.answer(number, Method.LISTEN, b"one")
+    beside = append(streams, opening(peer), b"batch", 60.0)
+    other = peer.receive()[0]
+    peer.answer(number, Method.LISTEN, b"two")
+    peer.answer(other, Method.APPEND, AppendReceipt(physical_offset=7).SerializeToString())
+    assert beside.result(30).physical_offset == 7
+    assert heard == [b"one", b"two"]
+    assert not standing.done()
+    peer.answer(number, Method.LISTEN, to_bytes(NotMaster("not here", epoch=3)), Kind.ERROR)
+    assert isinstance(standing.exception(30), NotMaster)
+    peer.answer(number, Method.LISTEN, b"nobody's")
+    wait_until(lambda: not streams._streams["a"]._standing, what="its end")
+    assert heard == [b"one", b"two"]
+
+
+def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_is_frozen(
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.02)
+    heard: list[bytes] = []
+    standing = streams.stand("a", opening(peer), Method.LISTEN, b"", heard.append)
+    peer.greet()
+    number, _, _ = peer.receive()
+    for turn in range(5):
+        peer.answer(number, Method.LISTEN, b"%d" % turn)  # it is not silent, and is pinged all the same
+        assert peer.receive()[1] == Method.PING
+    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 0.1)
+    error = standing.exception(30)
+    assert isinstance(error, BrokerUnavailable)
+    assert "silent for" in error.message
+    assert heard == [b"%d" % turn for turn in range(5)]
+
+
+def test_who_cannot_take_an_answer_ends_alone(peer: Peer, streams: DataStreams) -> None:
+    standing = streams.stand("a", opening(peer), Method.LISTEN, b"", lambda _: 1 / 0)
+    beside = append(streams, opening(peer), b"batch", 60.0)
+    peer.greet()
+    number, other = peer.receive()[0], peer.receive()[0]
+    peer.answer(number, Method.LISTEN, b"one")
+    error = standing.exception(30)
+    assert "is not understood: ZeroDivisionError" in str(error)
+    peer.answer(other, Method.APPEND, b"\xff")
+    unread = beside.exception(30)
+    assert isinstance(unread, BrokerUnavailable)
+    assert outcome_of(unread) is Outcome.UNKNOWN
+
+
+def test_what_was_never_sent_is_told_from_what_is_unknown(peer: Peer, streams: DataStreams) -> None:
     """The peer takes the connection and says nothing: no batch is sent before it has greeted."""
-    future = streams.append("a", opening(peer), b"batch", 0.1)
+    future = append(streams, opening(peer), b"batch", 0.1)
     error = future.exception(30)
     assert isinstance(error, BrokerUnavailable)
     assert outcome_of(error) is Outcome.NOT_STORED
     peer.greet()
-    second = streams.append("a", opening(peer), b"second", 30.0)
+    second = append(streams, opening(peer), b"second", 30.0)
     assert peer.receive()[2] == b"second"
     assert not second.done()
 
 
-def test_a_refused_greeting_is_the_brokers_own_error(peer: Peer, streams: AppendStreams) -> None:
+def test_a_refused_greeting_is_the_brokers_own_error(peer: Peer, streams: DataStreams) -> None:
     def refuse() -> DataLink:
         raise Forbidden("not you")
 
     for number in range(200):  # it may be there before the batch is
-        assert isinstance(streams.append(f"broker-{number}", refuse, b"batch", 30.0).exception(30), Forbidden)
+        assert isinstance(append(streams, refuse, b"batch", 30.0, f"broker-{number}").exception(30), Forbidden)
 
 
-def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: AppendStreams) -> None:
-    futures = [streams.append("a", opening(peer), b"x" * (1 << 20), 60.0)]
+def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: DataStreams) -> None:
+    futures = [append(streams, opening(peer), b"x" * (1 << 20), 60.0)]
     peer.greet()
     wait_until(lambda: streams._streams["a"]._link is not None, what="the connection")
     sending = threading.Thread(
-        target=lambda: futures.extend(streams.append("a", opening(peer), b"x" * (1 << 20), 60.0) for _ in range(40))
+        target=lambda: futures.extend(append(streams, opening(peer), b"x" * (1 << 20), 60.0) for _ in range(40))
     )
     sending.start()
     sending.join(30)
@@ -380,8 +489,8 @@ def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: App
 
 def test_closing_leaves_neither_threads_nor_descriptors(peer: Peer) -> None:
     before = threading.active_count()
-    streams = AppendStreams()
-    future: Any = streams.append("a", opening(peer), b"batch", 60.0)
+    streams = DataStreams()
+    future: Any = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     peer.receive()
     started = time.monotonic()

@@ -43,7 +43,7 @@ class Pusher:
 
     def __init__(self, core: Core) -> None:
         self.topic = names.reply_topic(core.config.identity.cluster)
-        self.listeners = Listeners(core.clock, core.config.limits, self._find)
+        self.listeners = Listeners(core.clock, core.config.limits, self._find, self.poke)
         self.pushed = self.unheard = self.postponed = 0
         self._core = core
         self._store = core.store

@@ -13,17 +13,17 @@ nothing; a requester whose connection broke gets from the topic what it missed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
-from penstock.proto.wire import replies_pb2 as wire
+from penstock.runtime.data_port import Converse
 
 from ...core.core import Core
 from ...core.feature import Feature
@@ -31,7 +31,6 @@ from ...core.intake import REPLIES, Intake, check_creatable
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import CREATED_MS, TOPIC, Topic
-from ...core.wire import Service, service
 from .pushing import Pusher
 
 log = logging.getLogger(__name__)
@@ -54,8 +53,8 @@ class Replies(Feature, Intake):
     def intakes(self) -> Mapping[int, Intake]:
         return {REPLIES: self}
 
-    def services(self) -> Iterable[Service]:
-        yield service(wire.DESCRIPTOR.services_by_name["Replies"], Listen=self._listen)
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.LISTEN: self.listeners.begin}
 
     # Replies come in.
 
@@ -127,12 +126,3 @@ class Replies(Feature, Intake):
 
     async def stop(self) -> None:
         self.listeners.close()
-
-    async def _listen(
-        self, requests: AsyncIterator[wire.ListenRequest], _context: Any
-    ) -> AsyncIterator[wire.ListenEvent]:
-        self.core.role.check_master()
-        events = self.listeners.serve(requests, self.pusher.poke)
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
-            async for event in events:
-                yield event

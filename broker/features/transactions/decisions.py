@@ -47,6 +47,7 @@ LANE: Final = 0
 QUEUE: Final = 0
 RUN_COUNT: Final = 4096
 RUN_BYTES: Final = 2 << 20
+AT_ONCE_COUNT: Final = 256
 OPS_TOGETHER: Final = 256
 _DECIDED: Final[dict[int, int]] = {wire.COMMIT: wire.COMMITTED, wire.ROLLBACK: wire.ROLLED_BACK}
 _NOTHING: Final = np.empty(0, np.int64)
@@ -102,6 +103,24 @@ class Decisions:
             await self._resolve(journal, group, firsts[start : start + RUN_COUNT], resolution)
         return before
 
+    def resolve_at_once(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> States | None:
+        """The same of a few that have just come; None if something is to be waited for, and nothing was done."""
+        if self.halves is None or self.unfinished is not None or len(firsts) > AT_ONCE_COUNT:
+            return None
+        halves = self.known()
+        self._check_there(firsts, halves)
+        offsets = halves.current(firsts)
+        before = halves.states(offsets)
+        if resolution == wire.UNRESOLVED or not (before == OPEN).all():
+            return None
+        records = self._reposter.recent(names.HALF_TOPIC, QUEUE, offsets)
+        if records is None or self._fitting(records.sizes) < len(offsets):
+            return None
+        self._check_homes(group, records, is_committed=resolution == wire.COMMIT)
+        letter = "C" if resolution == wire.COMMIT else "R"
+        self.carry_out(journal, self.stretches(letter, records.offsets), records)
+        return before
+
     async def _resolve(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> None:
         while True:
             await self.finish(journal)
@@ -147,11 +166,22 @@ class Decisions:
             if missing >= self._core.store.reader.queue_range(names.HALF_TOPIC, QUEUE)[1]:
                 raise BrokerUnavailable(f"the half at {missing} is not confirmed yet: try again")
             raise MessageNotFound(f"the half at {missing} is gone: its log file was deleted")
-        fits = max(1, int(np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), RUN_BYTES, side="right")))
-        records = await self._reposter.read(journal, picked.part(np.arange(min(fits, RUN_COUNT, len(picked.offsets)))))
+        fits = self._fitting(picked.sizes)
+        records = await self._reposter.read(journal, picked if fits == len(offsets) else picked.part(np.arange(fits)))
         if records is None:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         return records
+
+    def _fitting(self, sizes: Any) -> int:
+        """How many of these one op may decide: what follows from it is a batch, which a log file must hold."""
+        from penstock.formats.record.reposting.halves import GROWTH_MAX
+
+        if len(sizes) == 1:
+            return 1
+        room = self._core.store.segment_bytes - GROWTH_MAX
+        fits = np.searchsorted(np.cumsum(sizes, dtype=np.int64), RUN_BYTES, side="right")
+        grown = np.searchsorted(np.cumsum(sizes + GROWTH_MAX, dtype=np.int64), room, side="right")
+        return min(max(1, int(min(fits, grown))), RUN_COUNT, len(sizes))
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 
@@ -246,7 +276,7 @@ class Decisions:
         name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
         queues = target.queues if becomes == Becomes.COMMITTED else 0
         positions = records.positions[chosen]
-        length = int(restated(records.data, positions, sizes, becomes, name, queues, prefix, out))
+        length = int(restated(records.data, positions, sizes, int(becomes), name, queues, prefix, out))
         try:
             if length < 0:
                 raise MessageTooLarge("their properties leave no room for what must be said")

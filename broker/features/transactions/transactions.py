@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
@@ -21,8 +22,10 @@ from penstock.proto.errors import (
     PenstockError,
 )
 from penstock.proto.wire import transactions_pb2 as wire
+from penstock.runtime.data_port import Converse
 
 from ...core.core import Core
+from ...core.data_calls import DataCalls
 from ...core.feature import Feature, Hold
 from ...core.intake import HALVES, Intake
 from ...core.journal import Journal, Target
@@ -31,7 +34,7 @@ from ...core.tables.topics import Topic
 from ...core.wire import Service, check_count, service
 from .checks import Checks
 from .decisions import Decisions
-from .halves import Longs
+from .halves import Longs, States
 from .loading import Loading
 from .producers import ProducerSessions
 from .table import TransactionTable
@@ -59,6 +62,8 @@ class Transactions(Feature, Intake):
         self.producers = ProducerSessions(core.clock, core.config.limits)
         self.checks = Checks(core, self.decisions, self.producers)
         self._not_before = 0.0
+        catch_up = core.dispatcher.catch_up
+        self._ends = DataCalls(Method.END, wire.EndRequest, self.end, before=catch_up, at_once=self._end_at_once)
 
     def intakes(self) -> Mapping[int, Intake]:
         return {HALVES: self}
@@ -67,10 +72,12 @@ class Transactions(Feature, Intake):
         yield service(
             wire.DESCRIPTOR.services_by_name["Transactions"],
             before=self.core.dispatcher.catch_up,
-            End=self.end,
             ProducerSession=self._producer_session,
             ListProducers=self._list_producers,
         )
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.END: self._ends}
 
     # Halves come in.
 
@@ -113,10 +120,17 @@ class Transactions(Feature, Intake):
         await self.loading.load(journal)
         before = await self.decisions.resolve(journal, request.group, offsets, request.resolution)
         await self.core.acknowledgements.safe(self.decisions.end, f"the end of a transaction of group {request.group}")
-        starts = np.flatnonzero(np.diff(before, prepend=255))
-        counts = np.diff(starts, append=len(before))
-        states = zip(before[starts].tolist(), counts.tolist(), strict=True)
-        return wire.EndReply(states=[wire.EndReply.States(state=state, count=count) for state, count in states])
+        return _told(before)
+
+    def _end_at_once(self, request: wire.EndRequest) -> wire.EndReply | None:
+        """The same where nothing is to be waited for; None where something is."""
+        journal = self.core.events.journal
+        if journal is None or not self.core.events.is_open or not self.core.acknowledgements.is_immediate:
+            return None
+        offsets = _asked(request)
+        self.core.writable()
+        before = self.decisions.resolve_at_once(journal, request.group, offsets, request.resolution)
+        return None if before is None else _told(before)
 
     # Its place in the broker.
 
@@ -168,6 +182,7 @@ class Transactions(Feature, Intake):
 
     async def stop(self) -> None:
         self.producers.close()
+        await self._ends.close()
 
     # The wire.
 
@@ -198,3 +213,13 @@ def _asked(request: wire.EndRequest) -> Longs:
     if request.resolution not in wire.Resolution.values():
         raise InvalidArgument(f"{where}: resolution {request.resolution}: COMMIT, ROLLBACK or UNRESOLVED")
     return np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(total)
+
+
+def _told(states: States) -> wire.EndReply:
+    """Runs of states."""
+    if len(states) == 1:
+        return wire.EndReply(states=[wire.EndReply.States(state=int(states[0]), count=1)])  # type: ignore[arg-type]
+    starts = np.flatnonzero(np.diff(states, prepend=255))
+    counts = np.diff(starts, append=len(states))
+    runs = zip(states[starts].tolist(), counts.tolist(), strict=True)
+    return wire.EndReply(states=[wire.EndReply.States(state=state, count=count) for state, count in runs])

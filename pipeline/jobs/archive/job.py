@@ -1,4 +1,4 @@
-"""Log files of stores into a lake (:mod:`penstock.pipeline.lake.lake`): sorted, compressed, each exactly once.
+"""Log files of stores into a lake: sorted, compressed, each exactly once.
 
 A file with a manifest is skipped, one without is written whole; so the job may be killed and repeated at any time.
 Only sealed files, unless ``tail`` is set: then the last file's present content too, replaced by the next run.

@@ -118,7 +118,7 @@ def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple
     given = {"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}
     options = source_options(given, streaming=False)
     view = cluster(config.namesrv)
-    found = again(lambda: view.positions(options, needs_all=True), options.retry_timeout_ms / 1000)
+    found = again(lambda: view.positions(options, needs_all=True), options.timeout_s)
     wanted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     count = 0
     for queue, held in found.items():

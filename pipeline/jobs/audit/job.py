@@ -9,6 +9,10 @@
 | I5 | queue offsets have no gaps; minimum, maximum and committed offset do not go back |
 | I7 | nothing is stored twice; delivered again is at most what the faults explain |
 | I9 | epochs of acknowledged sends of a shard never decrease in real time |
+| I15 | what a consumer gave back came again or is a dead letter, once |
+| I16 | an orderly queue is worked on by one member at a time |
+| I17 | a transaction's message is shown once if it was committed, else never |
+| I18 | a message for later is shown once, and not before its time |
 
 :mod:`penstock.judge` judges each queue and each stretch of a stream, as for drills. With ``store``, acknowledged
 sends that I1 misses are looked for in the data directories: "not on disk" and "on disk, not read" are two defects.
@@ -33,6 +37,7 @@ from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, set
 from penstock.judge.pieces import QUEUE, Column, Group
 from penstock.judge.queues import Queue
 from penstock.judge.tally import SECOND_NS, Tally, percentiles_ms
+from penstock.judge.verdict import TITLES
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
@@ -44,7 +49,7 @@ from .history import block_frame, list_history, load_conditions, read_history
 from .shuffle import PIECE_SCHEMA, cut, groups
 from .stored import PLACE, Stored, Stores, as_reads, shards_of
 
-INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9")
+INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9", "I15", "I16", "I17", "I18")
 ROWS_PER_PART = 6_000_000
 """Rows of a history that two tasks judge, about, one its queues and one its messages: some hundred megabytes each. A
 queue is judged by one task, whose memory bounds it: 53 bytes a row, held about three times."""
@@ -105,8 +110,12 @@ def run(spark: Any, config: Config) -> Report:
         report.problem("there is nothing to judge: no message was acknowledged, and none was read", path=config.history)
     for name in INVARIANTS:
         _tell(report, name, tally)
-    verdicts = [[name, _holds(tally, name), tally.checked[name], tally.wrong[name]] for name in INVARIANTS]
-    report.tables.append(Table("Verdicts", ["invariant", "holds", "checked", "violations"], verdicts))
+    verdicts = [
+        [name, TITLES[name], _holds(tally, name), tally.checked[name], tally.wrong[name]] for name in INVARIANTS
+    ]
+    report.tables.append(
+        Table("Verdicts", ["invariant", "what has to hold", "holds", "checked", "violations"], verdicts)
+    )
     _measure(report, tally, stored, history.conditions)
     if names and tally.wrong["I1"]:
         _search_stores(report, history.missing(), stores.records())
@@ -185,9 +194,10 @@ class _History:
     def judged(self) -> Tally:
         """Everything."""
         shards, conditions = self._shards, self._given
+        clients = {file.client: file.name for file in self._files}
 
         def tell(found: Iterator[Group]) -> Iterator[pa.RecordBatch]:
-            yield _as_row(judge_groups(found, shards, conditions))
+            yield _as_row(judge_groups(found, shards, conditions, clients))
 
         total = _added(self._by_group(tell, _TALLY))
         settle(total, conditions)

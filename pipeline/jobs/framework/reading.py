@@ -17,8 +17,8 @@ from penstock.formats.directory import COMMIT_LOG, SAFE_TOPIC
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import ConfigError, WrongStore
 
+from ...spark.own_errors import own_error
 from ...spark.registration import register
-from ...spark.sessions import own_error
 from ...stores.files import expand_roots, open_file_system
 
 log = logging.getLogger(__name__)

@@ -35,6 +35,7 @@ from ...columns.columns import ColumnWriter, Rows
 from ..cluster import Cluster
 from ..offsets import Queue, Slice
 from ..options import SourceOptions
+from ..waiting import Reminder
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class SliceReader:
     def _read_shard(self, shard: _Shard, writer: ColumnWriter) -> Iterator[pa.RecordBatch]:
         flight: _Flight | None = None
         deadline = self._deadline()
+        reminder = Reminder(f"a task that reads at broker group {shard.name}")
         attempt = 0
         while shard.left:
             try:
@@ -127,6 +129,7 @@ class SliceReader:
                     if shard.asks_master:
                         raise reworded(error, shard.asks_master) from error
                     raise
+                reminder.tell(error)
                 time.sleep(pause_s)
                 continue
             attempt = 0
@@ -134,12 +137,15 @@ class SliceReader:
             data, rows = self._take(shard, landed, reply, body)
             if before != [each.next for each in landed.asked]:
                 deadline = self._deadline()
-            elif time.monotonic() >= deadline:
+                reminder.restart()
+            else:
                 first = landed.asked[0]
-                raise BrokerUnavailable(
-                    f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker {landed.address} "
-                    f"does not have them (yet) after {self._timeout_s():g} s"
-                )
+                planned = f"queue {first.queue}: messages {first.next}..{first.end} were planned, broker"
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailable(
+                        f"{planned} {landed.address} does not have them (yet) after {self._timeout_s():g} s"
+                    )
+                reminder.tell(f"{planned} {landed.address} does not have them (yet)")
             shard.left = [each for each in shard.left if each.next < each.end]
             if shard.left:
                 try:
@@ -299,7 +305,7 @@ class SliceReader:
         each.next = each.end
 
     def _timeout_s(self) -> float:
-        return max(self._options.fetch_timeout_ms, self._options.retry_timeout_ms) / 1000
+        return max(self._options.fetch_timeout_ms / 1000, self._options.timeout_s)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s()
@@ -311,4 +317,4 @@ def check_expression(cluster: Cluster, options: SourceOptions, queue: Queue) -> 
     wanted = parse_subscription(queue.topic, expression)
     header = FetchHeader(client_id=CLIENT_ID, max_bytes=1)
     header.topics.add(topic=queue.topic, queue_ids=[queue.queue_id], offsets=[0], filter=wanted.filter)
-    cluster.calls.fetch(queue.broker, header, options.retry_timeout_ms / 1000)
+    cluster.calls.fetch(queue.broker, header, options.timeout_s)

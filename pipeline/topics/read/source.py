@@ -17,8 +17,10 @@ from penstock.proto.errors import ConfigError, NameserverUnavailable, RouteNotFo
 
 from ...columns.schema import MESSAGE_COLUMNS, NEVER_NULL, as_struct, check_schema, with_properties
 from ...spark.workers import keep_loaded
+from .. import kafka
 from ..offsets import Queue, Slice, slices
 from ..options import SinkOptions, SourceOptions, properties_form, sink_options, source_options
+from ..waiting import waiting_s
 from .planning import plan
 
 if TYPE_CHECKING:
@@ -68,14 +70,20 @@ class TopicDataSource(DataSource):
         return TopicStreamReader(options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """Writes a DataFrame; a topic cannot be overwritten, so both modes append."""
+        """Writes a DataFrame.
+
+        Raises:
+            ConfigError: ``overwrite``; or an option or column is wrong.
+        """
         from penstock.client.cluster import again
 
         from ..write.sink import TopicBatchWriter
 
+        if overwrite:
+            raise ConfigError("penstock sink: a topic cannot be overwritten: say mode('append')")
         options = sink_options(self.options, streaming=False)
         made = TopicBatchWriter(options, schema)
-        again(lambda: _check_target(options), options.retry_timeout_ms / 1000)
+        again(lambda: _check_target(options), waiting_s(options.retry_timeout_ms, streaming=False))
         return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
@@ -91,15 +99,15 @@ class TopicDataSource(DataSource):
 
 
 def _check_target(options: SinkOptions) -> None:
-    """That the topic of the options is there, before any task runs. Raises as ``Cluster.route``."""
+    """That the topics of the options are there, before any task runs. Raises as ``Cluster.route``."""
     from ..cluster import cluster
 
-    if options.topic:
-        cluster(options.name_server, options.security).route(options.topic)
+    for topic in filter(None, (options.topic, options.dead_letter_topic)):
+        cluster(options.name_server, options.security).route(topic)
 
 
 def _check_columns(schema: Any, options: SourceOptions) -> None:
-    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME, NEVER_NULL)
+    check_schema(schema, with_properties(MESSAGE_COLUMNS, options.properties), NAME, NEVER_NULL, kafka.SOURCE_COLUMNS)
     if not schema.fields:
         raise ConfigError(f"{NAME}: the schema names no column: name one, as queueId, for a count")
 
@@ -123,7 +131,7 @@ class TopicReader(DataSourceReader):
         from .starting import ending_offsets, starting_offsets
 
         options = self._options
-        timeout_s = options.retry_timeout_ms / 1000
+        timeout_s = options.timeout_s
         view = cluster(options.name_server, options.security)
 
         def places() -> tuple[dict[Queue, int], dict[Queue, int], Positions]:

@@ -95,6 +95,12 @@ def _at(wanted: Position, positions: Positions, options: SourceOptions, *, defau
         unknown = sorted(given.keys() - positions.keys())
         if unknown:
             raise ConfigError(f"option {wanted.option}: queue {unknown[0]} is not among those that are read")
+        missing = sorted(positions.keys() - given.keys())
+        if missing:
+            raise ConfigError(
+                f"option {wanted.option}: queue {missing[0]} is missing: name every queue, or read others by assign; "
+                f"{wanted.option.replace('OffsetsByTimestamp', 'Timestamp')} is one time for all"
+            )
     meant = positions.keys() if wanted.at == "timestamp" else given.keys()
     found = dict(low if default == "earliest" else high)
     for queue in meant:
@@ -103,7 +109,7 @@ def _at(wanted: Position, positions: Positions, options: SourceOptions, *, defau
             time_ms = wanted.timestamp_ms if wanted.at == "timestamp" else given[queue]
             raise ConfigError(
                 f"option {wanted.option}: queue {queue} has no message stored at or after {time_ms}; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end"
+                "without startingOffsetsByTimestampStrategy=error it begins at its end"
             )
         found[queue] = high[queue] if offset is None else offset
     return found

@@ -38,6 +38,7 @@ from ..offsets import (
     stream_offset,
 )
 from ..options import SourceOptions
+from ..waiting import TURN_S, WITHOUT_END, Reminder, patiently
 from .planning import share
 from .source import TopicPartition, check_filter, planned, read_partition
 
@@ -68,21 +69,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
         self._batch_at = time.monotonic()
         self._gone: set[tuple[str, str]] = set()  # topics at broker groups that are known to be gone
+        self._away: set[tuple[str, str]] = set()  # the same that do not answer now
+        self._reminder = Reminder("the stream's next batch")
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
         if self._initial is None:
-            from penstock.client.cluster import again
-
             from ..cluster import cluster
             from .starting import starting_offsets
 
             options = self._options
-            timeout_s = options.retry_timeout_ms / 1000
             view = cluster(options.name_server, options.security)
             is_pattern = bool(options.pattern)  # of topics that may come later
-            begin, positions = again(
-                lambda: starting_offsets(view, options, timeout_s=timeout_s, tolerates_missing=is_pattern), timeout_s
+            begin, positions = patiently(
+                lambda turn_s: starting_offsets(view, options, timeout_s=turn_s, tolerates_missing=is_pattern),
+                options.timeout_s,
+                "the stream's beginning",
             )
             if positions:
                 check_filter(options, positions)
@@ -98,14 +100,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch: never below ``start``, and ``start`` itself when there is nothing to do."""
+        """The end of the next batch: never below ``start``, and ``start`` itself when there is nothing to do.
+
+        Broker groups that are away have nothing to do, also where that are all: the next trigger asks again.
+        """
         begin = queues_of(start)
         created = created_of(start)
-        target = (
-            self._positions(begin, created)
-            if self._target is None
-            else self._checked_target(self._target, begin, created)
-        )
+        who, timeout_s = "the stream's next batch", self._options.timeout_s
+        try:
+            target = patiently(
+                lambda _: self._reached(begin, created), 0.0 if timeout_s == WITHOUT_END else timeout_s, who
+            )
+        except PenstockError as error:
+            if not error.retryable or timeout_s < WITHOUT_END:
+                raise
+            self._reminder.tell(error)
+            return start
+        self._reminder.restart()
         # New queues are read from their first message on; what is lost is left out, if that is allowed.
         moved = {queue: low for queue, low in self._minima.items() if queue in target and queue not in begin}
         known = begin | moved | self._restarts
@@ -122,7 +133,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read to what is there now, and no further."""
-        self._target, self._is_checked = self._positions({}, {}), False
+        target = patiently(
+            lambda _: self._positions({}, {}), self._options.timeout_s, "the stream, for what is there now,"
+        )
+        self._target, self._is_checked = target, False
+
+    def _reached(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
+        """How far the queues have come, or the fixed target."""
+        if self._target is None:
+            return self._positions(begin, created, passes_over_silent=True)
+        return self._checked_target(self._target, begin, created)
 
     def _checked_target(
         self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created
@@ -136,8 +156,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return target
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The last ends that were seen."""
-        return stream_offset(self._seen) if self._seen else None
+        """The last ends that were seen; ``away``: broker groups of which nobody answers, by topic."""
+        if not self._seen:
+            return None
+        told = stream_offset(self._seen)
+        for topic, broker in sorted(self._away):
+            told.setdefault("away", {}).setdefault(topic, []).append(broker)
+        return told
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch: the same for the same two offsets, whenever and whoever is asked."""
@@ -161,26 +186,36 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
 
-    def _positions(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
+    def _positions(
+        self, begin: Mapping[Queue, int], created: Created, *, passes_over_silent: bool = False
+    ) -> dict[Queue, int]:
         from penstock.client.cluster import again
 
         from ..cluster import cluster
 
         options = self._options
         view = cluster(options.name_server, options.security)
-        timeout_s = options.retry_timeout_ms / 1000
+        timeout_s = min(options.timeout_s, TURN_S)
         deadline = time.monotonic() + SHRUNK_S
         tolerates = bool(options.pattern) or not options.fail_on_data_loss
         held = {queue[:2] for queue in begin}
         while True:
             found = again(
-                lambda: view.positions(options, timeout_s=timeout_s, tolerates_missing=tolerates, held=held), timeout_s
+                lambda: view.positions(
+                    options,
+                    timeout_s=min(timeout_s, ASKED_S) if passes_over_silent else timeout_s,
+                    tolerates_missing=tolerates,
+                    passes_over_silent=passes_over_silent,
+                    held=held,
+                ),
+                timeout_s,
             )
             shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
             if not shrunk or time.monotonic() >= deadline:
                 break
             time.sleep(0.2)
         self._check_gone(begin, found, timeout_s)
+        self._note_away(found)
         self._created = found.created
         anew = {place for place, created_ms in created.items() if found.created.get(place, created_ms) != created_ms}
         shrunk += [queue for queue in found if queue[:2] in anew and queue in begin and queue not in shrunk]
@@ -194,28 +229,35 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)}
         return dict(self._seen)
 
+    def _note_away(self, found: Positions) -> None:
+        """Say whose messages wait, when that changes."""
+        away = set(found.absent)
+        for topic, broker in sorted(away - self._away):
+            log.warning("topic %s: nobody of %s answers, its messages wait and others go on", topic, broker)
+        for topic, broker in sorted(self._away - away):
+            log.warning("topic %s: %s answers again", topic, broker)
+        self._away = away
+
     def _of_the_same_topics(self, wanted: list[Slice], planned_with: Created) -> list[Slice]:
         """The slices without those of topics that were made anew, or deleted, since the batch was planned.
 
         Raises:
             DataLoss: there is one, and ``failOnDataLoss``.
         """
-        from penstock.client.cluster import again
-
         from ..cluster import cluster
 
         left = []
         view = cluster(self._options.name_server, self._options.security)
-        timeout_s = self._options.retry_timeout_ms / 1000
         for place in {each.queue[:2]: None for each in wanted}:
             topic, broker = place
             due = planned_with.get(place)
             problem = ""
             if due is not None and self._created.get(place) != due:
                 try:
-                    found = again(
-                        lambda topic=topic, broker=broker: view.topic_positions(broker, topic, timeout_s),  # type: ignore[misc]
-                        timeout_s,
+                    found = patiently(
+                        lambda turn_s, topic=topic, broker=broker: view.topic_positions(broker, topic, turn_s),  # type: ignore[misc]
+                        self._options.timeout_s,
+                        f"the stream's batch with messages of topic {topic} at {broker}",
                     )
                 except TopicNotFound:
                     problem = "is gone"

@@ -18,21 +18,16 @@ from penstock.formats.destination import Destination
 from penstock.formats.record.framing import frame_batch, marked
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.producer_mark import mark_property
-from penstock.proto.errors import ChangedBatch, InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
+from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
 from penstock.proto.wire.pipeline_pb2 import StageHeader
 
+from ..waiting import Reminder
 from .routing import Piece
 
 COUNT_MAX = 65_536
 WAIT_S_MAX = 0.5
 PENDING_MAX = 4  # chunks that wait behind the one under way, per target
-
-SAME_AGAIN = (
-    "A batch that is written again must have the same rows in the same partitions (no shuffle whose order is free, no "
-    "random functions), a producerId the same data: else use deliveryGuarantee=exactly-once, or a producerId of their "
-    "own for other data"
-)
 
 LaneKey = tuple[Destination, str, int]
 """Destination, broker, lane."""
@@ -83,10 +78,11 @@ class _Lane:
     attempt: int = 0
     not_before: float = 0.0
     deadline: float = 0.0
+    reminder: Reminder | None = None  # since the chunk's first try failed
 
 
 class Sender:
-    """Sends chunks of one task; for one thread.
+    """Sends chunks of one task; for one thread. A call takes ``send_timeout_ms``, a chunk's tries ``timeout_s``.
 
     ``stage_to``: keep them aside instead of appending them. ``writer`` and ``run``: who appends chunks with marks.
     """
@@ -96,7 +92,7 @@ class Sender:
         calls: Calls,
         *,
         send_timeout_ms: int,
-        retry_timeout_ms: int,
+        timeout_s: float,
         stage_to: StageTo | None = None,
         writer: str = "",
         run: str = "",
@@ -104,7 +100,7 @@ class Sender:
         self._calls = calls
         self._writer, self._run = writer, run
         self._send_timeout_s = send_timeout_ms / 1000
-        self._retry_timeout_s = (send_timeout_ms + retry_timeout_ms) / 1000
+        self._timeout_s = timeout_s
         self._stage_to = stage_to
         self._lanes: dict[LaneKey, _Lane] = {}
         self._news = threading.Event()  # set by gRPC's threads
@@ -150,7 +146,7 @@ class Sender:
         if lane.chunk is None and lane.waiting:
             lane.chunk = lane.waiting.popleft()
             lane.attempt, lane.not_before = 0, 0.0
-            lane.deadline = time.monotonic() + self._retry_timeout_s
+            lane.deadline = time.monotonic() + self._timeout_s
         if lane.chunk is not None and lane.call is None and time.monotonic() >= lane.not_before:
             self._start(lane, lane.chunk)
 
@@ -191,7 +187,7 @@ class Sender:
     def _done(self, lane: _Lane) -> None:
         assert lane.chunk is not None
         self.records += len(lane.chunk.queue_ids)
-        lane.chunk = None
+        lane.chunk = lane.reminder = None
 
     def _failed(self, lane: _Lane, error: PenstockError) -> None:
         chunk = lane.chunk
@@ -200,12 +196,13 @@ class Sender:
         if chunk.mark is not None and last is not None and int(last) >= chunk.mark.sequence:
             self._done(lane)  # stored by an earlier attempt, whose receipt nobody needs
             return
-        if isinstance(error, ChangedBatch):
-            raise ChangedBatch(f"{error.message}. {SAME_AGAIN}") from error
         lane.attempt += 1
         pause_s = pause_before_retry_s(error, lane.attempt, lane.deadline)
         if pause_s is None:
             raise error
+        if lane.reminder is None:
+            lane.reminder = Reminder(f"a task that writes to topic {chunk.destination.topic} at {chunk.broker}")
+        lane.reminder.tell(error)
         lane.not_before = time.monotonic() + pause_s
 
     def _frame(self, chunk: Chunk, address: str, timeout_s: float, *, again: bool) -> bytes:

@@ -6,7 +6,7 @@
 | topic | string | the topic, unless the option names one |
 | tags | string | property ``TAGS`` |
 | keys | string or array of string | property ``KEYS``, joined with blanks |
-| shardingKey | string | property ``__SHARDINGKEY``, and the queue: the same one as for ``Producer.send`` |
+| shardingKey | string | property ``__SHARDINGKEY``, and the queue: the same one as for ``Producer.send``; null: any |
 | properties | map of string to string | properties; what a column of its own gives is left out here |
 | queueId | int | the queue of that id, at the broker that ``queueId`` modulo their number names |
 | deliverAt | timestamp, or bigint: ms since 1970 UTC | the brokers keep the message until then; null: at once |
@@ -43,6 +43,9 @@ from penstock.proto.errors import ConfigError, InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
 from penstock.runtime.nearest import hint
 
+from ...columns.schema import MESSAGE_COLUMNS
+from .. import kafka
+
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
@@ -70,16 +73,22 @@ def check_sink_schema(schema: Any, topic: str) -> None:
     for name, kind in given.items():
         allowed = SINK_COLUMNS.get(name)
         if allowed is None:
-            raise ConfigError(
-                f"penstock sink: column {name!r} means nothing{hint(name, SINK_COLUMNS)}; known are "
-                f"{', '.join(SINK_COLUMNS)}"
-            )
-        if kind not in allowed:
+            raise ConfigError(f"penstock sink: column {name!r} means nothing{_instead(name)}")
+        if kind not in allowed and kind != "void":
             raise ConfigError(f"penstock sink: column {name} is {kind}, it must be {' or '.join(allowed)}")
+    given = {name: kind for name, kind in given.items() if kind != "void"}  # lit(None): no row says anything
     if "body" not in given:
         raise ConfigError(f"penstock sink: there is no column body, only {', '.join(given) or 'none at all'}")
     if "topic" not in given and not topic:
         raise ConfigError("penstock sink: which topic? Give the option topic, or a column of that name")
+
+
+def _instead(name: str) -> str:
+    if name in kafka.SINK_COLUMNS:
+        return f": give {kafka.SINK_COLUMNS[name]}"
+    if name in MESSAGE_COLUMNS:
+        return f": it tells of a message that was read; select the others, of {', '.join(SINK_COLUMNS)}"
+    return hint(name, SINK_COLUMNS) or f"; known are {', '.join(SINK_COLUMNS)}"
 
 
 class Rows:
@@ -88,8 +97,10 @@ class Rows:
     With a column deliverAt, which has no nulls, they are messages for :class:`~penstock.formats.destination.Later`.
     """
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, turn: int = 0) -> None:
         """
+        ``turn``: a number that spreads the rows whose sharding key is null, the same whenever the batch comes again.
+
         Raises:
             InvalidArgument, MessageTooLarge: a row that cannot be a message, by its number in the batch.
         """
@@ -119,7 +130,7 @@ class Rows:
             raise MessageTooLarge(
                 f"row {row} of the batch: its properties take {int(lengths[row])} bytes, at most {room} are allowed"
             )
-        self.hashes = self._hashes(columns.get("shardingKey"))
+        self.hashes = self._hashes(columns.get("shardingKey"), turn)
         self.queue_ids = _queue_ids(columns["queueId"]) if "queueId" in columns else None
 
     def _append(self, name: str, values: Column) -> None:
@@ -132,15 +143,13 @@ class Rows:
         taken = both.take(np.ascontiguousarray(order))
         self.properties = Column(taken.data, np.ascontiguousarray(taken.ends[1::2]))
 
-    def _hashes(self, column: pa.Array | None) -> Ints | None:
-        if column is None:
+    def _hashes(self, column: pa.Array | None, turn: int) -> Ints | None:
+        if column is None or column.null_count == len(column) > 0:
             return None
+        hashes = hashes_of(_filled(column))
         if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise InvalidArgument(
-                f"row {row} of the batch: shardingKey is null: give every row one, or drop the column"
-            )
-        return hashes_of(column_of(column))
+            hashes = np.where(column.is_null().to_numpy(zero_copy_only=False), np.int32(turn & _QUEUE_ID_MAX), hashes)
+        return hashes
 
 
 def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:

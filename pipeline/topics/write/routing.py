@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from penstock.client.cluster import WriteQueues
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
-from penstock.proto.errors import Forbidden, InvalidArgument
+from penstock.proto.errors import Forbidden, InvalidArgument, RouteNotFound
+from penstock.proto.names import PERM_WRITE
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from .encoding import DELIVER_AT, Rows
@@ -64,11 +65,13 @@ def layout_of(route: TopicRoute) -> str:
     """``broker:queues;…`` of what may be written to; of an order topic, those that keys have for good.
 
     Raises:
-        Forbidden: nothing.
+        RouteNotFound: nothing, as no master lives now. Forbidden: nothing.
     """
     queues = WriteQueues.of(route)
     if not queues.total:
-        raise Forbidden(f"topic {route.topic}: no living master takes messages for it")
+        is_writable = any(each.perm & PERM_WRITE and each.write_queues for each in (*route.queues, *route.absent))
+        kind = RouteNotFound if is_writable else Forbidden
+        raise kind(f"topic {route.topic}: no living master takes messages for it")
     return ";".join(f"{broker}:{count}" for broker, count in queues.ordered or queues.shards)
 
 
@@ -193,7 +196,7 @@ def rebatched(batches: Iterable[pa.RecordBatch], rows: int, bytes_max: int = CHU
     """The same rows in batches of ``rows``, or as many as hold ``bytes_max`` of bodies: however Spark has cut them."""
     held: list[pa.RecordBatch] = []
     count = size = 0
-    for batch in batches:
+    for batch in map(_without_voids, batches):
         lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0)
         ends = np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
         start = 0
@@ -218,6 +221,14 @@ def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return parts
     whole: list[pa.RecordBatch] = pa.Table.from_batches(parts).combine_chunks().to_batches()
     return whole
+
+
+def _without_voids(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without columns that have a null in every row, and no type, as ``lit(None)`` makes them."""
+    for field in batch.schema:
+        if pa.types.is_null(field.type):
+            batch = without(batch, field.name)
+    return batch
 
 
 def without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

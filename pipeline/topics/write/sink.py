@@ -6,6 +6,9 @@
 | idempotent | appends under numbers that a repeated batch gets again, so that brokers know it | nothing |
 | exactly-once | stages under a random key; nothing at all if its batch is decided | decides which keys count |
 
+A batch that comes again with other rows is refused (``ChangedBatch``). ``skipBatch`` and ``rewriteBatch`` move the
+query on by this one batch, and let an exactly-once writer take over from an idempotent one at it.
+
 A decided batch is published at once by the same commit.
 
 A batch job with a ``producerId`` may be repeated. Whether it is the same job is known by its content, which the brokers
@@ -22,7 +25,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -63,6 +66,7 @@ class Written(WriterCommitMessage):
     key: str = ""
     chunks: dict[str, int] = field(default_factory=dict)
     records: int = 0
+    refused: int = 0
     content: Content | None = None
 
 
@@ -74,6 +78,7 @@ class Identity:
     run: str
     batch: int
     partition: int
+    is_micro_batch: bool = True
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -127,11 +132,18 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 "name to know it by: give each write in it a producerId of its own, or say "
                 "deliveryGuarantee=at-least-once"
             )
+        options = replace(self._options, streaming=is_micro_batch)  # a query waits for shards that are away
         if is_micro_batch and self._options.producer_id:
             identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
         else:
-            identity = Identity(self._writer, self._run, _ALONE, partition)
-        return _task(self._options, identity).run(iterator)
+            given = {"skipBatch": self._options.skip_batch, "rewriteBatch": self._options.rewrite_batch}
+            for name in [name for name, batch in given.items() if batch is not None]:
+                raise ConfigError(
+                    f"option {name} is for streams, and for foreachBatch with a producerId: give other data a "
+                    "producerId of their own"
+                )
+            identity = Identity(self._writer, self._run, _ALONE, partition, is_micro_batch=False)
+        return _task(options, identity).run(iterator)
 
     def commit(self, messages: list[Any]) -> None:
         """Decide and publish all of it.
@@ -189,7 +201,7 @@ def _calls(options: SinkOptions, message: Written) -> Any:
 def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
     """Tasks see what is missing of their own partitions; of the others, the first that is not there tells."""
     told = next((message for message in messages if message is not None), None)
-    if options.guarantee != "idempotent" or told is None:
+    if options.guarantee != "idempotent" or told is None or batch in (options.skip_batch, options.rewrite_batch):
         return
     _task(options, Identity(told.writer, told.run, batch, len(messages))).require_nothing()
 
@@ -197,6 +209,10 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
 def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:
     """Decide and publish; the content of the batch that is decided now, empty where that is not known."""
     told = [message for message in messages if message is not None]
+    refused = sum(message.refused for message in told)
+    if refused:
+        topic = options.dead_letter_topic
+        log.warning("%d rows of batch %d cannot be messages: they are in topic %s", refused, batch, topic)
     if options.guarantee != "exactly-once" or not told:
         return ""
     coordinators = sorted({message.coordinator for message in told})

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from penstock.client.cluster import reworded
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
-from penstock.proto.errors import ChangedBatch, ConfigError
+from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, TopicNotFound
 from penstock.proto.wire.pipeline_pb2 import LanesRequest, WriterState
-from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
-from .chunks import SAME_AGAIN, Chunk, LaneKey, Mark, Sender, StageTo, cut
+from ..waiting import patiently
+from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
 from .content import Content, running
 from .encoding import Rows, bodies_of, compressed
+from .refused import REFUSALS, without_refused
 from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
 from .sink import Identity, Written
 from .writers import WriterCalls, hash_64
 
 log = logging.getLogger(__name__)
 
+_CHANGED = (
+    "{error}. The batch has come again with other rows (a shuffle whose order is free, a random function), and "
+    "brokers keep the first ones. To go on with this checkpoint, start once with the sink's option skipBatch={batch} "
+    "(what is there stands for the batch: whole if the crash came behind its last write, else the rest of it is lost) "
+    "or rewriteBatch={batch} (it is written again: nothing is lost, what is there of it is doubled); "
+    "deliveryGuarantee=exactly-once beside either keeps it from happening again"
+)
+_CHANGED_JOB = (
+    "{error}. A producerId stands for the same rows in the same partitions (no shuffle whose order is free, no random "
+    "functions): else use deliveryGuarantee=exactly-once, or a producerId of their own for other data"
+)
 SEQUENCE_BATCH_BITS = 24
 LANES_PER_PARTITION = 64
+
+Encoded = tuple[Layout, Destination, Column, Iterable[Piece]]
+"""Rows of one destination: their topic's layout, their bodies, and what goes to which target."""
 
 
 def lane_of(partition: int, lane: int) -> int:
@@ -37,6 +54,12 @@ def lane_of(partition: int, lane: int) -> int:
 def sequence_of(batch: int, chunk: int) -> int:
     """The number of a chunk in its lane: greater than those of all batches before."""
     return batch << SEQUENCE_BATCH_BITS | chunk
+
+
+def _placed(identity: Identity) -> str:
+    """Whose row an error is about, and the remedy."""
+    where = f"partition {identity.partition}" + (f" of batch {identity.batch}" if identity.is_micro_batch else "")
+    return f"in {where}; the option deadLetterTopic names a topic for rows that cannot be messages"
 
 
 class Task:
@@ -53,6 +76,8 @@ class Task:
         self._producer_id = hash_64(f"{options.guarantee}:{identity.writer}")
         self._settings = Settings(options.batch_bytes, options.in_flight, options.compression)
         self._content = Content() if options.producer_id else None
+        self._refused = 0  # rows, that are dead letters now
+        self._refused_topics: dict[str, str] = {}  # topics of a column, and why they take nothing
         self._noted: set[str] = set()  # topics of which the content knows when they were created
         self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
 
@@ -66,12 +91,17 @@ class Task:
         told = Written(writer=identity.writer, run=identity.run, batch=identity.batch, content=self._content)
         stage_to = None
         if options.guarantee != "at-least-once":
-            state = self._open([options.topic] if options.topic else [])
+            is_known_now = options.topic and options.guarantee == "idempotent"
+            state = self._open({options.topic: self._layout_text(options.topic)} if is_known_now else {})
             told.coordinator = state.coordinator
+            is_decided = options.guarantee == "exactly-once" and state.decided_batch >= identity.batch
+            if is_decided or identity.batch == options.skip_batch:
+                self._pass_over(batches)
+                return told
+            if options.guarantee == "idempotent" and identity.batch == options.rewrite_batch:
+                # Its numbers go on behind those of the first attempt, so that no chunk is taken for a repetition.
+                self._chunk_numbers = self._held()
             if options.guarantee == "exactly-once":
-                if state.decided_batch >= identity.batch:
-                    self._pass_over(batches)
-                    return told
                 told.key = uuid.uuid4().hex
                 stage_to = StageTo(
                     identity.writer, identity.batch, told.key, state.coordinator, options.transaction_timeout_ms
@@ -79,7 +109,7 @@ class Task:
         sender = Sender(
             self._cluster.calls,
             send_timeout_ms=options.send_timeout_ms,
-            retry_timeout_ms=options.retry_timeout_ms,
+            timeout_s=options.timeout_s,
             stage_to=stage_to,
             writer=identity.writer,
             run=identity.run,
@@ -89,9 +119,13 @@ class Task:
             sender.finish()
             if options.guarantee == "idempotent":
                 self._require_no_more()
+        except ChangedBatch as error:
+            sender.cancel()
+            raise self._changed(error) from error
         except BaseException:
             sender.cancel()
             raise
+        told.refused = self._refused
         told.chunks, told.records = sender.staged, sender.records
         return told
 
@@ -111,16 +145,60 @@ class Task:
             self._content.add_created(self._cluster.created(topic, self._options.send_timeout_ms / 1000))
 
     def _send_all(self, sender: Sender, batches: Iterable[Any]) -> None:
+        topic, letters_topic = self._options.topic, self._options.dead_letter_topic
         for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
-            for topic, part in by_topic(batch, self._options.topic):
-                layout = self._layouts.get(topic) or self._new_layout(topic)
-                for destination, some in by_destination(part, topic):
-                    rows = Rows(some)
-                    self._note(topic, rows.bodies)
-                    for piece in layout.split(rows, self._turn):
-                        for small in cut(piece.placed(destination), self._settings.batch_bytes, len(topic)):
-                            self._send(sender, layout, small, destination)
+            turn = self._turn
+            try:
+                self._send_parts(sender, self._parts(batch, topic))
+            except REFUSALS:
+                if not letters_topic:  # with it, nothing is sent before all is encoded
+                    raise
+                kept, letters = without_refused(batch, lambda some: self._parts(some, topic), topic)
+                self._turn = turn
+                self._send_parts(sender, self._parts(kept, topic))
+                self._send_parts(sender, self._parts(letters, letters_topic))
+                self._refused += letters.num_rows
+
+    def _parts(self, batch: Any, topic: str) -> Iterable[Encoded]:
+        """As :meth:`_encoded`; with ``deadLetterTopic`` all of it is encoded at once."""
+        parts = self._encoded(batch, topic)
+        return list(parts) if self._options.dead_letter_topic else parts
+
+    def _encoded(self, batch: Any, topic: str) -> Iterator[Encoded]:
+        """The rows by topic and destination, encoded and with their queues.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: a row that cannot be a message, or with ``deadLetterTopic`` has no topic.
+        """
+        with self._telling_whose():
+            for name, part in by_topic(batch, topic):
+                layout = self._layouts.get(name) or self._new_layout(name)
+                for destination, some in by_destination(part, name):
+                    rows = Rows(some, self._turn)
+                    pieces = self._pieces(layout, rows, self._turn)
+                    yield layout, destination, rows.bodies, list(pieces) if self._options.dead_letter_topic else pieces
                 self._turn += 1
+
+    def _pieces(self, layout: Layout, rows: Rows, turn: int) -> Iterator[Piece]:
+        with self._telling_whose():
+            yield from layout.split(rows, turn)
+
+    @contextlib.contextmanager
+    def _telling_whose(self) -> Iterator[None]:
+        """Errors about rows say where these are, and the remedy, unless that is in use."""
+        try:
+            yield
+        except REFUSALS as error:
+            if self._options.dead_letter_topic:
+                raise
+            raise reworded(error, _placed(self._identity)) from error
+
+    def _send_parts(self, sender: Sender, parts: Iterable[tuple[Layout, Destination, Column, Iterable[Piece]]]) -> None:
+        for layout, destination, bodies, pieces in parts:
+            self._note(layout.topic, bodies)
+            for piece in pieces:
+                for small in cut(piece.placed(destination), self._settings.batch_bytes, len(layout.topic)):
+                    self._send(sender, layout, small, destination)
 
     def _send(self, sender: Sender, layout: Layout, piece: Piece, destination: Destination) -> None:
         target = layout.targets[piece.target]
@@ -145,30 +223,48 @@ class Task:
         Raises:
             ChangedBatch: they do, from the batch's first coming.
         """
-        self._open([])
-        self._require_no_more()
+        self._open({})
+        try:
+            self._require_no_more()
+        except ChangedBatch as error:
+            raise self._changed(error) from error
+
+    def _changed(self, error: ChangedBatch) -> ChangedBatch:
+        """The brokers' refusal, with whose batch it is and the ways on."""
+        who = self._identity
+        if not who.is_micro_batch:
+            return ChangedBatch(f"producerId {who.writer}: " + _CHANGED_JOB.format(error=error.message))
+        text = _CHANGED.format(error=error.message, batch=who.batch)
+        return ChangedBatch(f"query {who.writer}, batch {who.batch}, partition {who.partition}: {text}")
 
     def _require_no_more(self) -> None:
         """Raise ChangedBatch if a lane holds more chunks of this batch than came now: rows of its first coming."""
+        batch, partition = self._identity.batch, self._identity.partition
+        for key, held in self._held().items():
+            sent = self._chunk_numbers.get(key, 0)
+            if held > sent:
+                raise ChangedBatch(
+                    f"topic {key[0].topic}: broker group {key[1]} holds {held} chunks of batch {batch} from "
+                    f"partition {partition}, and now it has {sent}: it is not the same batch"
+                )
+
+    def _held(self) -> dict[LaneKey, int]:
+        """How many chunks of this batch the brokers hold in each lane of this partition."""
         asked: dict[str, list[LaneKey]] = {}
         for layout in self._layouts.values():
             for target in layout.targets:
                 for destination in (Ordinary(layout.topic), Later(layout.topic)):
                     asked.setdefault(target.broker, []).append((destination, target.broker, target.lane))
+        found: dict[LaneKey, int] = {}
         if not asked:
-            return
-        batch, partition = self._identity.batch, self._identity.partition
+            return found
         with ThreadPoolExecutor(min(16, len(asked))) as pool:
             calling = {broker: pool.submit(self._last_sequences, broker, keys) for broker, keys in asked.items()}
             for broker, call in calling.items():
                 for key, last in zip(asked[broker], call.result(), strict=True):
-                    sent = self._chunk_numbers.get(key, 0)
-                    if last >= sequence_of(batch, sent) and last >> SEQUENCE_BATCH_BITS == batch:
-                        held = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1
-                        raise ChangedBatch(
-                            f"topic {key[0].topic}: broker group {broker} holds {held} chunks of batch {batch} from "
-                            f"partition {partition}, and now it has {sent}: it is not the same batch. {SAME_AGAIN}"
-                        )
+                    is_here = last >= 0 and last >> SEQUENCE_BATCH_BITS == self._identity.batch
+                    found[key] = (last & (1 << SEQUENCE_BATCH_BITS) - 1) + 1 if is_here else 0
+        return found
 
     def _last_sequences(self, broker: str, keys: list[LaneKey]) -> list[int]:
         request = LanesRequest()
@@ -176,19 +272,34 @@ class Task:
             producer_id = destination.producer(self._producer_id)
             number = lane_of(self._identity.partition, lane)
             request.lanes.add(topic=destination.stored_topic, producer_id=producer_id, lane=number)
-        timeout_s = self._options.timeout_s
-        reply = self._cluster.calls.at_master(broker, "QueryLanes", request, timeout_s, service=StagingStub)
-        return list(reply.last_sequences)
+        return list(self._calls.at_master(broker, "QueryLanes", request).last_sequences)
 
     def _new_layout(self, topic: str) -> Layout:
-        writable_topic(topic, "column topic")
+        if topic in self._refused_topics:
+            raise InvalidArgument(self._refused_topics[topic])
+        try:
+            writable_topic(topic, "column topic")
+            text = self._layout_text(topic)
+        except (ConfigError, TopicNotFound) as error:
+            if not self._options.dead_letter_topic or topic == self._options.dead_letter_topic:
+                raise
+            self._refused_topics[topic] = error.message
+            raise InvalidArgument(error.message) from error
         if self._options.guarantee == "idempotent":
-            self._open([topic])
+            self._open({topic: text})
         else:
-            self._layouts[topic] = Layout(topic, layout_of(self._cluster.route(topic)), self._settings.lanes)
+            self._layouts[topic] = Layout(topic, text, self._settings.lanes)
         return self._layouts[topic]
 
-    def _open(self, topics: list[str]) -> WriterState:
+    def _layout_text(self, topic: str) -> str:
+        """Where rows of the topic may go now; a cluster that cannot tell, or takes nothing, is waited for."""
+        return patiently(
+            lambda _: layout_of(self._cluster.route(topic)),
+            self._options.timeout_s,
+            f"a task that writes to topic {topic}",
+        )
+
+    def _open(self, wanted: dict[str, str]) -> WriterState:
         """Open the writer. An idempotent one with the layouts of these topics; what the brokers keep of it counts.
 
         The others need none: they may go around a shard that is not there.
@@ -196,12 +307,10 @@ class Task:
         if self._options.guarantee == "exactly-once":
             state = self._calls.open({})
             is_other = SETTINGS in state.layout and state.decided_batch < 0  # else a refused attempt has left it
+            is_other = is_other and self._identity.batch not in (self._options.skip_batch, self._options.rewrite_batch)
             self._require_same_guarantee("idempotent", is_other=is_other)
             return state
-        wanted = {SETTINGS: str(self._settings)}
-        for topic in topics:
-            wanted[topic] = layout_of(self._cluster.route(topic))
-        state = self._calls.open(wanted)
+        state = self._calls.open({SETTINGS: str(self._settings), **wanted})
         self._require_same_guarantee("exactly-once", is_other=state.decided_batch >= 0)
         kept = Settings.parse(state.layout[SETTINGS])
         if kept != self._settings:
@@ -212,8 +321,13 @@ class Task:
 
     def _require_same_guarantee(self, other: str, *, is_other: bool) -> None:
         if is_other:
+            batch, wanted = self._identity.batch, self._options.guarantee
+            taken_over = (
+                f", or add skipBatch={batch} (if batch {batch} is there already) or rewriteBatch={batch} (what is "
+                "there of it is doubled) for this one start"
+            )
             raise ConfigError(
                 f"penstock sink: writer {self._identity.writer} has written with deliveryGuarantee={other}, by which "
-                f"alone its last batch is known if it comes again: go on with that, or begin {self._options.guarantee} "
-                "with a new checkpoint or producerId"
+                f"alone its last batch is known if it comes again: go on with that, or begin {wanted} "
+                f"with a new checkpoint or producerId{taken_over if wanted == 'exactly-once' else ''}"
             )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from penstock.client.cluster import Calls, again
+from penstock.client.cluster import Calls
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError
 from penstock.proto.wire.pipeline_pb2 import (
     DecideRequest,
@@ -26,6 +26,8 @@ from penstock.proto.wire.pipeline_pb2 import (
     WriterState,
 )
 from penstock.proto.wire.pipeline_pb2_grpc import StagingStub
+
+from ..waiting import patiently
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +59,21 @@ class WriterCalls:
             StaleProducer: a newer run has taken over.
             RouteNotFound, BrokerUnavailable: not possible now.
         """
-        # A group with a master at least there must be; an election is waited for.
-        names, others = again(self._calls.directory.masters, self._timeout_s)
+        return patiently(lambda turn_s: self._open(layout, turn_s), self._timeout_s, f"writer {self.writer}")
+
+    def _open(self, layout: Mapping[str, str], timeout_s: float) -> WriterState:
+        """The same in a short time: who has a master may be another shard by the next try."""
+        names, others = self._calls.directory.masters()
         with ThreadPoolExecutor(min(16, len(names))) as pool:
-            known = list(pool.map(self._query, names))
+            known = list(pool.map(lambda name: self._query(name, timeout_s), names))
             coordinator = next((state.coordinator for state in known if state.exists and state.coordinator), "")
             if not coordinator:
-                rest = [self._query_silent(name) for name in others]
+                rest = [self._query_silent(name, timeout_s) for name in others]
                 coordinator = next((state.coordinator for state in rest if state.exists and state.coordinator), "")
             if not coordinator:
                 coordinator = names[hash_64(self.writer) % len(names)]
             request = OpenWriterRequest(writer=self.writer, run=self.run, coordinator=coordinator, layout=layout)
-            state: WriterState = self._call(coordinator, "OpenWriter", request)
+            state: WriterState = self._call(coordinator, "OpenWriter", request, timeout_s)
             if state.coordinator not in ("", coordinator):
                 raise InvalidArgument(
                     f"writer {self.writer}: broker group {coordinator} says that {state.coordinator} decides, another "
@@ -80,12 +85,12 @@ class WriterCalls:
                 for name, other in zip(names, known, strict=True)
                 if name != coordinator and (not other.exists or other.run != self.run)
             ]
-            list(pool.map(lambda name: self._call(name, "OpenWriter", request), behind))
+            list(pool.map(lambda name: self._call(name, "OpenWriter", request, timeout_s), behind))
         return state
 
     def known(self, coordinator: str) -> WriterState:
         """What the coordinator knows of the writer."""
-        state: WriterState = self._call(coordinator, "QueryWriter", WriterName(writer=self.writer))
+        state: WriterState = self.at_master(coordinator, "QueryWriter", WriterName(writer=self.writer))
         return state
 
     def decide(self, coordinator: str, batch: int, keys: Keys, content: str = "") -> WriterState:
@@ -100,7 +105,7 @@ class WriterCalls:
         state = self.known(coordinator)
         if state.decided_batch < batch and not state.finished:
             self.complete(coordinator, state)
-        decided: WriterState = self._call(coordinator, "Decide", request)
+        decided: WriterState = self.at_master(coordinator, "Decide", request)
         return decided
 
     def complete(self, coordinator: str, state: WriterState) -> int:
@@ -117,13 +122,13 @@ class WriterCalls:
         batch = state.decided_batch
         with ThreadPoolExecutor(max(1, min(16, len(shards)))) as pool:
             published = list(pool.map(lambda item: self._publish(item[0], batch, item[1]), sorted(shards.items())))
-        self._call(coordinator, "Finish", FinishRequest(writer=self.writer, batch=batch))
+        self.at_master(coordinator, "Finish", FinishRequest(writer=self.writer, batch=batch))
         return sum(published)
 
     def abort(self, coordinator: str, batch: int, keys: Keys) -> None:
         """Drop what these attempts have staged, unless it is decided: a decision is never undone."""
         wanted = StagedKeys(writer=self.writer, batch=batch, keys=sorted(keys))
-        reply: ExpireReply = self._call(coordinator, "Expire", wanted)
+        reply: ExpireReply = self.at_master(coordinator, "Expire", wanted)
         decided = {each.key for each in reply.decided}
         shards: dict[str, list[str]] = {}
         for key, brokers in keys.items():
@@ -131,30 +136,36 @@ class WriterCalls:
                 shards.setdefault(broker, []).append(key)
         for broker, dropped in shards.items():
             try:
-                self._call(broker, "Drop", StagedKeys(writer=self.writer, batch=batch, keys=dropped))
+                self.at_master(broker, "Drop", StagedKeys(writer=self.writer, batch=batch, keys=dropped))
             except PenstockError as error:  # the shard drops it by itself when its time is over
                 log.warning("staged data not dropped now broker=%s writer=%s error=%s", broker, self.writer, error)
 
     def _publish(self, broker: str, batch: int, chunks: Mapping[str, int]) -> int:
         request = PublishRequest(writer=self.writer, batch=batch, chunks=chunks)
-        reply: PublishReply = self._call(broker, "Publish", request)
+        reply: PublishReply = self.at_master(broker, "Publish", request)
         return reply.records
 
-    def _query(self, broker: str) -> WriterState:
-        state: WriterState = self._call(broker, "QueryWriter", WriterName(writer=self.writer))
+    def _query(self, broker: str, timeout_s: float) -> WriterState:
+        state: WriterState = self._call(broker, "QueryWriter", WriterName(writer=self.writer), timeout_s)
         return state
 
-    def _query_silent(self, broker: str) -> WriterState:
+    def _query_silent(self, broker: str, timeout_s: float) -> WriterState:
         try:
-            return self._query(broker)
+            return self._query(broker, timeout_s)
         except BrokerUnavailable as error:
             raise BrokerUnavailable(
                 f"writer {self.writer}: no living broker group knows it, and {broker} may: start {broker}, or run "
                 f"penstock cluster forget {broker} if it is gone for good ({error})"
             ) from error
 
-    def _call(self, broker: str, method: str, request: object) -> Any:
-        return self._calls.at_master(broker, method, request, self._timeout_s, service=StagingStub)
+    def at_master(self, broker: str, method: str, request: object) -> Any:
+        """The answer of the broker group's master, which is waited for. Raises as :func:`patiently`."""
+        return patiently(
+            lambda turn_s: self._call(broker, method, request, turn_s), self._timeout_s, f"writer {self.writer}"
+        )
+
+    def _call(self, broker: str, method: str, request: object, timeout_s: float) -> Any:
+        return self._calls.at_master(broker, method, request, timeout_s, service=StagingStub)
 
 
 def _to_wire(keys: Keys) -> list[StagedKey]:

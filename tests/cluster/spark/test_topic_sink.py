@@ -113,6 +113,18 @@ def test_a_job_whose_topic_was_made_anew_is_no_repetition(
         job()
 
 
+def test_moving_on_by_a_batch_is_for_those_who_have_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"nameServer": "127.0.0.1:1", "topic": "t", "skipBatch": "3"}
+    with pytest.raises(ConfigError, match="give only one of skipBatch, rewriteBatch"):
+        sink_options(given | {"rewriteBatch": "3"}, streaming=True)
+    with pytest.raises(ConfigError, match="option skipBatch is for deliveryGuarantee=idempotent or exactly-once"):
+        sink_options(given | {"deliveryGuarantee": "at-least-once"}, streaming=True)
+    context = SimpleNamespace(getLocalProperty=lambda _: None, partitionId=lambda: 0)
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    with pytest.raises(ConfigError, match="option skipBatch is for streams, and for foreachBatch"):
+        TopicBatchWriter(sink_options(given | {"producerId": "p"}, streaming=False), SCHEMA).write(iter([]))
+
+
 def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
     with Admin(brokers.nameservers) as admin:
         admin.create_topic("times", queues=1)
@@ -203,11 +215,59 @@ def test_a_batch_that_comes_again_and_is_another_is_refused_whatever_its_length(
         admin.create_topic(topic, queues=1)
     assert replay(brokers, topic, ROWS) == 60
     assert replay(brokers, topic, ROWS) == 60
-    with pytest.raises(ChangedBatch, match="must have the same rows in the same partitions"):
+    told = f"query {topic}, batch 3, partition 0: .*skipBatch=3 .*rewriteBatch=3 .*deliveryGuarantee=exactly-once"
+    with pytest.raises(ChangedBatch, match=told):
         replay(brokers, topic, rows)
     assert count(brokers, topic) == 60
     assert replay(brokers, topic, [], partition=1) == 60
     assert replay(brokers, topic, ROWS[:5], batch=4) == 65
+
+
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+@pytest.mark.parametrize(("way", "there"), [("skipBatch", 60), ("rewriteBatch", 105)])
+def test_a_query_whose_batch_has_changed_goes_on_by_an_option_that_counts_for_this_batch_alone(
+    brokers: Cluster, guarantee: str, way: str, there: int
+) -> None:
+    topic = f"stuck-{guarantee}-{way}"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=2)
+    assert replay(brokers, topic, ROWS) == 60
+    others = [b"other" * 300, *ROWS[1:45]]
+    with pytest.raises(ChangedBatch):
+        replay(brokers, topic, others)
+    given = {"nameServer": brokers.nameservers, "topic": topic, "batchBytes": "4096", "maxInFlight": "1"}
+    writer = sink.TopicStreamWriter(
+        sink_options(given | {"deliveryGuarantee": guarantee, way: "3"}, streaming=True), SCHEMA
+    )
+
+    def run(batch: int, rows: list[bytes]) -> int:
+        identity = Identity(topic, f"run-{guarantee}", batch, 0)
+        task = Task(cluster_of(brokers.nameservers), writer._options, identity)
+        writer.commit([task.run([pa.RecordBatch.from_pydict({"body": pa.array(rows, pa.binary())})])], batch)
+        return count(brokers, topic)
+
+    assert run(3, others) == there
+    assert run(4, ROWS) == there + 60
+    assert run(4, ROWS) == there + 60  # the option stays, and the guarantee holds again
+    if guarantee == "idempotent":
+        with pytest.raises(ChangedBatch, match="batch 4, partition 0"):
+            run(4, others)
+    else:
+        assert run(4, others) == there + 60
+        writer._options = sink_options(given | {"deliveryGuarantee": guarantee}, streaming=True)
+        assert run(5, ROWS) == there + 120
+
+
+def test_a_batch_of_which_less_is_there_than_came_first_may_be_moved_on_too(brokers: Cluster) -> None:
+    topic = "stuck-fewer"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    assert replay(brokers, topic, ROWS, partition=2) == 60
+    given = {"nameServer": brokers.nameservers, "topic": topic}
+    told = Written(writer=topic, run="another", batch=3)
+    with pytest.raises(ChangedBatch, match=r"query stuck-fewer, batch 3, partition 2: .*skipBatch=3"):
+        sink.TopicStreamWriter(sink_options(given, streaming=True), SCHEMA).commit([told] * 2, 3)
+    sink.TopicStreamWriter(sink_options(given | {"skipBatch": "3"}, streaming=True), SCHEMA).commit([told] * 2, 3)
 
 
 def test_a_batch_that_comes_again_with_fewer_partitions_is_not_committed(brokers: Cluster) -> None:

@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,12 +22,20 @@ from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader
+from penstock.proto.wire.replies_pb2 import ListenRequest
+from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
 from penstock.runtime.channel import fail
 from penstock.runtime.data_port import Converse
 
 UNTOUCHED = (("x-penstock-test", "untouched"),)
 """The metadata of the test's own calls: no fault meets them, nothing counts them."""
 FRAMED: dict[str, Any] = {"Append": AppendHeader, "Fetch": FetchHeader}
+DATA: dict[Method, tuple[str, type[Message] | None, type[Message] | None]] = {
+    Method.APPEND: ("Append", None, AppendReceipt),
+    Method.END: ("End", EndRequest, EndReply),
+    Method.LISTEN: ("Listen", ListenRequest, None),
+}
+"""Methods of the data port: name, request, answer; None: framed."""
 
 Refusal = Callable[[Any, memoryview], PenstockError | None]
 """(request, the records behind it) -> why it is refused."""
@@ -163,19 +172,19 @@ class Faults(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic i
 
         return serve
 
-    def around(self, begin: Converse) -> Converse:
-        """The data port's appends with the faults around them."""
+    def around(self, methods: dict[int, Converse]) -> None:
+        """Put the faults around methods of the data port."""
+        for method in DATA.keys() & methods.keys():
+            methods[method] = partial(self._begin, method, methods[method])
 
-        def begin_with_faults(link: Any) -> Any:
-            if UNTOUCHED[0] in link.metadata.items():
-                return begin(link)
-            self.calls["Append"] += 1
-            made = _Appends(self, begin, link)
-            if self.is_dead:
-                made.cut("the broker is dead")
-            return made
-
-        return begin_with_faults
+    def _begin(self, method: Method, begin: Converse, link: Any) -> Any:
+        if UNTOUCHED[0] in link.metadata.items():
+            return begin(link)
+        made = _Conversation(self, method, begin, link)
+        self.calls[made.method] += 1
+        if self.is_dead:
+            made.cut("the broker is dead")
+        return made
 
     def matching(self, method: str, *, of_answers: bool) -> Iterator[_Fault]:
         """Those that a request or answer meets, each used up by one time as it is met."""
@@ -249,18 +258,22 @@ class _Call(_Met):
             yield await self.met(request)
 
 
-class _Appends(_Met):
-    """The appends of one connection: in the place of the broker's conversation, and of its link."""
+class _Conversation(_Met):
+    """What is asked over one connection: in the place of the broker's conversation, and of its link."""
 
-    def __init__(self, faults: Faults, begin: Converse, link: Any) -> None:
-        super().__init__(faults, "Append", None)
-        self.metadata = link.metadata
+    def __init__(self, faults: Faults, method: Method, begin: Converse, link: Any) -> None:
+        name, kind, self._answer_kind = DATA[method]
+        super().__init__(faults, name, kind)
+        self._number = method
         self._link = link
         self._inner = begin(self)
         self._coming: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._going: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._give())]
         faults._under_way.add(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
 
     def cut(self, why: str) -> None:
         self._link.end(BrokerUnavailable(why, status="UNAVAILABLE"))
@@ -278,17 +291,8 @@ class _Appends(_Met):
 
     # The connection, as the broker sees it.
 
-    def answer(self, number: int, method: Method, content: bytes) -> None:
+    def answer(self, number: int, _: Method, content: bytes) -> None:
         self._going.put_nowait((number, content))
-
-    def refuse(self, number: int, method: Method, error: PenstockError) -> None:
-        self._link.refuse(number, method, error)
-
-    def hold(self, is_held: bool) -> None:
-        self._link.hold(is_held)
-
-    def close(self) -> None:
-        self._link.close()
 
     async def _take(self) -> None:
         while True:
@@ -296,12 +300,13 @@ class _Appends(_Met):
             try:
                 taken = await self.met(content)
             except PenstockError as error:
-                self._link.refuse(number, Method.APPEND, error)
+                self._link.refuse(number, self._number, error)
             else:
                 self._inner.take(number, memoryview(taken))
 
     async def _give(self) -> None:
         while True:
             number, content = await self._going.get()
-            receipt = await self.sent(AppendReceipt.FromString(content))
-            self._link.answer(number, Method.APPEND, receipt.SerializeToString())
+            if self._answer_kind is not None:
+                content = (await self.sent(self._answer_kind.FromString(content))).SerializeToString()
+            self._link.answer(number, self._number, content)

@@ -20,7 +20,6 @@ from penstock.broker.config import BrokerConfig
 from penstock.formats.record.layout import decode_record
 from penstock.nameserver.config import NameserverConfig
 from penstock.nameserver.server import serving as serving_nameserver
-from penstock.proto.data_frames import Method
 from penstock.proto.errors import TopicExists
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
@@ -40,8 +39,7 @@ BODY_AT = 88  # in a record with IPv4 hosts
 async def _serving(config: BrokerConfig, faults: Faults) -> AsyncIterator[None]:
     """A broker in the running loop: nothing else here knows how one is started."""
     async with serving_broker(config, interceptors=[faults]) as broker:
-        methods = broker.data.methods
-        methods[Method.APPEND] = faults.around(methods[Method.APPEND])
+        faults.around(broker.data.methods)
         yield
 
 

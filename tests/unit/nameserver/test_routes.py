@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from penstock.nameserver.holders import TOPICS_AT_ONCE
 from penstock.nameserver.routes import ABSENT_TOPICS_MAX, EXPIRY_MS, NO_CHANGE, RouteTable
 from penstock.proto.errors import FlowControl, InvalidArgument, InvalidName, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, TopicConfig
@@ -16,6 +17,14 @@ from tests.support.broker.registrations import members_of, queues_of, registrati
 
 def heartbeat(role: int = 0, epoch: int = 0, end: int = 0) -> BrokerReport.Heartbeat:
     return BrokerReport.Heartbeat(role=role, epoch=epoch, end_offset=end)  # type: ignore[arg-type]
+
+
+def caught_up(table: RouteTable) -> frozenset[str]:
+    """The topics that changed in the steps of ``table``, until none is left."""
+    changed: frozenset[str] = frozenset()
+    while table.is_behind:
+        changed |= table.step().topics
+    return changed
 
 
 def test_a_topics_route_is_the_union_over_the_shards_that_have_it() -> None:
@@ -144,6 +153,7 @@ def test_what_absent_shards_are_remembered_with_is_small() -> None:
             topics = tuple(f"topic-{number}-{each}" for each in range(ABSENT_TOPICS_MAX // 2))
             table.register(number, registration(f"broker-{number}", topics=topics), 0.0)
             table.unregister(number)
+        caught_up(table)
         held = tracemalloc.get_traced_memory()[0] - before
         assert len(table.topics()) == ABSENT_TOPICS_MAX
     finally:
@@ -383,5 +393,39 @@ def test_registration_of_ten_thousand_topics_is_no_work_of_seconds() -> None:
     table.register(1, first, 0.0)
     table.register(2, second, 0.0)
     table.unregister(1)
+    caught_up(table)
     assert time.thread_time() - started < 3.0, "two registrations and a removal: 0.1 s"
     assert len(table.topics()) == 10_000
+
+
+def test_very_many_topics_change_in_steps() -> None:
+    """Of one step none costs what all of them do, and at the end the table is as if it had been one."""
+    table = RouteTable()
+    names = [f"topic-{number:05}" for number in range(3 * TOPICS_AT_ONCE)]
+    assert table.register(1, registration(topics=tuple(names)), 0.0).topics == frozenset()
+    assert len(table.step().topics) == TOPICS_AT_ONCE
+    assert table.route(names[0]).exists
+    assert not table.route(names[-1]).exists, "not yet"
+    assert caught_up(table) == frozenset(names[TOPICS_AT_ONCE:])
+    assert table.topics() == names
+    kept = names[len(names) // 2 :]
+    table.register(1, registration(topics=tuple(kept)), 1.0)
+    assert not table.route(names[0]).exists, "the index still has it, its group does not"
+    assert caught_up(table) == frozenset(names) - frozenset(kept)
+    table.unregister(1)
+    assert table.register(2, registration(topics=("T",)), 2.0).topics == {"T"}, "though it has not caught up"
+    assert caught_up(table) >= frozenset(kept)
+    assert table.topics() == ["T"]
+
+
+def test_a_former_masters_own_changes_do_not_disturb_the_steps() -> None:
+    table = RouteTable()
+    names = tuple(f"topic-{number:05}" for number in range(2 * TOPICS_AT_ONCE))
+    table.register(1, registration(topics=names, epoch=1), 0.0)
+    table.register(2, registration(broker_id=1, role=SLAVE, topics=("T",)), 0.0)
+    caught_up(table)
+    table.heartbeat(1, heartbeat(SLAVE, 1), 1.0)
+    table.heartbeat(2, heartbeat(MASTER, 2), 1.0)
+    table.topics_changed(1, BrokerReport.TopicChanges(removed=names), 2.0)
+    assert caught_up(table) >= {"T", *names}
+    assert table.topics() == ["T"]

@@ -12,8 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.nameserver.holders import TOPICS_AT_ONCE
 from penstock.nameserver.key_values import KeyValues
-from penstock.nameserver.routes import HEARTBEAT_INTERVAL_MS, TOPICS_AT_ONCE, RouteTable
+from penstock.nameserver.routes import HEARTBEAT_INTERVAL_MS, RouteTable
 from penstock.nameserver.service import NameserverService, _Session
 from penstock.proto.errors import (
     FlowControl,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from penstock.formats.destination import Reply
 from penstock.formats.record.batch import RecordBatch, encode_messages, producer_mark
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
@@ -29,12 +30,13 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
-from penstock.proto.wire.common_pb2 import Empty
-from penstock.proto.wire.replies_pb2 import ListenRequest
+from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
+from penstock.runtime.data_port import DataPort
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN
 from tests.support.broker.stores import bodies
 from tests.support.clock import ManualClock
+from tests.support.data import connected
 from tests.support.waiting import eventually
 
 TOPIC = "main_REPLY_TOPIC"
@@ -60,7 +62,7 @@ def reply_batch(
 
 
 class Node(Kit):
-    """A broker with a topic for requests; no client is silent, because its clock stands still."""
+    """A broker with a topic for requests."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.manual = ManualClock(1_700_000_000_000)
@@ -82,43 +84,47 @@ class Node(Kit):
 
 
 class Client:
-    """One that listens; ``reads`` is cleared to leave what comes unread."""
+    """One that listens, and in the place of its connection; ``has_room`` is cleared to leave what comes unread."""
 
-    def __init__(self, node: Node, client_id: str, position: int = 0, *, begins: bool = True) -> None:
+    def __init__(self, node: Node, client_id: str, position: int = 0) -> None:
         self.heard: list[bytes] = []
         self.events = 0
         self.error: PenstockError | None = None
-        self.reads = asyncio.Event()
-        self.reads.set()
-        self._node = node
-        self._requests: asyncio.Queue[ListenRequest | None] = asyncio.Queue()
-        if begins:
-            self.ask(ListenRequest(open=ListenRequest.Open(client_id=client_id, position=position)))
-        self._task = asyncio.create_task(self._listen())
+        self.metadata: dict[str, str] = {}
+        self.on_room: list[Callable[[], None]] = []
+        self.has_room = True
+        self.silent_s = 0.0
+        self._number = 0
+        self._conversation = node[Replies].data_methods()[Method.LISTEN](cast(Any, self))
+        self.listen(client_id, position)
 
-    def ask(self, request: ListenRequest | None) -> None:
-        self._requests.put_nowait(request)
+    def listen(self, client_id: str, position: int = 0) -> None:
+        self.ask(ListenRequest(client_id=client_id, position=position).SerializeToString())
 
-    async def _sent(self) -> AsyncIterator[ListenRequest]:
-        while (request := await self._requests.get()) is not None:
-            yield request
+    def ask(self, content: bytes) -> None:
+        self._number += 1
+        self.error = None
+        self._conversation.take(self._number, memoryview(content))
 
-    async def _listen(self) -> None:
-        try:
-            async for event in self._node[Replies]._listen(self._sent(), None):
-                self.events += 1
-                self.heard += RecordBatch(event.records).bodies() if event.records else []
-                await self.reads.wait()
-        except PenstockError as error:
+    def answer(self, number: int, method: Method, content: bytes) -> None:
+        event, records = frames.unpack(content, ListenEvent)
+        assert (number, method, event.push_time_ms > 0) == (self._number, Method.LISTEN, len(records) > 0)
+        self.events += 1
+        self.heard += RecordBatch(bytes(records)).bodies() if records else []
+
+    def refuse(self, number: int, method: Method, error: PenstockError) -> None:
+        assert method == Method.LISTEN
+        if number == self._number:
             self.error = error
 
-    async def begun(self) -> Client:
-        await eventually(lambda: self.events > 0 or self._task.done())
-        return self
+    def reads(self) -> None:
+        self.has_room = True
+        for each in self.on_room:
+            each()
 
-    async def ended(self) -> PenstockError | None:
-        self.ask(None)
-        await self._task
+    def ended(self) -> PenstockError | None:
+        """Its connection goes; what it was told before."""
+        self._conversation.left()
         return self.error
 
 
@@ -131,11 +137,11 @@ def opened(**settings: Any) -> Node:
 @in_loop
 async def test_a_reply_is_stored_and_goes_to_the_client_that_it_names_alone() -> None:
     node = opened()
-    mine, other = await Client(node, "mine").begun(), await Client(node, "other").begun()
+    mine, other = Client(node, "mine"), Client(node, "other")
     await node.reply(("mine", b"one"), ("nobody", b"two"), ("other", b"three"), ("mine", b"four"))
     await eventually(lambda: mine.heard == [b"one", b"four"] and other.heard == [b"three"])
     assert bodies(node.store, TOPIC, 0) == [b"one", b"two", b"three", b"four"]
-    assert [await mine.ended(), await other.ended()] == [None, None]
+    assert [mine.ended(), other.ended()] == [None, None]
     metrics = node.metrics()
     assert metrics["penstock_replies_pushed_total", ""] == 3
     assert metrics["penstock_replies_unheard_total", ""] == 1
@@ -143,9 +149,31 @@ async def test_a_reply_is_stored_and_goes_to_the_client_that_it_names_alone() ->
 
 
 @in_loop
+async def test_the_bytes_are_those_of_the_protocols_page() -> None:
+    """Golden: a client in another language sends and takes just these."""
+    node, port = opened(), DataPort()
+    port.methods.update(node[Replies].data_methods())
+    await port.open("127.0.0.1", 0, "dataPort")
+    await port.start()
+    async with connected("127.0.0.1", port.number) as connection:
+        connection.writer.write(bytes.fromhex("00000003 0000000a 0005 0000  0a0163"))
+        wanted = bytes.fromhex("00000004 0000000a 0005 0001  00000000")
+        assert await connection.reader.readexactly(len(wanted)) == wanted
+        await node.reply(("c", b"one"))
+        number, _, content = await connection.receive()
+        _, records = frames.unpack(content, ListenEvent)
+        assert (number, RecordBatch(bytes(records)).bodies()) == (10, [b"one"])
+        await node[Replies].stop()
+        with pytest.raises(BrokerUnavailable, match="shutting down"):
+            await connection.answer()
+    port.close()
+    await eventually(lambda: not port.connections, what="the connection's end")
+
+
+@in_loop
 async def test_nothing_is_pushed_before_it_is_confirmed() -> None:
     node = opened()
-    client = await Client(node, "mine").begun()
+    client = Client(node, "mine")
     node.role.holds = True
     await node.reply(("mine", b"one"))
     node.dispatch()
@@ -154,19 +182,19 @@ async def test_nothing_is_pushed_before_it_is_confirmed() -> None:
     node.role.holds = False
     node.settle()
     await eventually(lambda: client.heard == [b"one"])
-    await client.ended()
+    client.ended()
 
 
 @in_loop
 async def test_a_reply_that_is_sent_again_is_stored_and_pushed_once() -> None:
     node = opened()
-    client = await Client(node, "mine").begun()
+    client = Client(node, "mine")
     first = await node.reply(("mine", b"one"), sequence=10_000)
     again = await node.reply(("mine", b"one"), sequence=10_000)
     assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
     await node.reply(("mine", b"two"), sequence=10_001)
     await eventually(lambda: client.heard == [b"one", b"two"])
-    await client.ended()
+    client.ended()
 
 
 @in_loop
@@ -174,54 +202,52 @@ async def test_whoever_listens_anew_gets_what_lies_behind_its_oldest_request() -
     node = opened()
     pushing_task = asyncio.create_task(node.pusher.run())
     receipts = [await node.reply(("mine", b"%d" % number), ("other", b"x")) for number in range(4)]
-    client = await Client(node, "mine", receipts[2].physical_offset).begun()
+    client = Client(node, "mine", receipts[2].physical_offset)
     await eventually(lambda: client.heard == [b"2", b"3"])
     await node.reply(("mine", b"4"))
-    client.ask(ListenRequest(look_back=receipts[1].physical_offset))
+    client.listen("mine", receipts[1].physical_offset)
     await eventually(lambda: client.heard[-4:] == [b"1", b"2", b"3", b"4"])
-    await client.ended()
+    client.ended()
     pushing_task.cancel()
     await asyncio.gather(pushing_task, return_exceptions=True)
 
 
 @in_loop
 async def test_a_client_that_reads_slowly_gets_the_rest_from_the_topic() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listeners, "UNSENT_BYTES_MAX", 1000)
-        node = opened()
-        pushing_task = asyncio.create_task(node.pusher.run())
-        client, other = await Client(node, "mine").begun(), await Client(node, "other").begun()
-        client.reads.clear()
-        expected = [b"%04d" % number for number in range(60)]
-        for body in expected:
-            await node.reply(("mine", body), ("other", body))
-        await eventually(lambda: other.heard == expected)
-        assert node.pusher.postponed > 0
-        assert client.heard != expected
-        client.reads.set()
-        await eventually(lambda: sorted(set(client.heard)) == expected)
-        await client.ended()
-        await other.ended()
-        pushing_task.cancel()
-        await asyncio.gather(pushing_task, return_exceptions=True)
+    node = opened()
+    pushing_task = asyncio.create_task(node.pusher.run())
+    client, other = Client(node, "mine"), Client(node, "other")
+    client.has_room = False
+    expected = [b"%04d" % number for number in range(60)]
+    for body in expected:
+        await node.reply(("mine", body), ("other", body))
+    await eventually(lambda: other.heard == expected)
+    assert node.pusher.postponed > 0
+    assert client.heard == []
+    client.reads()
+    await eventually(lambda: sorted(set(client.heard)) == expected)
+    client.ended()
+    other.ended()
+    pushing_task.cancel()
+    await asyncio.gather(pushing_task, return_exceptions=True)
 
 
 @in_loop
 async def test_the_next_master_pushes_what_the_last_one_has_stored() -> None:
     node = opened()
-    first = await Client(node, "mine").begun()
+    first = Client(node, "mine")
     receipt = await node.reply(("mine", b"one"))
     await eventually(lambda: first.heard == [b"one"])
     node.change_role(master=False)
-    assert isinstance(await first.ended(), BrokerUnavailable)
+    assert isinstance(first.ended(), BrokerUnavailable)
     refused = Client(node, "mine")
-    assert isinstance(await refused.ended(), NotMaster)
+    assert isinstance(refused.ended(), NotMaster)
     again = Node.restarted(node)
     pushing_task = asyncio.create_task(again.pusher.run())  # type: ignore[attr-defined]
-    second = await Client(again, "mine", receipt.physical_offset).begun()  # type: ignore[arg-type]
+    second = Client(again, "mine", receipt.physical_offset)  # type: ignore[arg-type]
     await again.reply(("mine", b"two"))  # type: ignore[attr-defined]
     await eventually(lambda: second.heard == [b"one", b"two"])
-    await second.ended()
+    second.ended()
     pushing_task.cancel()
     await asyncio.gather(pushing_task, return_exceptions=True)
 
@@ -234,12 +260,12 @@ async def test_the_next_master_pushes_what_is_confirmed_only_after_somebody_list
     node.role.holds = True
     receipt = await node.reply(("mine", b"one"))
     again = Node.restarted(node, holds=True)
-    client = await Client(again, "mine", receipt.physical_offset).begun()  # type: ignore[arg-type]
+    client = Client(again, "mine", receipt.physical_offset)  # type: ignore[arg-type]
     assert client.heard == []
     again.role.holds = False
     again.settle()  # type: ignore[attr-defined]
     await eventually(lambda: client.heard == [b"one"])
-    await client.ended()
+    client.ended()
 
 
 @in_loop
@@ -277,27 +303,26 @@ async def test_what_is_no_reply_is_refused_and_nothing_is_stored() -> None:
 @in_loop
 async def test_listening_has_its_rules_and_bounds() -> None:
     node = opened(maxConsumerSessions=1)
-    early = Client(node, "", begins=False)
-    early.ask(ListenRequest(heartbeat=Empty()))
-    assert "begins with an Open" in str(await early.ended())
     for client_id, position, error in (
         ("", 0, "client id ''"),
         ("x" * 201, 0, "1..200 printable ASCII"),
         ("mine", -1, "may not be negative"),
     ):
-        assert error in str(await Client(node, client_id, position).ended())
-    first = await Client(node, "mine").begun()
-    assert isinstance(await Client(node, "other").ended(), LimitReached)
-    second = await Client(node, "mine").begun()
-    assert "listens in another stream now" in str(await first.ended())
-    second.ask(ListenRequest(heartbeat=Empty()))
-    await eventually(lambda: second.events == 2)
-    second.ask(ListenRequest(open=ListenRequest.Open(client_id="mine")))
-    assert "listens already" in str(await second.ended())
-    third = await Client(node, "mine").begun()
+        assert error in str(Client(node, client_id, position).ended())
+    first = Client(node, "mine")
+    assert isinstance(Client(node, "other").ended(), LimitReached)
+    second = Client(node, "mine")
+    assert "listens by another request now" in str(first.error)
+    assert first.ended() is not None
+    assert len(node[Replies].listeners) == 1, "the first one's end is not the second one's"
+    second.listen("other")
+    assert "mine listens over this connection" in str(second.error)
+    second.ask(b"\xff")
+    assert "that are no penstock.v1.ListenRequest" in str(second.error)
+    third = Client(node, "mine")
     await node[Replies].stop()
-    assert "shutting down" in str(await third.ended())
-    assert isinstance(await Client(node, "mine").ended(), BrokerUnavailable)
+    assert "shutting down" in str(third.ended())
+    assert isinstance(Client(node, "mine").ended(), BrokerUnavailable)
 
 
 @in_loop
@@ -305,20 +330,19 @@ async def test_a_client_that_is_silent_is_not_listened_for() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listeners, "WATCH_INTERVAL_S", 0.001)
         node = opened()
-        client = await Client(node, "mine").begun()
-        node.manual.advance(2.9)
-        client.ask(ListenRequest(heartbeat=Empty()))
-        await eventually(lambda: client.events == 2)
-        node.manual.advance(3.0)
+        client, other = Client(node, "mine"), Client(node, "other")
+        client.silent_s, other.silent_s = 3.0, 2.9
         await eventually(lambda: client.error is not None)
-        assert "no heartbeat for 3.0 s" in str(await client.ended())
+        assert "nothing was heard for 3.0 s" in str(client.ended())
+        assert len(node[Replies].listeners) == 1
+        other.ended()
 
 
 @in_loop
 async def test_replies_that_come_together_and_are_large_are_all_pushed() -> None:
     node = opened()
     pushing_task = asyncio.create_task(node.pusher.run())
-    client = await Client(node, "mine").begun()
+    client = Client(node, "mine")
     expected = [bytes([65 + number]) * 40_000 for number in range(pushing.AT_ONCE_COUNT)]
     node.role.holds = True
     for body in expected:
@@ -327,7 +351,7 @@ async def test_replies_that_come_together_and_are_large_are_all_pushed() -> None
     node.settle()
     assert sum(map(len, expected)) > pushing.SLICE_BYTES
     await eventually(lambda: client.heard == expected)
-    await client.ended()
+    client.ended()
     pushing_task.cancel()
     await asyncio.gather(pushing_task, return_exceptions=True)
 
@@ -336,7 +360,7 @@ async def test_replies_that_come_together_and_are_large_are_all_pushed() -> None
 async def test_others_have_their_turn_between_the_clients_that_are_behind() -> None:
     node = opened()
     first = await node.reply(*((f"client-{number}", b"x") for number in range(50)))
-    clients = [await Client(node, f"client-{number}", first.physical_offset).begun() for number in range(50)]
+    clients = [Client(node, f"client-{number}", first.physical_offset) for number in range(50)]
     turns = 0
 
     async def others() -> None:
@@ -349,19 +373,10 @@ async def test_others_have_their_turn_between_the_clients_that_are_behind() -> N
     await node.pusher.turn()
     assert turns >= len(clients)
     counting.cancel()
+    await asyncio.gather(counting, return_exceptions=True)
     await eventually(lambda: all(client.heard == [b"x"] for client in clients))
     for client in clients:
-        await client.ended()
-
-
-@in_loop
-async def test_a_stream_whose_open_comes_after_the_mastership_is_refused() -> None:
-    node = opened()
-    client = Client(node, "mine", begins=False)
-    await asyncio.sleep(0)  # its stream is there
-    node.change_role(master=False)
-    client.ask(ListenRequest(open=ListenRequest.Open(client_id="mine")))
-    assert isinstance(await client.ended(), NotMaster)
+        client.ended()
 
 
 @in_loop

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from penstock.cli.main import main
-from penstock.client import Admin, MessageTrack, MessageView, PullConsumer, Sql, TrackType
+from penstock.client import Admin, MessageTrack, MessageView, PullConsumer, PushConsumer, Sql, TrackType
 from penstock.client.aio import AsyncAdmin
 from tests.support.client.push_consumers import QUICK, numbered
 from tests.support.client.running_cluster import RunningCluster
@@ -85,6 +87,19 @@ def test_each_group_of_the_topic_is_tracked_by_its_offset_members_and_subscripti
         assert main(["message", "track", second.message_id, "--namesrv", cluster.namesrv]) == 0
         assert "CONSUMED_BUT_FILTERED" in capsys.readouterr().out
     assert main(["message", "track", "--topic", "orders", "--namesrv", cluster.namesrv]) == 2
+
+
+def test_a_group_whose_members_get_everything_has_no_offset_to_tell(cluster: RunningCluster, tmp_path: Path) -> None:
+    with Admin(cluster.namesrv) as admin:
+        first = admin.message_at("orders", 0, 0, broker_name="broker-a")
+    config = replace(QUICK, offsets_directory=tmp_path)
+    consumer = PushConsumer(
+        cluster.namesrv, group="all", listener=lambda message: None, model="broadcasting", config=config
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        wait_until(lambda: "all" in tracks(cluster, first), what="the member's session")
+        assert tracks(cluster, first)["all"].track_type is TrackType.CONSUME_BROADCASTING
 
 
 def test_while_the_broker_of_its_queue_is_away_nobody_knows(cluster: RunningCluster) -> None:

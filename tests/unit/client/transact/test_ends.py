@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from penstock.client.transact.ends import ENDS_MAX, Ends
+from penstock.client.transact.ends import ENDS_MAX, Ends, HandedOver
 from penstock.client.transact.ranges import Ranges
 from penstock.proto.errors import BrokerUnavailable, MessageNotFound, PenstockError, TransactionEnded
-from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndRequest
+from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest
 from tests.support.waiting import wait_until
 
 Asked = list[tuple[str, list[int]]]
@@ -121,3 +121,97 @@ def test_a_request_takes_so_many_along_and_the_rest_comes_next(
         for each in ends:
             each.result(30)
     assert [offsets for _, offsets in brokers.asked] == [[0], [1, 2, 3], [4, 5]]
+
+
+# Ends that nobody waits for.
+
+
+class Handing:
+    """Notes what is sent, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[int], Future[EndReply]]] = []
+        self.refusal: PenstockError | None = None
+        self.ends = HandedOver("payments", self.start)
+
+    def start(self, broker_name: str, request: EndRequest) -> Future[EndReply]:
+        if self.refusal is not None:
+            raise self.refusal
+        offsets = [offset for each in request.halves for offset in range(each.offset, each.offset + each.count)]
+        answer: Future[EndReply] = Future()
+        self.sent.append((broker_name, offsets, answer))
+        return answer
+
+    def hand_over(self, *offsets: int, name: str = "a", state: int = COMMIT) -> list[bool]:
+        return [self.ends.end(name, Ranges([offset]), state) for offset in offsets]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def handing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handing]:
+    monkeypatch.setattr("penstock.client.transact.ends.LINGER_S", 60.0)  # until somebody waits
+    made = Handing()
+    yield made
+    made.ends.close(0)
+
+
+def test_ends_that_nobody_waits_for_share_a_request_and_are_waited_for_at_the_end(handing: Handing) -> None:
+    assert handing.hand_over(3, 1, 2) == [True] * 3
+    handing.hand_over(7, name="b")
+    handing.hand_over(8, state=ROLLBACK)
+    assert handing.sent == []
+    assert not handing.ends.settle(0.01), "their answers are still to come"
+    wait_until(lambda: len(handing.sent) == 3, what="all requests")
+    assert sorted((name, offsets) for name, offsets, _ in handing.sent) == [("a", [1, 2, 3]), ("a", [8]), ("b", [7])]
+    for _, _, answer in handing.sent:
+        answer.set_result(EndReply())
+    assert handing.ends.settle(30)
+    assert handing.ends.lost == 0
+
+
+def test_without_a_wait_they_are_sent_soon(handing: Handing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.transact.ends.LINGER_S", 0.001)
+    for offset in range(3):
+        handing.hand_over(offset)
+        wait_until(lambda offset=offset: len(handing.sent) == offset + 1, what="the request")
+    handing.sent[0][2].set_result(EndReply())
+    assert not handing.ends.settle(0)
+
+
+def test_where_a_shared_request_is_refused_each_end_asks_by_itself_and_what_fails_is_lost(handing: Handing) -> None:
+    handing.hand_over(1, 3, 5)
+    handing.ends.settle(0)
+    wait_until(lambda: handing.sent, what="the request")
+    handing.sent[0][2].set_exception(TransactionEnded("rolled back"))
+    assert [offsets for _, offsets, _ in handing.sent] == [[1, 3, 5], [1], [3], [5]]
+    handing.sent[1][2].set_result(EndReply())
+    handing.sent[2][2].set_exception(TransactionEnded("rolled back"))
+    handing.sent[3][2].set_result(EndReply())
+    assert handing.ends.settle(30)
+    assert handing.ends.lost == 1
+
+
+def test_what_a_broken_connection_takes_along_is_lost_and_counted(handing: Handing) -> None:
+    handing.hand_over(1, 3)
+    handing.ends.settle(0)
+    wait_until(lambda: handing.sent, what="the request")
+    handing.sent[0][2].set_exception(BrokerUnavailable("it broke"))
+    assert handing.ends.lost == 2
+    handing.refusal = BrokerUnavailable("no master")
+    handing.hand_over(5)
+    assert handing.ends.settle(30)
+    assert (handing.ends.lost, len(handing.sent)) == (3, 1)
+
+
+def test_beyond_the_bound_and_after_the_end_whoever_ends_waits(
+    handing: Handing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.transact.ends.HANDED_OVER_MAX", 2)
+    assert handing.hand_over(1, 2, 3) == [True, True, False]
+    handing.ends.settle(0)
+    wait_until(lambda: handing.sent, what="the request")
+    handing.sent[0][2].set_result(EndReply())
+    assert handing.hand_over(4) == [True]
+    handing.ends.close(0)
+    wait_until(lambda: len(handing.sent) == 2, what="the last request")
+    assert handing.hand_over(5) == [False]
+    wait_until(lambda: not any(each.name == "penstock-transaction-ends" for each in threading.enumerate()))

@@ -99,6 +99,13 @@ def test_many_messages_of_one_transaction_are_seen_together_at_every_broker() ->
         assert b"never" not in bodies(cluster, "bills")
 
 
+def test_what_is_committed_together_may_be_larger_than_a_log_file(cluster: RunningCluster) -> None:
+    expected = [b"%06d" % number * 30 for number in range(9000)]
+    with producer(cluster) as made, made.transaction() as tx:
+        tx.produce_many("orders", expected)
+    assert bodies(cluster) == expected
+
+
 def test_execute_decides_and_what_it_cannot_decide_is_asked_again() -> None:
     asked: list[tuple[bytes, str]] = []
 
@@ -256,6 +263,60 @@ def test_a_master_that_dies_between_half_and_commit_loses_nothing(cluster: Runni
         assert tx.state is COMMIT
         assert bodies(cluster) == [b"one"]
         wait_until(lambda: members(cluster) == [made.client_id], what="the session at the broker that came back")
+
+
+def test_what_execute_decided_is_not_waited_for_but_by_flush_and_close(cluster: RunningCluster) -> None:
+    faults = cluster.brokers["broker-a"].faults
+    made = producer(cluster, lambda _: UNKNOWN)
+    with faults.holding("End"):
+        for number in range(3):
+            made.send_in_transaction("orders", b"%d" % number, execute=lambda _: COMMIT)
+        made.send_in_transaction("orders", b"never", execute=lambda _: ROLLBACK)
+        assert bodies(cluster) == []
+    made.flush()
+    assert bodies(cluster) == [b"0", b"1", b"2"]
+    made.send_in_transaction("orders", b"3", execute=lambda _: COMMIT)
+    made.close()
+    assert bodies(cluster) == [b"0", b"1", b"2", b"3"]
+    assert made.statistics().ends_lost == 0
+
+
+def test_without_a_check_what_execute_decided_is_waited_for(cluster: RunningCluster) -> None:
+    with producer(cluster) as made:
+        cluster.brokers["broker-a"].faults.refuse("End", NotEnoughReplicas("not now"), times=2)
+        made.send_in_transaction("orders", b"one", execute=lambda _: COMMIT)
+        assert bodies(cluster) == [b"one"]
+
+
+def test_an_end_that_nobody_waited_for_and_that_is_lost_is_mended_by_the_brokers_question() -> None:
+    asked: list[MessageView] = []
+    with RunningCluster(topics={"orders": 2}, **SOON) as cluster, producer(cluster, asked.append) as made:
+        cluster.brokers["broker-a"].faults.refuse(
+            "End", lambda end, _: None if end.is_answer else NotEnoughReplicas("not now")
+        )
+        made.send_in_transaction("orders", b"one", execute=lambda _: COMMIT)
+        made.send_in_transaction("orders", b"never", execute=lambda _: ROLLBACK)
+        wait_until(lambda: bodies(cluster) == [b"one"], what="the commit")
+        made.flush()
+        assert made.statistics().ends_lost == 2
+    assert asked == [], "what was decided is known here"
+
+
+def test_the_asyncio_twin_hands_its_ends_over_and_counts_lost_ones(cluster: RunningCluster) -> None:
+    async def send() -> None:
+        faults = cluster.brokers["broker-a"].faults
+        made = AsyncTransactionProducer(cluster.namesrv, group="payments", check=lambda _: UNKNOWN)
+        async with made:
+            with faults.holding("End"):
+                await made.send_in_transaction("orders", b"one", execute=lambda _: COMMIT)
+            await made.flush()
+            assert bodies(cluster) == [b"one"]
+            faults.refuse("End", NotEnoughReplicas("not now"), times=1)
+            await made.send_in_transaction("orders", b"two", execute=lambda _: COMMIT)
+            await made.flush()
+            assert made.statistics().ends_lost == 1
+
+    asyncio.run(send())
 
 
 def test_refusals_for_the_moment_are_ridden_through(cluster: RunningCluster) -> None:

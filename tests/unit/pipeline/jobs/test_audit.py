@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.judge import tallied
+from penstock.judge import judge, tallied
 from penstock.judge.conditions import LOSS_WINDOW_NS, UNREPLICATED
 from penstock.judge.history import EVENT, NO_KEY, Op, Outcome
+from penstock.judge.invariants.promises import LATER, TRANSACTIONS
 from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, settle
 from penstock.judge.looks import went_back
 from penstock.judge.pieces import STRETCH_ROWS
@@ -245,6 +246,33 @@ def test_pieces_and_the_whole_agree_with_a_count_message_by_message(seed: int) -
     for name in INVARIANTS:
         shown = 1 if name == "I1" and not len(made.read) else min(found.wrong[name], 20)
         assert len(found.examples.get(name, [])) == len(whole.examples.get(name, [])) == shown
+
+
+PROMISES = ("I15", "I16", "I17", "I18")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_promised_is_judged_in_pieces_as_a_drill_judges_it(seed: int) -> None:
+    chooser = random.Random(seed)
+    made = drill_history.clean(400)
+    drill_history.given_back(made)
+    decided, later, worked = (drill_history.rows(60) for _ in range(3))
+    for events, op, stream in ((decided, Op.DECIDE, TRANSACTIONS), (later, Op.LATER, LATER)):
+        events["op"], events["stream"], events["sequence"] = op, stream, np.arange(60) * STRETCH_ROWS // 20
+        events["outcome"] = [chooser.choice([Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN]) for _ in range(60)]
+        shown = events[chooser.sample(range(60), 40)].copy()
+        shown["op"], shown["shard"], shown["queue"], shown["offset"] = Op.SHOWN, 0, 0, np.arange(40)
+        made.extra += [events, shown]
+    worked["op"], worked["shard"], worked["queue"], worked["offset"] = Op.WORK, 1, np.arange(60) % 3, np.arange(60)
+    worked["start_ns"], worked["end_ns"] = np.arange(60), np.arange(60) + chooser.choice([2, 4])
+    made.extra.append(worked)
+    for number in chooser.sample(range(8), 3):
+        made.extra[number] = np.delete(made.extra[number], some(chooser, len(made.extra[number])))
+    whole = {each.invariant: each for each in judge(made.history, made.conditions)}
+    found = audited(made, chooser)
+    assert {name: found.wrong[name] for name in PROMISES} == {name: whole[name].violations for name in PROMISES}
+    assert {name: found.checked[name] for name in PROMISES} == {name: whole[name].checked for name in PROMISES}
+    assert min(found.wrong["I17"], found.wrong["I18"]) > 0
 
 
 def test_sequences_that_were_announced_count_in_every_stretch_that_they_reach_into() -> None:

@@ -21,7 +21,7 @@ from penstock.pipeline.jobs.verify.index import epoch_starts
 from penstock.pipeline.jobs.verify.replica import differing_blocks
 from penstock.pipeline.lake.lake import Lake, Manifest, watermark
 from penstock.pipeline.options import made
-from penstock.pipeline.spark.sessions import own_error
+from penstock.pipeline.spark.own_errors import own_error
 from penstock.pipeline.stores.directory import list_store, list_stores
 from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 from tests.support import golden

@@ -42,6 +42,9 @@ class Calls:
     def route(self, topic: str) -> TopicRoute:
         return self.routes.pop(0) if len(self.routes) > 1 else self.routes[0]
 
+    def topics(self) -> list[str]:
+        return ["ordered"]
+
     def groups(self, timeout_s: float) -> list[str]:
         return ["etl2"]
 
@@ -175,8 +178,6 @@ def test_a_running_query_of_assigned_queues_goes_on_without_those_that_are_down(
 def test_offsets_given_for_a_group_that_is_down_may_be_left_out(view: Any, option: str) -> None:
     view.calls = Calls(PART_DOWN)
     given = {option: '{"orders": {"a": {"0": 1}, "b": {"0": 1}}}'}
-    if option == "startingOffsetsByTimestamp":
-        given["startingOffsetsByTimestampStrategy"] = "latest"
     with pytest.raises(RouteNotFound, match="no member of b lives"):
         places(view, **given)
     assert places(view, **given, failOnDataLoss="false") == {("orders", "a")}
@@ -208,3 +209,15 @@ def test_a_running_stream_does_not_ask_a_group_that_is_known_to_be_down(
         Queue("orders", "b", 0): 4,
     }
     assert set(view.calls.asked) == {"a"}
+
+
+def test_a_time_for_some_queues_only_is_refused_as_an_offset_is(view: Any) -> None:
+    view.calls = Calls(WHOLE)
+    with pytest.raises(ConfigError, match="startingOffsetsByTimestamp: queue orders/b/0 is missing: name every queue"):
+        places(view, startingOffsetsByTimestamp='{"orders": {"a": {"0": 1}}}')
+
+
+def test_a_topic_that_is_not_there_is_told_with_the_nearest_one(view: Any) -> None:
+    view.calls = Calls(NOWHERE)
+    with pytest.raises(TopicNotFound, match=r"orders does not exist at any living broker \(did you mean 'ordered'"):
+        places(view)

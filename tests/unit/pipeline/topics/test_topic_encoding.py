@@ -106,7 +106,6 @@ def test_columns_that_spark_declares_not_null_are_taken() -> None:
         ({"body": [b"x"], "properties": pa.array([[("a", "b\x02")]], MAP)}, "0x01 and 0x02"),
         ({"body": [b"x"], "properties": pa.array([[("", "b")]], MAP)}, "a name is empty"),
         ({"body": [b"x"], "properties": pa.array([[("a", "b" * 40_000)]], MAP)}, "row 0 of the batch: its properties"),
-        ({"body": [b"x"], "shardingKey": pa.array([None], pa.string())}, "row 0 of the batch: shardingKey is null"),
         ({"body": [b"x"], "queueId": [-1]}, "row 0 of the batch: queueId -1 is not of 0..2147483647"),
         ({"body": [b"x"] * 2, "queueId": [0, (1 << 32) + 1]}, "row 1 of the batch: queueId 4294967297 is not of"),
         ({"body": [b"x"], "keys": [["New York", "b"]]}, "column keys: 'New York' has a blank"),
@@ -181,6 +180,30 @@ def test_a_row_goes_where_a_producer_sends_it_and_a_queue_belongs_to_one_target(
     plain = Rows(batch(body=[b"x"] * 50))
     seen = {piece.target for turn in range(len(layout.targets)) for piece in layout.split(plain, turn)}
     assert seen == set(range(len(layout.targets)))
+
+
+def test_rows_without_a_sharding_key_go_anywhere_and_the_others_where_their_keys_belong() -> None:
+    layout = Layout("t", "a:4;b:3", 2)
+    keys = pa.array(["one", None, "two", None], pa.string())
+    seen = set()
+    for turn in range(7):
+        rows = Rows(batch(body=[b"0", b"1", b"2", b"3"], shardingKey=keys), turn)
+        for piece in layout.split(rows, turn):
+            for body, queue_id, encoded in zip(
+                column(piece.bodies), piece.queue_ids.tolist(), column(piece.properties), strict=True
+            ):
+                place = layout.targets[piece.target].broker, queue_id
+                key = decode_properties(encoded).get("__SHARDINGKEY")
+                if key is None:
+                    seen.add(place)
+                else:
+                    assert (key, place) == (
+                        keys[int(body)].as_py(),
+                        layout.queues.queue(layout.queues.index_of_hash(string_hash(key))),
+                    )
+    assert len(seen) == 7
+    nobody = Rows(batch(body=[b"x"] * 50, shardingKey=pa.array([None] * 50, pa.string())))
+    assert [len(piece.queue_ids) for piece in layout.split(nobody, 0)] == [50]
 
 
 def test_queue_ids_are_those_that_were_asked_for() -> None:
@@ -300,3 +323,35 @@ def test_the_layout_of_an_order_topic_has_the_shards_that_are_away_too() -> None
     assert layout_of(route) == "a:2;b:2"
     route.attributes.clear()
     assert layout_of(route) == "a:2"
+
+
+def schema_of(**types: str) -> Any:
+    fields = [
+        SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda kind=kind: kind))
+        for name, kind in types.items()
+    ]
+    return SimpleNamespace(fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("key", "column 'key' means nothing: give shardingKey, which keeps its rows in order in one queue; keys, if"),
+        ("value", "column 'value' means nothing: give body"),
+        ("brokerName", "column 'brokerName' means nothing: it tells of a message that was read; select the others"),
+    ],
+)
+def test_columns_of_other_systems_and_of_the_source_are_told_what_they_are_here(column: str, told: str) -> None:
+    schema = schema_of(body="binary", **{column: "string"})
+    with pytest.raises(ConfigError, match=told):
+        check_sink_schema(schema, "t")
+
+
+def test_a_column_without_type_is_as_good_as_none() -> None:
+    check_sink_schema(schema_of(body="binary", tags="void"), "t")
+    with pytest.raises(ConfigError, match="there is no column body"):
+        check_sink_schema(schema_of(body="void"), "t")
+    with pytest.raises(ConfigError, match="which topic"):
+        check_sink_schema(schema_of(body="binary", topic="void"), "")
+    (whole,) = rebatched([batch(body=[b"x"], tags=pa.array([None], pa.null()))], 10)
+    assert whole.schema.names == ["body"]

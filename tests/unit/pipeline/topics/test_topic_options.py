@@ -43,6 +43,17 @@ GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
         ({"nameServer": "a:1", "assign": '{"t": {"a": [1.5]}}'}, "not of the form"),
         ({"nameServer": "a:1", "assign": '{"t": {"a": [-1]}}'}, "not of the form"),
         (GOOD | {"group": "bad name"}, "group 'bad name'"),
+        (GOOD | {"kafka.bootstrap.servers": "k:9092"}, "no option 'kafka.bootstrap.servers': give nameServer"),
+        (GOOD | {"includeheaders": "true"}, "give nothing: the column properties has what Kafka's headers have"),
+        (GOOD | {"maxRecordsPerPartition": "5"}, "give targetBytesPerPartition"),
+        (GOOD | {"subExpression": "paid | sent"}, r"subExpression is 'paid \| sent': write \|\| between tags"),
+        ({"nameServer": "a:1", "path": "orders"}, r"load\(\) takes no topics, say subscribe=orders"),
+        ({"path": "file:/warehouse/t", "owner": "me"}, "Spark gives the options of a table in its catalog to no"),
+        (GOOD | {"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday': expected a time as 2030-01-31"),
+        (
+            GOOD | {"startingOffsetsByTimestamp": '{"orders": {"a": {"0": "noon"}}}'},
+            "topic orders, broker a, queue 0: 'noon': expected a time as 2030-01-31",
+        ),
         (GOOD | {"tlsKeyFile": "/own.key"}, "TLS: the file with the authorities' certificates is missing: tlsCaFile"),
         (GOOD | {"credentials": "PLANTED"}, "no option 'credentials' .did you mean 'credentialsFile'"),
     ],
@@ -73,7 +84,7 @@ def test_a_wrong_option_of_a_stream_is_named(options: dict[str, str], problem: s
         ({"nameServer": "a:1", "compression": "zip"}, "compression is 'zip': expected one of none, zstd"),
         ({"nameServer": "a:1", "topic": "a b"}, "option topic: topic 'a b'"),
         ({"nameServer": "a:1", "topic": "rmq_sys_PENSTOCK_STATE"}, "is internal"),
-        ({"nameServer": "a:1", "topics": "orders"}, "no option 'topics' .did you mean 'topic'"),
+        ({"nameServer": "a:1", "topics": "orders"}, "no option 'topics': give subscribe, or topic to write"),
         ({"nameServer": "a:1", "producerId": "ä"}, "option producerId"),
         (
             {"nameServer": "a:1", "batchBytes": "1g"},
@@ -114,3 +125,17 @@ def test_files_that_secure_connections_travel_by_name(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PENSTOCK_TLS_CA_FILE", "/drivers.pem")
     assert source_options(GOOD, streaming=False).security == SecurityFiles(tls_ca_file="/drivers.pem")
     assert source_options(GOOD | files, streaming=False).security == wanted
+
+
+def test_times_may_be_written_as_dates_in_every_option_that_has_one() -> None:
+    noon = 1_893_498_600_000
+    given = GOOD | {"startingTimestamp": "2030-01-01T12:30:00+01:00", "endingTimestamp": str(noon + 1)}
+    read = source_options(given | {"endingTimestamp": "2030-01-01T11:30:00.001Z"}, streaming=False)
+    assert (read.starting.timestamp_ms, read.ending.timestamp_ms) == (1_893_497_400_000, 1_893_497_400_001)
+    times = '{"orders": {"a": {"0": "2030-01-01T11:50:00", "1": 5}}}'
+    by_queue = source_options(GOOD | {"startingOffsetsByTimestamp": times}, streaming=True).starting.offsets
+    assert by_queue == {Queue("orders", "a", 0): noon, Queue("orders", "a", 1): 5}
+
+
+def test_what_spark_adds_to_a_table_is_no_option() -> None:
+    assert source_options(GOOD | {"owner": "me", "provider": "penstock"}, streaming=False).topics == ("orders",)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client.cluster.append_streams import Receipts
-from penstock.client.cluster.connections import Connections
+from penstock.client.cluster.connections import Connections, Receipts
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
 from tests.support.broker.requests import batch

@@ -1,7 +1,8 @@
-"""Batches on their way to brokers: one connection to the data port of each, and the answers.
+"""What is asked at the data ports of brokers: one connection to each, and the answers.
 
-A stream opens with the first batch after there was none, and breaks as a whole: everything under way on it is then
-unknown, except when no connection was made at all.
+A stream opens with the first request after there was none, and breaks as a whole: everything under way on it is then
+unknown, except when no connection was made at all. A *standing* request has any number of answers, until the broker
+refuses it or the stream breaks.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, OutcomeUnknown, PenstockError, from_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
-from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.runtime.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from penstock.runtime.data_link import DataLink, Frame
 
@@ -24,9 +25,12 @@ from .retry import NEVER
 
 log = logging.getLogger(__name__)
 
-Receipts = Future[AppendReceipt]
+T = TypeVar("T")
+
 OpenLink = Callable[[], DataLink]
 """Connects, which may take a while. Raises a PenstockError."""
+Take = Callable[[bytes], T]
+"""What an answer's content stands for. Called by the thread that reads answers: it may not block."""
 
 PING_S = KEEPALIVE_TIME_MS / 1000
 """A broker that owes an answer, and is silent for so long, is pinged."""
@@ -34,8 +38,16 @@ SILENCE_S = (KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS) / 1000
 """One that is silent for so long is frozen, or cut off."""
 
 
-class AppendStreams:
-    """The append streams of one client instance, by the brokers' addresses. Thread-safe.
+class _Asked(NamedTuple):
+    """A request that waits for its answer."""
+
+    deadline: float  # NEVER: it stands
+    future: Future[Any]
+    take: Take[Any]
+
+
+class DataStreams:
+    """The streams of one client instance, by the brokers' addresses. Thread-safe.
 
     A thread of its own ends what is not answered in time; it sleeps until the next time-out that is known.
     """
@@ -50,8 +62,10 @@ class AppendStreams:
         self._watching: threading.Thread | None = None
         self._is_closed = False
 
-    def append(self, address: str, open_link: OpenLink, message: bytes, timeout_s: float) -> Receipts:
-        """Send a framed batch to the broker at ``address``; the future is completed by a thread of this module.
+    def ask(
+        self, address: str, open_link: OpenLink, method: Method, content: bytes, take: Take[T], timeout_s: float
+    ) -> Future[T]:
+        """Send a request to the broker at ``address``; the future is completed by a thread of this module.
 
         Its errors: what the broker answered; :class:`OutcomeUnknown` after ``timeout_s``; :class:`BrokerUnavailable`
         with a ``status`` when the stream broke.
@@ -60,16 +74,20 @@ class AppendStreams:
             ClientClosed: after :meth:`close`.
         """
         now = time.monotonic()
-        deadline = now + timeout_s
-        stream = self._streams.get(address)
-        future = None if stream is None else stream.send(message, deadline)
-        if future is None:
-            future = self._on_new_stream(address, open_link, message, deadline)
-        look_at = min(deadline, now + PING_S)
-        if look_at < self._watch_at:
-            self._watch_at = look_at
-            self._changed.set()
-        return future
+        return self._send(address, open_link, method, content, _Asked(now + timeout_s, Future(), take), now)
+
+    def stand(
+        self, address: str, open_link: OpenLink, method: Method, content: bytes, take: Callable[[bytes], object]
+    ) -> Future[None]:
+        """Send a standing request: ``take`` gets the content of each answer, and the future the error at the end.
+
+        The broker hears from this client every :data:`PING_S`, and this client from it, or the stream is broken. A
+        future that is cancelled, or has an exception set by its owner, takes no more answers.
+
+        Raises:
+            ClientClosed: after :meth:`close`.
+        """
+        return self._send(address, open_link, method, content, _Asked(NEVER, Future(), take), time.monotonic())
 
     def leave(self, address: str) -> None:
         """Break the stream to ``address``, if there is one: everything under way on it is unknown."""
@@ -86,27 +104,36 @@ class AppendStreams:
             stream.end()
         self._changed.set()
 
-    def _on_new_stream(self, address: str, open_link: OpenLink, message: bytes, deadline: float) -> Receipts:
+    def _send(
+        self, address: str, open_link: OpenLink, method: Method, content: bytes, asked: _Asked, now: float
+    ) -> Future[Any]:
+        stream = self._streams.get(address)
+        if stream is None or not stream.send(method, content, asked):
+            self._on_new_stream(address, open_link, method, content, asked)
+        look_at = min(asked.deadline, now + PING_S)
+        if look_at < self._watch_at:
+            self._watch_at = look_at
+            self._changed.set()
+        return asked.future
+
+    def _on_new_stream(self, address: str, open_link: OpenLink, method: Method, content: bytes, asked: _Asked) -> None:
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the client is closed: make a new one")
             if self._watching is None:
-                self._watching = threading.Thread(target=self._watch, name="penstock-append-times", daemon=True)
+                self._watching = threading.Thread(target=self._watch, name="penstock-data-times", daemon=True)
                 self._watching.start()
             stream = self._streams.get(address)
-            future = None if stream is None else stream.send(message, deadline)
-            if future is None:
+            if stream is None or not stream.send(method, content, asked):
                 stream = self._streams[address] = _Stream(address, open_link)
-                future = stream.send(message, deadline)
-                assert future is not None, "a stream that has not begun"
+                stream.send(method, content, asked)
                 stream.begin()
-            return future
 
     def _watch(self) -> None:
         while not self._is_closed:
             self._changed.clear()
             now = time.monotonic()
-            self._watch_at = NEVER  # a batch that starts meanwhile sets it lower again
+            self._watch_at = NEVER  # a request that starts meanwhile sets it lower again
             due = min((stream.look(now) for stream in list(self._streams.values())), default=NEVER)
             self._watch_at = min(self._watch_at, due)
             pause = self._watch_at - time.monotonic()
@@ -122,31 +149,32 @@ class _Stream:
         self._open_link = open_link
         self._lock = threading.Lock()  # guards all of this, and the order in which is sent
         self._number = 0
-        self._under_way: dict[int, tuple[float, Receipts]] = {}  # by number; a deadline each
-        self._early: list[tuple[int, bytes]] = []  # what was to be sent before there was a connection
+        self._under_way: dict[int, _Asked] = {}  # by number
+        self._standing: dict[int, _Asked] = {}  # likewise
+        self._early: list[tuple[int, Method, bytes]] = []  # what was to be sent before there was a connection
         self._link: DataLink | None = None
         self._owes_since = NEVER  # when the first of what is under way was sent, or something came last
+        self._pinged_at = 0.0
         self._is_broken = False
 
     def begin(self) -> None:
         """Connect, in a thread of its own."""
-        threading.Thread(target=self._run, name="penstock-append-answers", daemon=True).start()
+        threading.Thread(target=self._run, name="penstock-data-answers", daemon=True).start()
 
-    def send(self, message: bytes, deadline: float) -> Receipts | None:
-        """The future of the batch's receipt, or None if the stream is broken and nothing was sent."""
-        future: Receipts = Future()
+    def send(self, method: Method, content: bytes, asked: _Asked) -> bool:
+        """Send a request. False if the stream is broken and nothing was sent."""
         with self._lock:
             if self._is_broken:
-                return None
+                return False
             number = self._number = self._number % 0xFFFFFFFF + 1
-            if not self._under_way:
+            if not self._under_way and not self._standing:
                 self._owes_since = time.monotonic()
-            self._under_way[number] = (deadline, future)
+            (self._standing if asked.deadline == NEVER else self._under_way)[number] = asked
             if self._link is None:
-                self._early.append((number, message))
+                self._early.append((number, method, content))
             else:
-                self._link.send(number, Method.APPEND, message)
-        return future
+                self._link.send(number, method, content)
+        return True
 
     def look(self, now: float) -> float:
         """Fail what is not answered in time, and break a stream whose broker is silent; when to look again.
@@ -155,20 +183,22 @@ class _Stream:
         """
         due, late = NEVER, []
         with self._lock:
-            for number, (deadline, future) in self._under_way.items():
-                if future.done():
+            for number, asked in self._under_way.items():
+                if asked.future.done():
                     continue
-                if deadline <= now:
-                    late.append((number, future))
+                if asked.deadline <= now:
+                    late.append((number, asked.future))
                 else:
-                    due = min(due, deadline)
+                    due = min(due, asked.deadline)
             if late and self._link is None:
                 numbers = {number for number, _ in late}
                 self._early = [each for each in self._early if each[0] not in numbers]
-            link, owes = self._link, bool(self._under_way)
+            link, owes = self._link, bool(self._under_way or self._standing)
             silent_s = now - max(self._owes_since, link.heard_at if link is not None else now)
-            if link is not None and owes and PING_S <= silent_s < SILENCE_S:
+            is_due = silent_s >= PING_S or (self._standing and now - self._pinged_at >= PING_S)
+            if link is not None and owes and is_due and silent_s < SILENCE_S:
                 link.send(self._number, Method.PING)
+                self._pinged_at = now
         for _, future in late:
             _fail(future, self._not_sent() if link is None else self._unanswered())
         if silent_s >= SILENCE_S and owes:
@@ -196,8 +226,8 @@ class _Stream:
             return
         with contextlib.closing(link):
             with self._lock:
-                for number, message in self._early:
-                    link.send(number, Method.APPEND, message)
+                for number, method, content in self._early:
+                    link.send(number, method, content)
                 self._early.clear()
                 self._link = link
                 if self._is_broken:
@@ -212,8 +242,9 @@ class _Stream:
     def _break(self, error: PenstockError) -> None:
         with self._lock:
             self._is_broken = True
-            rest = [future for _, future in self._under_way.values()]
+            rest = [asked.future for asked in (*self._under_way.values(), *self._standing.values())]
             self._under_way.clear()
+            self._standing.clear()
             self._early.clear()
             link = self._link
         if link is not None:
@@ -222,26 +253,41 @@ class _Stream:
             _fail(future, error)
 
     def _settle(self, frame: Frame) -> None:
-        if frame.method != Method.APPEND:
-            return  # a ping's
+        if frame.method == Method.PING:
+            return
         with self._lock:
-            _, future = self._under_way.pop(frame.number, (0.0, None))
-        if future is None:
+            asked = self._under_way.pop(frame.number, None)
+            if asked is None and self._standing:
+                asked = self._standing.get(frame.number)
+                if asked is not None and (frame.kind == Kind.ERROR or asked.future.done()):
+                    del self._standing[frame.number]
+        if asked is None:
             log.debug("an answer came that nobody waits for")
-        elif frame.kind == Kind.ANSWER:
-            _complete(future, AppendReceipt.FromString(frame.content))
-        else:
-            _fail(future, from_bytes(frame.content))
+        elif frame.kind == Kind.ERROR:
+            _fail(asked.future, from_bytes(frame.content))
+        elif not asked.future.done():
+            self._take(asked, frame.content)
+
+    def _take(self, asked: _Asked, content: bytes) -> None:
+        try:
+            found = asked.take(content)
+        except Exception as error:
+            log.error("answer not understood broker=%s", self._address, exc_info=error)
+            told = f"broker {self._address}: its answer is not understood: {error!r}"
+            _fail(asked.future, BrokerUnavailable(told, status="UNKNOWN"))
+            return
+        if asked.deadline != NEVER:
+            _complete(asked.future, found)
 
 
-def _complete(future: Receipts, receipt: AppendReceipt) -> None:
+def _complete(future: Future[T], found: T) -> None:
     try:
-        future.set_result(receipt)
+        future.set_result(found)
     except InvalidStateError:
         log.debug("an answer came after its time-out")
 
 
-def _fail(future: Receipts, error: PenstockError) -> None:
+def _fail(future: Future[Any], error: PenstockError) -> None:
     try:
         future.set_exception(error)
     except InvalidStateError:

@@ -1,0 +1,137 @@
+"""Rows that cannot be messages, and the topic that takes them instead of failing; without Spark's JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.client import Admin
+from tests.support.cluster.cluster import Cluster, cluster
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
+
+from penstock.pipeline.topics.cluster import cluster as cluster_of
+from penstock.pipeline.topics.options import sink_options, source_options
+from penstock.pipeline.topics.read.source import TopicDataSource, TopicReader
+from penstock.pipeline.topics.write import sink
+from penstock.pipeline.topics.write.sink import Identity, TopicStreamWriter
+from penstock.pipeline.topics.write.task import Task
+from penstock.proto.errors import ConfigError, InvalidArgument, TopicNotFound
+
+GUARANTEES = ["at-least-once", "idempotent", "exactly-once"]
+SCHEMA = StructType([StructField("body", BinaryType()), StructField("topic", StringType())])
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("brokers"), shards=1, replicas=1) as made:
+        made.start()
+        yield made
+
+
+class Message(NamedTuple):
+    body: bytes
+    keys: list[str]
+    properties: dict[str, str]
+
+
+def messages(brokers: Cluster, topic: str) -> list[Message]:
+    given = {"nameServer": brokers.nameservers, "subscribe": topic}
+    columns = (
+        ("body", BinaryType()),
+        ("keys", ArrayType(StringType())),
+        ("properties", MapType(StringType(), StringType())),
+    )
+    schema = StructType([StructField(name, kind) for name, kind in columns])
+    reader = TopicReader(source_options(given, streaming=False), schema)
+    rows = [row for each in reader.partitions() for batch in reader.read(each) for row in batch.to_pylist()]
+    return [Message(row["body"], row["keys"], dict(row["properties"])) for row in rows]
+
+
+def write(brokers: Cluster, rows: pa.RecordBatch, **options: str) -> sink.Written:
+    """A batch of a stream, written twice as after a crash, and committed."""
+    made = sink_options({"nameServer": brokers.nameservers, **options}, streaming=True)
+    writer = TopicStreamWriter(made, SCHEMA)
+    identity = Identity(options["deadLetterTopic"] + options["deliveryGuarantee"], "run", 3, 0)
+    told = None
+    for _ in range(1 if options["deliveryGuarantee"] == "at-least-once" else 2):
+        told = Task(cluster_of(brokers.nameservers), made, identity).run([rows])
+        writer.commit([told], 3)
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_rows_that_cannot_be_messages_are_dead_letters_each_once_and_the_others_are_written(
+    brokers: Cluster, guarantee: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, dead = f"orders-{guarantee}", f"dead-{guarantee}"
+    with Admin(brokers.nameservers) as admin:
+        for each in (topic, dead):
+            admin.create_topic(each, queues=1)
+    bodies: list[Any] = [b"%d" % number for number in range(40)]
+    topics: list[Any] = [topic] * 40
+    keys = [[f"k{number}"] for number in range(40)]
+    bodies[3], bodies[7], bodies[9] = None, b"", b"x" * ((4 << 20) + 1)
+    topics[12], topics[13], topics[14], topics[15] = None, "not a name", "absent", "rmq_sys_wheel_timer"
+    keys[20] = ["two words"]
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array(bodies, pa.binary()),
+            "topic": pa.array(topics, pa.string()),
+            "keys": keys,
+            "properties": pa.array([[("n", str(n))] for n in range(40)], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    write(brokers, rows, deadLetterTopic=dead, deliveryGuarantee=guarantee)
+    wrong = {3, 7, 9, 12, 13, 14, 15, 20}
+    assert sorted(int(each.body) for each in messages(brokers, topic)) == sorted(set(range(40)) - wrong)
+    letters = {int(each.properties["n"]): each for each in messages(brokers, dead)}
+    assert len(messages(brokers, dead)) == 8
+    reasons = {number: each.properties["REFUSED_REASON"] for number, each in letters.items()}
+    assert reasons[3] == "body is null: a message needs at least one byte"
+    assert letters[3].body == reasons[3].encode()
+    assert "body is empty" in reasons[7]
+    assert "body of 4194305 bytes, at most" in reasons[9]
+    assert letters[9].body == b"x" * (64 << 10)
+    assert letters[9].properties["REFUSED_BODY_BYTES"] == "4194305"
+    assert "topic is null" in reasons[12]
+    assert "not a name" in reasons[13]
+    assert "topic absent does not exist" in reasons[14]
+    assert letters[14].properties["DLQ_ORIGIN_TOPIC"] == "absent"
+    assert "is internal" in reasons[15]
+    assert "'two words' has a blank" in reasons[20]
+    assert letters[15].body == b"15"
+    assert letters[15].keys == ["k15"]
+    assert f"8 rows of batch 3 cannot be messages: they are in topic {dead}" in caplog.text
+
+
+def test_without_the_option_the_first_such_row_fails_the_job_and_the_error_names_the_option(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("strict", queues=1)
+    rows = pa.RecordBatch.from_pydict({"body": pa.array([b"1", None], pa.binary())})
+    made = sink_options({"nameServer": brokers.nameservers, "topic": "strict"}, streaming=True)
+    told = "row 1 of the batch: body is null.*; in partition 2 of batch 5; the option deadLetterTopic names a topic"
+    with pytest.raises(InvalidArgument, match=told):
+        Task(cluster_of(brokers.nameservers), made, Identity("q", "run", 5, 2)).run([rows])
+    made = sink_options({"nameServer": brokers.nameservers}, streaming=True)
+    rows = pa.RecordBatch.from_pydict({"body": [b"1"], "topic": ["absent"]})
+    with pytest.raises(TopicNotFound, match="topic absent does not exist"):
+        Task(cluster_of(brokers.nameservers), made, Identity("q", "run", 5, 2)).run([rows])
+
+
+def test_a_dead_letter_topic_must_be_one_that_may_be_written_and_exist(brokers: Cluster) -> None:
+    given = {"nameServer": brokers.nameservers, "topic": "strict", "deadLetterTopic": "rmq_sys_wheel_timer"}
+    with pytest.raises(ConfigError, match="option deadLetterTopic: topic rmq_sys_wheel_timer is internal"):
+        sink_options(given, streaming=True)
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("strict-too", queues=1)
+    source = TopicDataSource(given | {"topic": "strict-too", "deadLetterTopic": "nowhere"})
+    with pytest.raises(TopicNotFound, match="topic nowhere does not exist"):
+        source.streamWriter(SCHEMA, overwrite=False)
