@@ -14,9 +14,10 @@ from typing import NamedTuple
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.runtime.channel import keep_large_buffers, new_server
+from penstock.runtime.channel import new_server
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
+from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
 
 from .config import GatewayConfig, load_gateway_config
