@@ -21,6 +21,7 @@ LANES = "tests/unit/broker/produce/test_producer_limits.py::"
 OFFSETS = "tests/unit/broker/consume/test_offsets.py::"
 LOCKS = "tests/unit/broker/consume/test_locks.py::"
 ORDERLY = "tests/unit/client/consume/test_orderly_locks.py::"
+POP = "tests/unit/broker/features/test_pop.py::"
 RETRY = "tests/unit/broker/features/test_retry.py::"
 
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.

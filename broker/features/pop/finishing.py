@@ -68,6 +68,14 @@ class Finisher:
         statuses, ops = self._decide(group, receipts, now_ms, Kind.CHANGE, visible_ms)
         return statuses, self._state.record(journal, ops) if ops else -1
 
+    def release(self, journal: Journal, ops: Collection[Op], point: int, now_ms: int) -> None:
+        """Let what was given out by these ops come again at once, if that is still possible."""
+        if journal.is_over:
+            return
+        given = [op for op in ops if op.kind in (Kind.POP, Kind.CHANGE, Kind.AGAIN)]
+        for op in given:
+            self.change(journal, op.group, [Receipts(op.topic, op.queue_id, point, 0, op.offsets)], now_ms, now_ms)
+
     async def forward(
         self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int
     ) -> list[ReceiptStatus]:

@@ -210,7 +210,7 @@ class Giver:
         count = min(wanted.max_messages - given.count, self._settings.queue_in_flight_max - len(queue))
         size = max(wanted.max_bytes - given.bytes, 1)
         if count <= 0:
-            given.full += 1
+            given.full += not queue.topic.startswith(names.RETRY_PREFIX)
             return None
         for _ in range(SCANS_MAX):
             if each.condition is not None:

@@ -95,6 +95,7 @@ class Pop(Feature):
         journal = await self._ready()
         wanted = Wanted.of(header, self.core.tables, self.core.config.topics.property_filter)
         is_orderly = self._check_group(journal, wanted.group)
+        self._received[wanted.group] = self.core.clock.monotonic_s()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wanted.wait_s
         topics = [*(each.topic for each in wanted.subscribed), names.RETRY_PREFIX + wanted.group]
@@ -104,12 +105,19 @@ class Pop(Feature):
                 given = await self._give(journal, wanted, is_orderly)  # what came before somebody waited
                 if not given.count:
                     timer = loop.call_at(deadline, _finish, woken)
-                    await woken
-                    timer.cancel()
-                    given = await self._give(journal, wanted, is_orderly)
+                    try:
+                        await woken
+                    finally:
+                        timer.cancel()
+                    if self.core.events.is_open:
+                        given = await self._give(journal, wanted, is_orderly)
         self._received[wanted.group] = self.core.clock.monotonic_s()
         if given.ops:
-            await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
+            try:
+                await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
+            except asyncio.CancelledError:  # whoever asked has gone: others may have them now
+                self._finisher.release(journal, given.ops, given.point, self._now())
+                raise
         self._given += given.count
         return self._giver.message(given, self.core.role.epoch)
 

@@ -256,6 +256,20 @@ async def test_a_receive_and_an_acknowledgement_wait_until_they_are_safe() -> No
 
 
 @in_loop
+async def test_what_was_given_to_one_who_has_gone_comes_again_soon() -> None:
+    node = opened(**SYNC, syncFlushTimeout=60_000)
+    node.flushes = False
+    asked = asyncio.create_task(node.receive(3))
+    while not node.pop.state.in_flight and not asked.done():  # noqa: ASYNC110  a turn or two
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    node.flushes = True
+    await node.pass_s(0)
+    assert [record.body for record in node.records()] == [b"0", b"1", b"2"]
+
+
+@in_loop
 async def test_a_wait_ends_with_an_arrival_with_a_retry_and_with_its_time() -> None:
     node = opened()
     messages = await node.receive()
