@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-seeded test-spark-full fuzz check bench bench-spark docs reference proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-spark-full fuzz check bench bench-spark docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
@@ -42,6 +42,9 @@ test-etcd: setup ## elections whose registers are in etcd, which is installed
 
 test-connect: setup-spark ## sources, sink and jobs through a Spark Connect server, and on a local cluster
 	@NO_SKIPS=1 SINK_KILLS=1 $(PY) -m pytest tests/spark/test_elsewhere.py
+
+test-clients: setup ## RocketMQ 5's own clients, from their registries, against a cluster with a gateway (LANGUAGES="python node")
+	@scripts/test-clients $(LANGUAGES)
 
 test-seeded: setup ## the tests find the defects kept in tests/seeded (some: PATCHES="07 08"); 12 minutes
 	@$(PY) -m tests.seeded.run $(PATCHES)

@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 
 COMPONENTS = (
-    *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
+    *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "gateway", "inspection"),
     *("pages", "judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from penstock.deploy import LocalCluster, Node
+from penstock.deploy import LocalCluster, Node, accepts_connections
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister, from_rpc_error
 from penstock.proto.wire.broker_pb2 import BrokerStatus, TransferMasterReply, TransferMasterRequest
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
@@ -92,6 +92,8 @@ def open_cluster(
     """The local cluster in ``directory`` with a probe that asks its services."""
 
     def probe(node: Node) -> bool:
+        if node.is_gateway:
+            return accepts_connections(node)
         return serves(node, cluster.plan.nameserver_addresses.split(";"))
 
     cluster = LocalCluster(directory, probe, progress, pause=pause)

@@ -102,6 +102,14 @@ class IdentityConfig:
         "dataPort", default=0, within=PORTS, unit=ANY, doc="of record bytes; brokers tell their clients which it is"
     )
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
+    gateway_port: int = key(
+        "gatewayPort",
+        default=-1,
+        within=(-1, 65535),
+        unit="(-1: none; 0: any free port)",
+        doc="of a gateway for RocketMQ 5's clients in this process",
+        differs="has no such key",
+    )
 
     def __post_init__(self) -> None:
         if not self.advertised_ip:
@@ -348,6 +356,9 @@ class BrokerConfig:
             "one record never spans two files; raise it or lower maxMessageSize",
             self.store.segment_bytes,
         )
+        if self.identity.gateway_port >= 0:
+            message = "namesrvAddr must be given with gatewayPort: a gateway finds brokers by nameservers"
+            require(bool(self.nameservers.addresses), message, "none")
         if self.replication.is_elected:
             message = "namesrvAddr must be given with enableControllerMode: nameservers elect the master"
             require(bool(self.nameservers.addresses), message, "none")

@@ -7,11 +7,12 @@ far that is: the first start on a machine takes seconds for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,35 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
                 broker.address,
                 time.monotonic() - started,
             )
-        await stop.wait()
+        async with _gateway(config):
+            await stop.wait()
         log.info("broker stopping address=%s", broker.address)
         stopping = time.monotonic()
         if not at_once.is_set():
             await _comes_before(broker.hand_over(), at_once, HAND_OVER_LIMIT_S)
     log.info("broker stopped address=%s seconds=%.2f", broker.address, time.monotonic() - stopping)
+
+
+@contextlib.asynccontextmanager
+async def _gateway(config: BrokerConfig) -> AsyncIterator[None]:
+    """A gateway on the broker's loop for the length of the block, if ``gatewayPort`` asks for one."""
+    identity = config.identity
+    if identity.gateway_port < 0:
+        yield
+        return
+    from penstock.gateway.config import GatewayConfig
+    from penstock.gateway.server import serving
+
+    own = GatewayConfig(
+        nameservers=";".join(config.nameservers.addresses),
+        listen_port=identity.gateway_port,
+        bind_address=identity.bind_address,
+        host=identity.advertised_ip,
+        security=config.security,
+    )
+    async with serving(own) as where:
+        log.info("gateway ready address=%s", where.address)
+        yield
 
 
 def _settle_memory() -> None:

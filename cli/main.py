@@ -30,6 +30,7 @@ _HERE = "penstock.cli.commands"
 COMMANDS = {
     "nameserver": (f"{_HERE}.processes", "nameserver", "Run one nameserver in the foreground."),
     "broker": (f"{_HERE}.processes", "broker", "Run one broker in the foreground."),
+    "gateway": (f"{_HERE}.processes", "gateway", "Run one gateway for RocketMQ 5's clients in the foreground."),
     "cluster": (f"{_HERE}.cluster", "cluster", "A local cluster in the background: up, status, down, logs, faults."),
     "topic": (f"{_HERE}.topics", "topic", "Create, update, delete, list and show topics."),
     "group": (f"{_HERE}.groups", "group", "Create, list, show and delete consumer groups."),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
 from penstock.formats.record.properties import (
     ARRIVE_TIME,
+    BORN_HOST,
+    BORN_TIMESTAMP,
     CHECK_IMMUNITY_SECONDS,
     CORRELATION_ID,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -52,7 +54,7 @@ SYSTEM_PROPERTIES = frozenset(
         *LATER_WISHES,
         *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
         *(TRANSACTION_PREPARED, PRODUCER_GROUP, TRANSACTION_CHECK_TIMES),
-        *(PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY_SECONDS),
+        *(PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY_SECONDS, BORN_HOST, BORN_TIMESTAMP),
     }
 )
 """Property names that have an attribute of their own, or are the system's alone."""

@@ -122,6 +122,7 @@ class Producer:
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         wait: bool = True,
+        message_id: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and wait for its receipt; ``timeout_s`` covers all tries.
@@ -132,14 +133,15 @@ class Producer:
         ``queue``: it goes there and nowhere else, whatever its sharding key; while that broker group has no master it
         waits. ``selector(queues, message)`` chooses one of the topic's queues, sorted, for a
         :class:`~penstock.client.Message`; what it raises, this raises. ``wait=False``: acknowledged when the master has
-        it, without waiting for its disk and its slaves, so that a failover may lose it.
+        it, without waiting for its disk and its slaves, so that a failover may lose it. ``message_id``: of a message
+        that has one already, as one that is passed on from elsewhere; nobody checks that it is the only one.
 
         Raises:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.
         """
         deadline = self._deadline(timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, deliver_at, delay_s, delay_level)
-        draft.queue, draft.selector, draft.wait = queue, selector, wait
+        draft.queue, draft.selector, draft.wait, draft.message_id = queue, selector, wait, message_id
         return self._sent(draft, deadline)
 
     @taking(send)

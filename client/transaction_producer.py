@@ -71,16 +71,25 @@ class TransactionProducer(Producer):
         )
         self._sessions.start()
 
-    def transaction(self, *, timeout_s: float | None = None, check_after_s: float | None = None) -> Transaction:
+    def transaction(
+        self, *, timeout_s: float | None = None, check_after_s: float | None = None, transaction_id: str | None = None
+    ) -> Transaction:
         """A new transaction, for ``with``: its end commits, an exception rolls back and goes on.
 
         ``timeout_s``: of each send and each end, and of the delivery of what is buffered (default: the delivery
         time-out). ``check_after_s``: brokers ask nobody before it is so old (default: their ``transactionTimeOut``).
+        ``transaction_id``: one that another has made; of all transactions it must be the only one.
         """
         self._deliveries.require_open()
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
         trace = self._shipping.trace
-        made = Transaction(self, self._maker, timeout_s=wait_s, check_after_s=check_after_s, trace=trace)
+        made = Transaction(
+            *(self, self._maker),
+            transaction_id=transaction_id,
+            timeout_s=wait_s,
+            check_after_s=check_after_s,
+            trace=trace,
+        )
         with self._lock:
             self._transactions[made.id] = made
             if len(self._transactions) > ENDED_KNOWN:

@@ -81,7 +81,9 @@ class ClusterDirectory:
                     "or use another --dir"
                 )
         changed = replace(plan, mode=str(given.get("mode", plan.mode)), settings={**plan.settings, **settings})
-        if changed != plan:
+        if given.get("gateway"):
+            changed = changed.with_gateway()
+        if replace(changed, nodes=plan.nodes, gateway=plan.gateway) != plan:
             notes.append("settings changed: nodes that run keep the old ones until `penstock cluster restart`")
         return changed, notes
 

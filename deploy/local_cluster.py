@@ -115,6 +115,7 @@ class LocalCluster(ClusterDirectory):
         mode: str | None = None,
         coordinator: str | None = None,
         base_port: int | None = None,
+        gateway: bool | None = None,
         settings: Mapping[str, str] | None = None,
         timeout_s: float = READY_TIMEOUT_S,
         check: PlanCheck = lambda _: None,
@@ -123,7 +124,8 @@ class LocalCluster(ClusterDirectory):
         """Make the cluster run: all of it when new, what is missing otherwise; returns when every node serves.
 
         ``None`` stands for what the directory says, and for a new one for 2 shards, 2 replicas, async, and
-        1 nameserver, which elects the masters. ``coordinator``: ``none``, ``file`` or ``etcd``. ``check`` sees the plan
+        1 nameserver, which elects the masters. ``coordinator``: ``none``, ``file`` or ``etcd``. ``gateway``: with one
+        for other clients, also where the cluster had none. ``check`` sees the plan
         before it is written: what it raises leaves the directory's plan as it was. ``places`` puts nodes
         of a new cluster elsewhere than in its folder and on this host's own address.
 
@@ -139,6 +141,7 @@ class LocalCluster(ClusterDirectory):
             "mode": mode,
             "coordinator": coordinator,
             "base_port": base_port,
+            "gateway": gateway or None,
         }
         given = {name: value for name, value in given.items() if value is not None}
         with self.locked(create=True):
@@ -179,6 +182,7 @@ class LocalCluster(ClusterDirectory):
             deadline = time.monotonic() + timeout_s
             ended: list[str] = []
             groups = (
+                [node for node in plan.nodes if node.is_gateway],
                 [node for node in plan.nodes if node.broker_id],
                 [node for node in plan.nodes if node.is_broker and not node.broker_id],
                 [node for node in plan.nodes if node.is_nameserver],
@@ -271,7 +275,8 @@ class LocalCluster(ClusterDirectory):
         """Start ``nodes``: etcd, nameservers, brokers. Who finds none that it needs waits before it asks again."""
         brokers = [node for node in nodes if node.is_broker]
         names = [node for node in nodes if node.is_nameserver]
-        for group in ([node for node in nodes if node.is_coordinator], names, brokers):
+        gateways = [node for node in nodes if node.is_gateway]
+        for group in ([node for node in nodes if node.is_coordinator], names, gateways, brokers):
             for node in group:
                 config = self.config_path(node)
                 processes.start(
@@ -281,7 +286,7 @@ class LocalCluster(ClusterDirectory):
                     needle=str(config),
                     cwd=config.parent,
                 )
-            if group is not brokers:
+            if group is not brokers and group is not gateways:
                 self._await(group, timeout_s, accepts_connections)
 
     def _await(self, nodes: Sequence[Node], timeout_s: float, probe: Probe | None = None) -> None:

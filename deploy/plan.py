@@ -6,6 +6,7 @@
     DIR/coordinator-0/etcd.conf          coordinator-0.log  coordinator-0.pid  etcd/         (--coordinator etcd)
     DIR/nameserver-0/namesrv.conf        nameserver-0.log  nameserver-0.pid  kvConfig.json
     DIR/broker-a-0/broker.conf           broker-a-0.log    broker-a-0.pid    store/
+    DIR/gateway-0/gateway.conf           gateway-0.log     gateway-0.pid                     (--gateway)
 
 Nodes are named ``nameserver-N`` and ``broker-SHARD-ID``: ``broker-b-1`` is the first slave of the second shard.
 ``coordinator-0`` is etcd, one member, shared by all nameservers.
@@ -82,8 +83,8 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9.]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process of the cluster: a broker where ``broker_name`` says so, etcd where ``is_coordinator``, else a
-    nameserver. ``store`` is empty for a store in the broker's folder.
+    """One process of the cluster: a broker where ``broker_name`` says so, etcd where ``is_coordinator``, a gateway
+    where ``is_gateway``, else a nameserver. ``store`` is empty for a store in the broker's folder.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Node:
     host: str = ports.HOST
     store: str = ""
     is_coordinator: bool = False
+    is_gateway: bool = False
 
     @property
     def is_broker(self) -> bool:
@@ -102,7 +104,7 @@ class Node:
     @property
     def is_nameserver(self) -> bool:
         """True for a nameserver."""
-        return not self.broker_name and not self.is_coordinator
+        return not self.broker_name and not self.is_coordinator and not self.is_gateway
 
     @property
     def address(self) -> str:
@@ -118,7 +120,7 @@ class Node:
     def ports(self) -> dict[int, str]:
         """Every port that it listens on, and what for."""
         found = {self.port: "its services"}
-        if not self.is_nameserver:
+        if self.is_broker or self.is_coordinator:
             found[self.port + ports.METRICS_GAP] = "its metrics" if self.is_broker else "its peers"
         return found
 
@@ -126,7 +128,9 @@ class Node:
         """The command that runs the node."""
         if self.is_coordinator:
             return [ETCD, "--config-file", str(config_path)]
-        module = "penstock.nameserver" if self.is_nameserver else "penstock.broker"
+        module = "penstock.broker"
+        if not self.is_broker:
+            module = "penstock.gateway" if self.is_gateway else "penstock.nameserver"
         return processes.python_command(module, "-c", str(config_path))
 
     def store_path(self, folder: Path) -> Path:
@@ -136,7 +140,9 @@ class Node:
     @property
     def config_name(self) -> str:
         """The name of its configuration file."""
-        return "etcd.conf" if self.is_coordinator else "namesrv.conf" if self.is_nameserver else "broker.conf"
+        if self.is_broker:
+            return "broker.conf"
+        return "etcd.conf" if self.is_coordinator else "gateway.conf" if self.is_gateway else "namesrv.conf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +155,7 @@ class Plan:
     mode: str = "async"
     coordinator: str = "file"
     base_port: int = ports.DEFAULT_BASE_PORT
+    gateway: bool = False
     settings: dict[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
 
@@ -205,9 +212,31 @@ class Plan:
         head = "# Written by `penstock cluster up`, which writes it again"
         if node.is_coordinator:
             return f"{head}.\n" + "".join(f"{key}: {value}\n" for key, value in _etcd_lines(node, folder).items())
-        lines = self._nameserver_lines(node, folder) if node.is_nameserver else self._broker_lines(node, folder)
+        if node.is_gateway:
+            lines = self._gateway_lines(node)
+        elif node.is_nameserver:
+            lines = self._nameserver_lines(node, folder)
+        else:
+            lines = self._broker_lines(node, folder)
         head += ": change it with --set key=value.\n"
         return head + "".join(f"{key}={value}\n" for key, value in lines.items())
+
+    def with_gateway(self) -> Plan:
+        """The same with a gateway, if it has none."""
+        if self.gateway:
+            return self
+        host = next(node.host for node in self.nodes if node.is_nameserver)
+        node = Node("gateway-0", self.base_port + ports.GATEWAY_GAP, host=host, is_gateway=True)
+        return replace(self, gateway=True, nodes=(*self.nodes, node))
+
+    def _gateway_lines(self, node: Node) -> dict[str, str]:
+        lines = {
+            "namesrvAddr": self.nameserver_addresses,
+            "listenPort": str(node.port),
+            "bindAddress": node.host,
+            "gatewayIP1": node.host,
+        }
+        return {**lines, **{key: value for key, value in self.settings.items() if SHARED_KEYS.match(key)}}
 
     def _nameserver_lines(self, node: Node, folder: Path) -> dict[str, str]:
         lines = {
@@ -283,6 +312,7 @@ def new_plan(
     settings: Mapping[str, str],
     places: Mapping[str, Place] | None = None,
     base_port: int = ports.DEFAULT_BASE_PORT,
+    gateway: bool = False,
     **shape: Any,
 ) -> Plan:
     """A plan whose nodes have their names and ports; ``places`` by the nodes' names, ``shape`` as of :class:`Plan`."""
@@ -299,7 +329,8 @@ def new_plan(
     for name, place in (places or {}).items():
         at = next(index for index, node in enumerate(nodes) if node.name == name)
         nodes[at] = replace(nodes[at], host=place.host, store=place.store)
-    return replace(plan, base_port=name_ports[0], nodes=tuple(nodes))
+    made = replace(plan, base_port=name_ports[0], nodes=tuple(nodes))
+    return made.with_gateway() if gateway else made
 
 
 def load_plan(directory: Path) -> Plan | None:

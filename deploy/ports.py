@@ -15,6 +15,8 @@ HOST = "127.0.0.1"
 DEFAULT_BASE_PORT = 9876
 BROKER_GAP = 10911 - DEFAULT_BASE_PORT
 """Brokers start this far above the base port, so the default gives RocketMQ's 9876 and 10911."""
+GATEWAY_GAP = 8081 - DEFAULT_BASE_PORT
+"""A gateway's port, below the base port, so the default gives RocketMQ's 8081."""
 METRICS_GAP = 200
 """Metrics ports lie this far above their broker's port."""
 COORDINATOR_GAP = 9

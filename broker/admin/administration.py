@@ -180,9 +180,9 @@ class Administration(Feature):
         await self.core.dispatcher.wait_dispatched(end)  # then its queues are gone
 
     async def query_messages(self, request: broker_pb2.QueryMessagesRequest) -> broker_pb2.MessageRecords:
-        """Records of a topic by key (or unique id), newest first, limited to 32 MiB of them."""
+        """Records of a topic, or halves of transactions, by key (or unique id), newest first, up to 32 MiB of them."""
         topic, end_ms = request.topic, request.end_timestamp_ms
-        if self.core.tables.topic(topic) is None:
+        if topic != names.HALF_TOPIC and self.core.tables.topic(topic) is None:
             raise TopicNotFound(f"topic {names.check_topic(topic)} does not exist at this broker")
         if not request.key:
             raise InvalidArgument("a query needs a key")

@@ -19,7 +19,7 @@ from ..signals import deferred_interrupts
 
 if TYPE_CHECKING:
     from penstock.client import Admin
-    from penstock.deploy import LocalCluster, NodeState, Plan, UpReport
+    from penstock.deploy import LocalCluster, Node, NodeState, Plan, UpReport
     from penstock.proto.wire.broker_pb2 import BrokerStatus
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ def _opened(
 @click.option("--replicas", type=int, help="Brokers per group, the master included. [2]")
 @click.option("--nameservers", type=int, help="[1]")
 @click.option("--base-port", type=int, help=BASE_PORT_HELP)
+@click.option("--gateway", is_flag=True, help="And a gateway for RocketMQ 5's clients, 1795 below the base port: 8081.")
 @click.option(
     "--mode",
     type=click.Choice(MODE_NAMES),
@@ -140,10 +141,8 @@ def _require_followers(refused: dict[str, str]) -> None:
 
 def _require_good_settings(plan: Plan) -> None:
     """Refuse what a node would refuse, before it stands in the cluster's plan and the node starts no more."""
-    from penstock.broker.config import load_broker_config
     from penstock.deploy import DeployUsage
     from penstock.deploy.plan import write_privately
-    from penstock.nameserver.config import load_nameserver_config
     from penstock.proto.errors import ConfigError
 
     with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +151,7 @@ def _require_good_settings(plan: Plan) -> None:
                 path = Path(folder) / node.config_name
                 write_privately(path, plan.config_text(node, Path(folder)))
                 try:
-                    load_broker_config(path, strict=True) if node.is_broker else load_nameserver_config(path)
+                    _loaded(node, path)
                 except ConfigError as error:
                     told = re.sub(rf"^{re.escape(str(path))}:(\d+: )?", "", error.message)
                     raise DeployUsage(f"--set: {told.strip()}") from error
@@ -168,6 +167,17 @@ def _require_good_settings(plan: Plan) -> None:
             "--set tls.server.mode=enforcing: set PENSTOCK_TLS_CA_FILE to the authority's certificate, with which "
             "this and other commands look at the cluster"
         )
+
+
+def _loaded(node: Node, path: Path) -> object:
+    """The configuration of a node in its file. Raises ConfigError."""
+    from penstock.broker.config import load_broker_config
+    from penstock.gateway.config import load_gateway_config
+    from penstock.nameserver.config import load_nameserver_config
+
+    if node.is_broker:
+        return load_broker_config(path, strict=True)
+    return load_gateway_config(path) if node.is_gateway else load_nameserver_config(path)
 
 
 def _late(name: str) -> str:
@@ -208,7 +218,7 @@ def status(made: LocalCluster, answer: Answer) -> None:
 
 
 def _print_status(document: dict[str, Any]) -> None:
-    others = [*document["coordinators"], *document["nameservers"]]
+    others = [*document["coordinators"], *document["nameservers"], *document["gateways"]]
     for node in [*others, *document["brokers"]]:
         node["pid"] = str(node["pid"] or "-")  # a name more than a number
     print_table(["node", "state", "address", "pid"], [[n["name"], n["state"], n["address"], n["pid"]] for n in others])
@@ -241,6 +251,7 @@ def cluster_document(made: LocalCluster) -> dict[str, Any]:
         "coordinators": [_node_document(state) for state in states if state.node.is_coordinator],
         "nameservers": [_node_document(state) for state in states if state.node.is_nameserver],
         "brokers": [_broker_document(state, told.get(state.node.name)) for state in brokers],
+        "gateways": [_node_document(state) for state in states if state.node.is_gateway],
     }
 
 
@@ -287,7 +298,7 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
 @cluster.command()
 @_on_cluster
 def down(made: LocalCluster, answer: Answer) -> None:
-    """End every node in order: slaves, masters, nameservers, etcd. Data stay."""
+    """End every node in order: gateway, slaves, masters, nameservers, etcd. Data stay."""
     ended, seconds = _timed(made.down)
     told = f"ended: {', '.join(ended)} ({seconds:.1f} s)" if ended else "nothing was running"
     answer({"ended": ended, "seconds": seconds}, told)

@@ -1,4 +1,4 @@
-"""``penstock nameserver`` and ``penstock broker``: one process in the foreground. ``penstock version``."""
+"""``penstock nameserver``, ``broker``, ``gateway``: one process in the foreground. ``penstock version``."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ def nameserver(config: str | None, ignored: str) -> None:
 def broker(config: str | None, ignored: str) -> None:
     """Run one broker in the foreground until SIGTERM or Ctrl-C."""
     _become("penstock.broker", config, ignored)
+
+
+@click.command()
+@click.option("-c", "--config", metavar="FILE", help="gateway.conf; without it everything has its default.")
+@_ignore
+def gateway(config: str | None, ignored: str) -> None:
+    """Run one gateway for RocketMQ 5's clients in the foreground until SIGTERM or Ctrl-C."""
+    _become("penstock.gateway", config, ignored)
 
 
 @click.command()

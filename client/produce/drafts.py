@@ -58,6 +58,8 @@ class Draft:
     queue: MessageQueue | None = None
     selector: Selector | None = None
     wait: bool = True
+    message_id: str | None = None
+    """UNIQ_KEY, where another has made it; else one is made."""
     due_ms: int | None = field(init=False, default=None)
     """When it is to be delivered; None: at once, or when its delay level is over."""
     replies_at: tuple[str, str] | None = field(init=False, default=None)
@@ -237,7 +239,7 @@ class PartMaker:
         return self._one(kind, draft, deadline)
 
     def _one(self, kind: Kind, draft: Draft, deadline: float) -> Part:
-        unique_key = new_unique_key() if kind is Kind.SEND else None
+        unique_key = (draft.message_id or new_unique_key()) if kind is Kind.SEND else None
         part = self.single(kind, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
         part.no_wait = draft.no_wait
         if unique_key is not None:

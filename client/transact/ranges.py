@@ -29,6 +29,9 @@ class Ranges:
     def __bool__(self) -> bool:
         return bool(self._found)
 
+    def __iter__(self) -> Iterator[int]:
+        return (offset for first, count in self._found for offset in range(first, first + count))
+
     def add(self, first: int, count: int) -> None:
         """So many more, from that one on."""
         if self._found and self._found[-1][0] + self._found[-1][1] == first:

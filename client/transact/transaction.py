@@ -81,9 +81,10 @@ class Transaction:
         *,
         timeout_s: float,
         check_after_s: float | None,
+        transaction_id: str | None = None,
         trace: SendTrace | None = None,
     ) -> None:
-        self.id = new_unique_key()
+        self.id = transaction_id or new_unique_key()
         """What tells it from every other transaction: property ``__transactionId__`` of its messages."""
         self.state = TransactionState.UNKNOWN
         """What was decided, and perhaps not answered yet. Written under the lock."""
@@ -121,9 +122,10 @@ class Transaction:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
         *,
+        message_id: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
-        """Send one message and wait until it is stored, for nobody to see yet.
+        """Send one message and wait until it is stored, for nobody to see yet. ``message_id``: as of ``Producer.send``.
 
         The receipt has no queue offset: the message gets one when it is committed.
 
@@ -133,7 +135,7 @@ class Transaction:
         """
         check_timeout(timeout_s)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        draft = Draft(topic, body, tag, keys, properties, sharding_key)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key, message_id=message_id)
         part = self._maker.one(Kind.SEND, draft, deadline)
         part.properties = [self._with_own(encoded) for encoded in part.properties or ()]
         self._take(part)
@@ -231,6 +233,12 @@ class Transaction:
                 raise InvalidArgument(
                     f"execute returned {state!r:.60}, not a TransactionState: nothing is decided, check will be asked"
                 )
+
+    @property
+    def halves(self) -> list[tuple[str, int]]:
+        """Where its stored messages lie until it is decided: names of broker groups, and offsets of halves there."""
+        with self._changed:
+            return [(name, offset) for name, ranges in self._stored.items() for offset in ranges]
 
     def give_up(self) -> None:
         """Have it rolled back as brokers ask about it: for one whose messages may not be stored at all."""

@@ -81,6 +81,10 @@ class Access:
             )
         return Credentials(claim.access_key, secret)
 
+    def secret_of(self, access_key: str) -> str | None:
+        """The secret of a user, or None: for protocols whose signatures are not those of :mod:`.signatures`."""
+        return self._users.get(access_key)
+
     @contextlib.asynccontextmanager
     async def admitted(self, caller: Credentials) -> AsyncIterator[None]:
         """Run the block; it is cancelled if the caller is no user any more.

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/broker-conf.md": keys.broker_page,
     "docs/reference/namesrv-conf.md": keys.nameserver_page,
+    "docs/reference/gateway-conf.md": keys.gateway_page,
     "docs/reference/clients.md": clients.page,
     "docs/reference/commands.md": commands.page,
     "docs/reference/metrics.md": lambda: metrics.page(ROOT / "broker"),

@@ -1,4 +1,4 @@
-"""The pages of ``broker.conf`` and ``namesrv.conf``: every key that a configuration's dataclasses name."""
+"""The pages of configuration files: every key that a configuration's dataclasses name."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from penstock.broker.config import BrokerConfig
 from penstock.broker.unsupported_keys import RELIED_ON as BROKER_RELIED
 from penstock.broker.unsupported_keys import UNSUPPORTED_KEYS as BROKER_UNUSED
+from penstock.gateway.config import GatewayConfig
 from penstock.nameserver.config import RELIED_ON as NAMESERVER_RELIED
 from penstock.nameserver.config import UNSUPPORTED_KEYS as NAMESERVER_UNUSED
 from penstock.nameserver.config import NameserverConfig
@@ -36,6 +37,11 @@ def nameserver_page() -> str:
     return _page("namesrv.conf", NameserverConfig, NAMESERVER_UNUSED, NAMESERVER_RELIED)
 
 
+def gateway_page() -> str:
+    """``docs/reference/gateway-conf.md``."""
+    return _page("gateway.conf", GatewayConfig, (), {})
+
+
 def _page(name: str, config: type, unused: Collection[str], relied_on: Mapping[str, Relied]) -> str:
     parts = [
         f"{NOTE}\n# {name}\n\nThe last column says what RocketMQ 5.3 does otherwise; empty: the same. "
@@ -53,6 +59,8 @@ def _page(name: str, config: type, unused: Collection[str], relied_on: Mapping[s
             for field, kind in fields
         ]
         parts.append(f"{title}\n\n" + table(("Key", "Default", "Values", "Meaning", "RocketMQ"), rows))
+    if not unused:
+        return "\n".join(parts)
     relied = [(code(name), code(each.same), each.why) for name, each in sorted(relied_on.items()) if each.why]
     parts.append(
         "## Keys that end the start\n\nRocketMQ's users rely on what these do, and they do nothing here. A start with "

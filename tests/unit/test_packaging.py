@@ -15,7 +15,7 @@ from penstock.proto.distribution import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = (
-    *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "inspection"),
+    *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "gateway", "inspection"),
     *("pages", "judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
 )
 PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".jinja"}

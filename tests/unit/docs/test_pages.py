@@ -11,6 +11,7 @@ import yaml
 
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import cli
+from penstock.gateway.config import GatewayConfig
 from penstock.nameserver.config import NameserverConfig
 from penstock.runtime.conf import keyed_fields
 
@@ -73,7 +74,7 @@ def check_command(words: list[str], line: str) -> None:
 
 
 def test_settings_in_samples_of_files_are_keys() -> None:
-    known = {name for config in (BrokerConfig, NameserverConfig) for name, _ in keyed_fields(config)}
+    known = {name for config in (BrokerConfig, NameserverConfig, GatewayConfig) for name, _ in keyed_fields(config)}
     shown = [
         (relative(page), name)
         for page in WRITTEN

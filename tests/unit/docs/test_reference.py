@@ -9,6 +9,7 @@ import pytest
 
 from penstock.broker.config import BrokerConfig
 from penstock.cli.main import COMMANDS
+from penstock.gateway.config import GatewayConfig
 from penstock.nameserver.config import NameserverConfig
 from penstock.pipeline.catalogue import JOBS
 from penstock.runtime.conf import keyed_fields
@@ -22,7 +23,7 @@ def test_the_page_is_current(name: str) -> None:
     assert (ROOT / name).read_text() == PAGES[name](), "run make reference"
 
 
-@pytest.mark.parametrize("config", [BrokerConfig, NameserverConfig])
+@pytest.mark.parametrize("config", [BrokerConfig, NameserverConfig, GatewayConfig])
 def test_every_key_says_what_it_means(config: type) -> None:
     assert [name for name, field in keyed_fields(config) if not field.metadata["doc"]] == []
 

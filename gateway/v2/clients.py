@@ -1,0 +1,153 @@
+"""The clients that a gateway knows: what each has said of itself, and its open Telemetry streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.gateway.v2.wire.definition_pb2 import Code, Settings
+from penstock.gateway.v2.wire.service_pb2 import TelemetryCommand
+
+from .callers import Caller
+from .status import Refusal
+
+log = logging.getLogger(__name__)
+
+CLIENTS_MAX: Final = 20_000
+TOPICS_MAX: Final = 256
+"""Topics of one producer for which it can be asked about transactions."""
+STREAMS_MAX: Final = 4
+"""Telemetry streams of one client; the oldest ends when there are more."""
+COMMANDS_MAX: Final = 64
+"""Commands that wait for a slow reader; with more its stream ends."""
+SILENCE_S: Final = 120.0
+"""A client without a stream that calls nothing for so long is forgotten."""
+
+
+class Stream:
+    """One Telemetry stream: what is to be sent to its client. Event loop only."""
+
+    def __init__(self) -> None:
+        self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
+        self.is_over = False
+
+    def push(self, command: TelemetryCommand) -> bool:
+        """Send it when the client takes it; False if the stream is over, or its client reads too slowly."""
+        if self._commands.qsize() >= COMMANDS_MAX:
+            self.end()
+        if self.is_over:
+            return False
+        self._commands.put_nowait(command)
+        return True
+
+    def end(self) -> None:
+        """Have it end, behind what waits. May be called again."""
+        if not self.is_over:
+            self.is_over = True
+            self._commands.put_nowait(None)
+
+    async def next(self) -> TelemetryCommand | None:
+        """What is to be sent next; None: nothing any more."""
+        return await self._commands.get()
+
+
+class Client:
+    """One client object of a program, by its id. Event loop only."""
+
+    __slots__ = ("client_id", "group", "heard_s", "language", "namespace", "settings", "streams", "topics")
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.language = ""
+        self.namespace = ""
+        self.settings: Settings | None = None  # as they were answered
+        self.group = ""  # of a consumer
+        self.topics: dict[str, None] = {}  # that it publishes to
+        self.streams: list[Stream] = []
+        self.heard_s = time.monotonic()
+
+    def push(self, command: TelemetryCommand) -> bool:
+        """Send a command on its newest stream that takes it; False if none does."""
+        return any(stream.push(command) for stream in reversed(self.streams))
+
+
+class Clients:
+    """All of them, by client id. Event loop only."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Client] = {}
+        self._publishers: dict[str, dict[str, Client]] = {}  # by topic, then by client id
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._known.values())
+
+    def get(self, client_id: str) -> Client | None:
+        """The client, if it is known."""
+        return self._known.get(client_id)
+
+    def heard(self, caller: Caller) -> Client:
+        """The client that has just called.
+
+        Raises:
+            Refusal: TOO_MANY_REQUESTS, more clients than a gateway takes.
+        """
+        found = self._known.get(caller.client_id)
+        if found is None:
+            if len(self._known) >= CLIENTS_MAX:
+                raise Refusal(Code.TOO_MANY_REQUESTS, f"flow limit: {CLIENTS_MAX} clients are here already")
+            found = self._known[caller.client_id] = Client(caller.client_id)
+        found.heard_s = time.monotonic()
+        found.language = caller.language or found.language
+        found.namespace = caller.namespace
+        return found
+
+    def publishes(self, client: Client, topic: str) -> None:
+        """The client sends to that topic, and can be asked about its transactions."""
+        if topic not in client.topics and len(client.topics) < TOPICS_MAX:
+            client.topics[topic] = None
+            self._publishers.setdefault(topic, {})[client.client_id] = client
+
+    def publishers(self, topic: str) -> list[Client]:
+        """The clients that send to the topic and can be told something now."""
+        return [each for each in self._publishers.get(topic, {}).values() if each.streams]
+
+    def is_living(self, client_id: str) -> bool:
+        """True while the client has a stream, or has called lately."""
+        found = self._known.get(client_id)
+        return found is not None and (bool(found.streams) or time.monotonic() - found.heard_s < SILENCE_S)
+
+    def open(self, client: Client) -> Stream:
+        """A new stream of the client."""
+        stream = Stream()
+        client.streams.append(stream)
+        if len(client.streams) > STREAMS_MAX:
+            client.streams[0].end()
+        return stream
+
+    def closed(self, client: Client, stream: Stream) -> None:
+        """The stream has ended."""
+        stream.end()
+        client.streams.remove(stream)
+        client.heard_s = time.monotonic()
+
+    def forget(self, client_id: str) -> Client | None:
+        """The client has said that it ends; what was known of it, if it was."""
+        found = self._known.pop(client_id, None)
+        if found is not None:
+            for stream in found.streams:
+                stream.end()
+            for topic in found.topics:
+                publishers = self._publishers.get(topic, {})
+                publishers.pop(client_id, None)
+                if not publishers:
+                    self._publishers.pop(topic, None)
+        return found
+
+    def sweep(self) -> None:
+        """Forget those that were silent for too long."""
+        before = time.monotonic() - SILENCE_S
+        for client_id in [each.client_id for each in self if not each.streams and each.heard_s < before]:
+            self.forget(client_id)

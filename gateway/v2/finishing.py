@@ -1,0 +1,192 @@
+"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what becomes of deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.client import OutcomeUnknown, PenstockError
+from penstock.gateway.v2.wire.definition_pb2 import Code, Status
+from penstock.gateway.v2.wire.service_pb2 import (
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+)
+from penstock.proto.receipts import Receipt
+from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeRequest, ChangeInvisibleRequest, ForwardRequest
+from penstock.proto.wire.pop_pb2_grpc import PopStub
+
+from .brokers import Brokers
+from .callers import Caller
+from .handles import receipt_of, receipts_of
+from .names import group_of, topic_of
+from .renewal import Renewal
+from .status import Refusal, merged, named, ok, status_of
+
+INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
+ENTRIES_MAX: Final = 1024
+TIMEOUT_S: Final = 10.0
+
+
+class Acknowledgements:
+    """Those of one broker group and consumer group: who comes while a request is under way goes with the next one."""
+
+    def __init__(self, brokers: Brokers, broker_name: str, group: str) -> None:
+        self._brokers = brokers
+        self._broker_name = broker_name
+        self._group = group
+        self._waiting: list[tuple[Receipt, asyncio.Future[Status]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True while nothing is under way."""
+        return self._sending is None
+
+    def add(self, handle: Receipt) -> asyncio.Future[Status]:
+        """What the broker says of it; the future ends with a status in any case."""
+        future: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self._waiting.append((handle, future))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        return future
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting[:ENTRIES_MAX], self._waiting[ENTRIES_MAX:]
+                statuses = await self._ask([handle for handle, _ in taken])
+                for (_, future), status in zip(taken, statuses, strict=True):
+                    if not future.done():
+                        future.set_result(status)
+        finally:
+            self._sending = None
+
+    async def _ask(self, handles: Sequence[Receipt]) -> list[Status]:
+        request = AcknowledgeRequest(group=self._group, receipts=receipts_of(handles))
+        try:
+            reply = await self._brokers.at_master(self._broker_name, "Acknowledge", request, TIMEOUT_S, service=PopStub)
+        except PenstockError as error:
+            return [status_of(error, "AckMessage")] * len(handles)
+        if not reply.statuses:
+            return [ok()] * len(handles)
+        return [_status(each) for each in reply.statuses]
+
+
+class Finishing:
+    """Event loop only."""
+
+    def __init__(self, brokers: Brokers, renewal: Renewal) -> None:
+        self._brokers = brokers
+        self._renewal = renewal
+        self._lines: dict[tuple[str, str], Acknowledgements] = {}
+
+    async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
+        """An entry for each of the request, in their order: one bad handle harms no other.
+
+        Raises:
+            Refusal: no entries, or too many; bad names.
+        """
+        group = group_of(request.group, caller.namespace)
+        topic_of(request.topic, caller.namespace)
+        if not request.entries:
+            raise Refusal(Code.INTERNAL_SERVER_ERROR, "no entries to acknowledge")
+        if len(request.entries) > ENTRIES_MAX:
+            raise Refusal(Code.BAD_REQUEST, f"{len(request.entries)} entries: at most {ENTRIES_MAX} at once")
+        waiting = [self._acknowledged(entry.receipt_handle, group) for entry in request.entries]
+        statuses = await asyncio.gather(*waiting)
+        entries = [
+            AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+            for entry, status in zip(request.entries, statuses, strict=True)
+        ]
+        return AckMessageResponse(status=merged(statuses), entries=entries)
+
+    async def _acknowledged(self, text: str, group: str) -> Status:
+        try:
+            handle = self._renewal.current(text, receipt_of(text, group))
+        except Refusal as refused:
+            return refused.status
+        status = await self.finish(handle)
+        if status.code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
+            self._renewal.drop(text)
+        return status
+
+    def finish(self, handle: Receipt) -> asyncio.Future[Status]:
+        """Acknowledge one delivery, with others on their way to the same broker."""
+        key = handle.broker_name, handle.group
+        line = self._lines.get(key)
+        if line is None:
+            self._lines = {known: each for known, each in self._lines.items() if not each.is_idle}
+            line = self._lines[key] = Acknowledgements(self._brokers, *key)
+        return line.add(handle)
+
+    async def change(self, caller: Caller, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
+        """The new handle; the old one where it was not changed.
+
+        Raises:
+            Refusal: ILLEGAL_INVISIBLE_TIME; bad names.
+        """
+        group = group_of(request.group, caller.namespace)
+        topic_of(request.topic, caller.namespace)
+        given = request.invisible_duration
+        invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
+            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
+        text = request.receipt_handle
+        try:
+            handle = self._renewal.current(text, receipt_of(text, group))
+            changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
+        except (Refusal, PenstockError) as error:
+            status = status_of(error, "ChangeInvisibleDuration")
+            return ChangeInvisibleDurationResponse(status=status, receipt_handle=text)
+        self._renewal.drop(text)
+        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
+
+    async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
+        request = ChangeInvisibleRequest(group=handle.group, receipts=receipts_of([handle]), invisible_ms=invisible_ms)
+        reply = await self._brokers.at_master(
+            handle.broker_name, "ChangeInvisible", request, timeout_s, service=PopStub
+        )
+        _check(reply.statuses)
+        return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
+
+    async def forward(
+        self, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Have the message in the group's dead letters, and finished.
+
+        Raises:
+            Refusal: INVALID_RECEIPT_HANDLE; bad names. PenstockError.
+        """
+        group = group_of(request.group, caller.namespace)
+        topic_of(request.topic, caller.namespace)
+        text = request.receipt_handle
+        handle = self._renewal.current(text, receipt_of(text, group))
+        try:
+            reply = await self._brokers.at_master(
+                handle.broker_name,
+                "ForwardToDeadLetters",
+                ForwardRequest(group=group, receipts=receipts_of([handle])),
+                max(min(caller.deadline_s, TIMEOUT_S), 0.1),
+                service=PopStub,
+            )
+        except OutcomeUnknown as error:
+            raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
+        _check(reply.statuses)
+        self._renewal.drop(text)
+        return ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+
+def _status(receipt: Any) -> Status:
+    return ok() if receipt == RECEIPT_OK else named(Code.INVALID_RECEIPT_HANDLE)
+
+
+def _check(statuses: Sequence[Any]) -> None:
+    if any(each != RECEIPT_OK for each in statuses):
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, "INVALID_RECEIPT_HANDLE: the receipt handle is expired")

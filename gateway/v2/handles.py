@@ -1,0 +1,47 @@
+"""Receipt handles: the cluster's receipts (``proto/receipts.py``) as clients hold them, and as brokers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.gateway.v2.wire.definition_pb2 import Code
+from penstock.proto.errors import InvalidReceipt
+from penstock.proto.receipts import Receipt
+from penstock.proto.wire.pop_pb2 import Receipts
+
+from .status import Refusal
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+def receipt_of(handle: str, group: str) -> Receipt:
+    """What a handle says of a delivery to ``group``.
+
+    Raises:
+        Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's.
+    """
+    try:
+        found = Receipt.parse(handle)
+    except InvalidReceipt as error:
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: {error.message}") from None
+    numbers = (found.offset, found.check_point, found.epoch, found.visible_ms)
+    if found.group != group or found.queue_id > _INT32_MAX or max(numbers) > _INT64_MAX:
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is none of group {group}")
+    return found
+
+
+def receipts_of(deliveries: Iterable[Receipt]) -> list[Receipts]:
+    """Deliveries of one broker group and consumer group as brokers take them, one for each, in their order."""
+    return [
+        Receipts(
+            topic=each.topic,
+            queue_id=each.queue_id,
+            check_point=each.check_point,
+            epoch=each.epoch,
+            visible_ms=each.visible_ms,
+            offsets=[each.offset],
+        )
+        for each in deliveries
+    ]

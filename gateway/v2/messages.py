@@ -1,0 +1,292 @@
+"""Messages both ways: checked and with the properties that brokers store, and from a record as clients are given it.
+
+Sources: RocketMQ's proxy, ``SendMessageActivity``, ``GrpcConverter``; limits as the specification of its clients has
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import unicodedata
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from penstock.client import MessageView
+from penstock.formats.record import properties as names
+from penstock.gateway.v2.wire.definition_pb2 import (
+    Code,
+    DeadLetterQueue,
+    Digest,
+    DigestType,
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+)
+from penstock.proto.names import DLQ_PREFIX, PRODUCER_PROPERTY
+
+from .callers import Caller
+from .status import Refusal
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+USER_PROPERTIES_MAX: Final = 128
+PROPERTIES_BYTES_MAX: Final = 16 * 1024
+GROUP_BYTES_MAX: Final = 64
+MESSAGE_ID_LENGTH_MAX: Final = 255
+TRACE_CONTEXT_BYTES_MAX: Final = 4096
+DELAY_MS_MAX: Final = 24 * 3600 * 1000
+RECOVERY_S_MAX: Final = 3600
+
+SYSTEM_NAMES: Final = frozenset(
+    {
+        *(names.TRACE_ON, names.KEYS, names.TAGS, names.WAIT, names.DELAY, names.RETRY_TOPIC, names.REAL_TOPIC),
+        *(names.REAL_QUEUE_ID, names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, "MIN_OFFSET", "MAX_OFFSET"),
+        *("BUYER_ID", names.ORIGIN_MESSAGE_ID, "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", names.RECONSUME_TIME),
+        *(names.MSG_REGION, names.UNIQ_KEY, "EXTEND_UNIQ_INFO", names.MAX_RECONSUME_TIMES, names.CONSUME_START_TIME),
+        *(names.PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES, names.CHECK_IMMUNITY_SECONDS),
+        *("POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "DUP_INFO", names.INSTANCE_ID, names.CORRELATION_ID),
+        *(names.REPLY_TO_CLIENT, names.TTL, names.ARRIVE_TIME, names.PUSH_REPLY_TIME, names.CLUSTER),
+        *(names.MESSAGE_TYPE, names.INNER_NUM, names.INNER_BASE, names.INNER_MULTI_DISPATCH),
+        *(names.INNER_MULTI_QUEUE_OFFSET, names.TIMER_DELAY_SECONDS, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS),
+        *(names.TIMER_OUT_MS, names.TIMER_DELETED_KEY, "TIMER_ENGINE_TYPE", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
+        *("TIMER_ROLL_TIMES", "TIMER_DELAY_LEVEL", names.START_DELIVER_TIME, names.BORN_HOST, names.BORN_TIMESTAMP),
+        *(names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID, names.RECORD_CRC, PRODUCER_PROPERTY, "__LITE_TOPIC"),
+        "__PRIORITY__",
+    }
+)
+"""Properties of records that are no user's."""
+
+_LATER = (names.TIMER_OUT_MS, names.TIMER_DELIVER_MS, names.START_DELIVER_TIME, names.DELAY)
+_TRANSACTION_BITS: Final = 0b1100
+_COMMITTED: Final = 0b1000
+
+
+class Draft(NamedTuple):
+    """A message as it is to be sent."""
+
+    message_id: str
+    body: bytes
+    type: MessageType
+    tag: str | None
+    keys: list[str]
+    properties: dict[str, str]
+    sharding_key: str | None
+    deliver_at_ms: int | None
+    check_after_s: float | None
+
+
+def draft_of(message: Message, caller: Caller) -> Draft:
+    """The message, within all limits.
+
+    Raises:
+        Refusal: with the code of the first thing that is wrong.
+    """
+    system = message.system_properties
+    body = _body(message)
+    user = dict(message.user_properties)
+    tag = system.tag if system.HasField("tag") else None
+    _check_sizes(user, tag, system.keys)
+    for name, value in user.items():
+        if name in SYSTEM_NAMES or name.startswith(names.TRANSIENT_PREFIX):
+            raise Refusal(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name[:64]!r} is the system's: use another name"
+            )
+        if not name or _has_control(name) or _has_control(value):
+            raise Refusal(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name[:64]!r}: empty name, or a control character"
+            )
+    if tag is not None and (not tag.strip() or "|" in tag or _has_control(tag) or tag != tag.strip()):
+        raise Refusal(
+            Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:64]!r}: blank, or with |, a control character, or spaces around"
+        )
+    for key in system.keys:
+        if not key.strip() or _has_control(key):
+            raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"key {key[:64]!r}: blank, or with a control character")
+    group = _group(system, user)
+    message_id = system.message_id
+    if not message_id.strip() or len(message_id) > MESSAGE_ID_LENGTH_MAX or _has_control(message_id):
+        raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"message id {message_id[:64]!r}: must be 1..255 visible characters")
+    due_ms = _due_ms(system)
+    properties = {name: value for name, value in user.items() if value}
+    properties[names.BORN_HOST] = (system.born_host or caller.host)[:255]
+    if _has_control(properties[names.BORN_HOST]):
+        raise Refusal(Code.BAD_REQUEST, "born_host holds a control character")
+    if system.HasField("born_timestamp"):
+        properties[names.BORN_TIMESTAMP] = str(_milliseconds(system.born_timestamp))
+    if system.trace_context:
+        context = system.trace_context
+        if _has_control(context) or len(context.encode()) > TRACE_CONTEXT_BYTES_MAX:
+            raise Refusal(
+                Code.BAD_REQUEST, f"trace_context: at most {TRACE_CONTEXT_BYTES_MAX} bytes without control characters"
+            )
+        properties[names.TRACE_CONTEXT] = context
+    recovery_s = None
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        given = system.orphaned_transaction_recovery_duration
+        recovery_s = given.seconds + given.nanos / 1e9
+        if not 0 <= recovery_s <= RECOVERY_S_MAX:
+            raise Refusal(
+                Code.BAD_REQUEST,
+                f"orphaned_transaction_recovery_duration {recovery_s:g} s: must be 0..{RECOVERY_S_MAX} s",
+            )
+    return Draft(
+        message_id=message_id,
+        body=body,
+        type=_type_of(system, due_ms, group),
+        tag=tag,
+        keys=[key for text in system.keys for key in text.split(names.KEY_SEPARATOR) if key],
+        properties=properties,
+        sharding_key=group,
+        deliver_at_ms=due_ms,
+        check_after_s=recovery_s,
+    )
+
+
+def _body(message: Message) -> bytes:
+    body = message.body
+    if not body:
+        raise Refusal(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if len(body) <= BODY_BYTES_MAX and message.system_properties.body_encoding == Encoding.GZIP:
+        # Stored unpacked: whoever reads the topic by another protocol knows nothing of GZIP.
+        unpacking = zlib.decompressobj(wbits=31)
+        try:
+            body = unpacking.decompress(body, BODY_BYTES_MAX + 1)
+        except zlib.error as error:
+            raise Refusal(Code.MESSAGE_CORRUPTED, f"body_encoding is GZIP, and the body is not: {error}") from None
+        if len(body) <= BODY_BYTES_MAX and not unpacking.eof:
+            raise Refusal(Code.MESSAGE_CORRUPTED, "body_encoding is GZIP, and the body ends too early")
+        if not body:
+            raise Refusal(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if len(body) > BODY_BYTES_MAX:
+        raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, f"message body exceeds the max length of {BODY_BYTES_MAX} bytes")
+    return body
+
+
+def _check_sizes(user: Mapping[str, str], tag: str | None, keys: Any) -> None:
+    if len(user) > USER_PROPERTIES_MAX:
+        raise Refusal(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(user)} user properties: at most {USER_PROPERTIES_MAX} are allowed"
+        )
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
+    size += len((tag or "").encode()) + sum(len(key.encode()) for key in keys)
+    if size > PROPERTIES_BYTES_MAX:
+        raise Refusal(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"user properties, tag and keys take {size} bytes: at most {PROPERTIES_BYTES_MAX} are allowed",
+        )
+
+
+def _group(system: SystemProperties, user: dict[str, str]) -> str | None:
+    """The message group; a user property of the name under which it is stored is one, too."""
+    group = user.pop(names.SHARDING_KEY, None) or None
+    if system.HasField("message_group"):
+        group = system.message_group
+    if group is None:
+        return None
+    if not group.strip() or len(group.encode()) >= GROUP_BYTES_MAX or _has_control(group):
+        raise Refusal(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"message group {group[:64]!r}: blank, {GROUP_BYTES_MAX} bytes or more, or with a control character",
+        )
+    return group
+
+
+def _due_ms(system: SystemProperties) -> int | None:
+    if not system.HasField("delivery_timestamp"):
+        return None
+    due_ms = _milliseconds(system.delivery_timestamp)
+    if due_ms > time.time() * 1000 + DELAY_MS_MAX:
+        raise Refusal(Code.ILLEGAL_DELIVERY_TIME, "the max delay time of message is too large: at most 24 h from now")
+    return max(due_ms, 1)
+
+
+def _type_of(system: SystemProperties, due_ms: int | None, group: str | None) -> MessageType:
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if due_ms is not None:
+        return MessageType.DELAY
+    if group is not None:
+        return MessageType.FIFO
+    if system.HasField("lite_topic") or system.message_type == MessageType.LITE:
+        return MessageType.LITE
+    if system.HasField("priority") or system.message_type == MessageType.PRIORITY:
+        return MessageType.PRIORITY
+    return MessageType.NORMAL
+
+
+def _has_control(text: str) -> bool:
+    return not text.isprintable() and any(unicodedata.category(each) == "Cc" for each in text)
+
+
+def _milliseconds(stamp: Timestamp) -> int:
+    return stamp.seconds * 1000 + stamp.nanos // 1_000_000
+
+
+def timestamp(milliseconds: int) -> Timestamp:
+    """The protocol's form of a time in ms since 1970 UTC."""
+    return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def duration(milliseconds: int) -> Duration:
+    """The protocol's form of a time span in ms."""
+    return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def delivered(
+    view: MessageView, topic: Resource, *, attempt: int = 1, receipt_handle: str = "", invisible_ms: int = 0
+) -> Message:
+    """A stored message as its receiver gets it; ``topic`` as the receiver names it."""
+    found = view.all_properties
+    body = view.body
+    system = SystemProperties(
+        keys=view.keys,
+        message_id=view.message_id,
+        body_digest=Digest(type=DigestType.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
+        body_encoding=Encoding.IDENTITY,
+        message_type=_stored_type(view, found),
+        born_timestamp=timestamp(_number(found.get(names.BORN_TIMESTAMP), view.born_timestamp_ms)),
+        born_host=found.get(names.BORN_HOST) or view.born_host,
+        store_timestamp=timestamp(view.store_timestamp_ms),
+        store_host=view.store_host,
+        queue_id=view.queue_id,
+        queue_offset=view.queue_offset,
+        delivery_attempt=attempt,
+    )
+    if view.tag is not None:
+        system.tag = view.tag
+    if names.SHARDING_KEY in found:
+        system.message_group = found[names.SHARDING_KEY]
+    if names.TRACE_CONTEXT in found:
+        system.trace_context = found[names.TRACE_CONTEXT]
+    if receipt_handle:
+        system.receipt_handle = receipt_handle
+    if invisible_ms:
+        system.invisible_duration.CopyFrom(duration(invisible_ms))
+    due_ms = next((_number(found[name], 0) for name in _LATER[:3] if name in found), 0)
+    if due_ms:
+        system.delivery_timestamp.CopyFrom(timestamp(due_ms))
+    if topic.name.startswith(DLQ_PREFIX) and names.DLQ_ORIGIN_TOPIC in found:
+        origin = found[names.DLQ_ORIGIN_TOPIC]
+        system.dead_letter_queue.CopyFrom(
+            DeadLetterQueue(topic=origin, message_id=found.get(names.DLQ_ORIGIN_MESSAGE_ID, view.message_id))
+        )
+    user = {name: value for name, value in found.items() if name not in SYSTEM_NAMES}
+    return Message(topic=topic, user_properties=user, system_properties=system, body=body)
+
+
+def _stored_type(view: MessageView, found: Mapping[str, str]) -> MessageType:
+    if found.get(names.TRANSACTION_PREPARED) == "true" or view.sys_flag & _TRANSACTION_BITS == _COMMITTED:
+        return MessageType.TRANSACTION
+    if any(name in found for name in _LATER):
+        return MessageType.DELAY
+    return MessageType.FIFO if names.SHARDING_KEY in found else MessageType.NORMAL
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 15 else otherwise

@@ -1,0 +1,85 @@
+"""Topics and groups as clients name them, within their namespaces, and as the cluster does.
+
+A name in a namespace is ``namespace%name`` in the cluster; answers have it as the client gave it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.gateway.v2.wire.definition_pb2 import Code, Resource
+from penstock.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+from .status import Refusal
+
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 255
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_SYSTEM_TOPIC_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
+_SYSTEM_TOPICS = frozenset({"BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"})
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_SYSTEM_GROUPS = frozenset(
+    {
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER", "DEFAULT_CONSUMER"),
+        *("CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY"),
+    }
+)
+
+
+def topic_of(resource: Resource, namespace: str) -> str:
+    """The cluster's name of a topic.
+
+    Raises:
+        Refusal: ILLEGAL_TOPIC.
+    """
+    name = resource.name
+    longest = TOPIC_LENGTH_MAX
+    if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        longest = GROUP_LENGTH_MAX
+    if not name.strip():
+        raise Refusal(Code.ILLEGAL_TOPIC, "the topic name cannot be blank")
+    if len(name) > longest or not _ALLOWED.fullmatch(name):
+        raise Refusal(
+            Code.ILLEGAL_TOPIC,
+            f"the topic {name[:64]!r} is illegal: 1..{longest} letters, digits and the signs % | _ - are allowed",
+        )
+    if is_system_topic(name) or name.startswith(_SYSTEM_TOPIC_PREFIXES) or name in _SYSTEM_TOPICS:
+        raise Refusal(Code.ILLEGAL_TOPIC, f"the topic {name} is the system's: use another one")
+    return _within(resource, namespace, Code.ILLEGAL_TOPIC, longest)
+
+
+def group_of(resource: Resource, namespace: str) -> str:
+    """The cluster's name of a consumer group.
+
+    Raises:
+        Refusal: ILLEGAL_CONSUMER_GROUP.
+    """
+    name = resource.name
+    if not name.strip():
+        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, "the consumer group cannot be blank")
+    if len(name) > GROUP_LENGTH_MAX or not _ALLOWED.fullmatch(name):
+        raise Refusal(
+            Code.ILLEGAL_CONSUMER_GROUP,
+            f"the consumer group {name[:64]!r} is illegal: 1..{GROUP_LENGTH_MAX} letters, digits and the signs "
+            "% | _ - are allowed",
+        )
+    if name.startswith(_SYSTEM_GROUP_PREFIX) or name in _SYSTEM_GROUPS:
+        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {name} is the system's: use another one")
+    return _within(resource, namespace, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
+
+
+def _within(resource: Resource, namespace: str, code: Code, longest: int) -> str:
+    space = resource.resource_namespace or namespace
+    if not space:
+        return resource.name
+    if not _ALLOWED.fullmatch(space) or len(space) + 1 + len(resource.name) > longest:
+        raise Refusal(code, f"namespace {space[:64]!r} with {resource.name[:64]!r}: together 1..{longest} characters")
+    return f"{space}%{resource.name}"
+
+
+def resource_of(name: str, namespace: str) -> Resource:
+    """A cluster's name as a client of ``namespace`` calls it."""
+    if namespace and name.startswith(f"{namespace}%"):
+        return Resource(resource_namespace=namespace, name=name[len(namespace) + 1 :])
+    return Resource(name=name)

@@ -1,0 +1,183 @@
+"""PullMessage, GetOffset, UpdateOffset, QueryOffset: queues read and committed by offset, without POP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from penstock.client import MessageQueue as Queue
+from penstock.client import MessageView, PenstockError
+from penstock.client.cluster import topic_offsets
+from penstock.formats.record.batch import RecordBatch
+from penstock.gateway.v2.wire.definition_pb2 import Code, Message, MessageQueue, QueryOffsetPolicy, Status
+from penstock.gateway.v2.wire.service_pb2 import (
+    GetOffsetRequest,
+    GetOffsetResponse,
+    PullMessageRequest,
+    PullMessageResponse,
+    QueryOffsetRequest,
+    QueryOffsetResponse,
+    UpdateOffsetRequest,
+    UpdateOffsetResponse,
+)
+from penstock.proto import frames
+from penstock.proto.wire.broker_pb2 import (
+    CommitOffsetsRequest,
+    FetchHeader,
+    FetchReply,
+    QueryOffsetsRequest,
+    QueueRange,
+    SearchOffsetRequest,
+)
+from penstock.proto.wire.common_pb2 import TopicQueues
+
+from .brokers import Brokers
+from .callers import Caller
+from .messages import delivered
+from .names import group_of, topic_of
+from .receiving import BATCH_MAX, MARGIN_S, POLL_MS_MAX, subscription_of
+from .status import Refusal, ok
+
+TIMEOUT_S: Final = 3.0
+BYTES_MAX: Final = 8 * 1024 * 1024
+OFFSET_MAX: Final = 2**63 - 1
+
+Pulled = AsyncGenerator[PullMessageResponse, None]
+
+
+class _BrokerData:
+    """The stub of the framed service."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.Fetch: Any = channel.unary_unary("/penstock.v1.BrokerData/Fetch", None, None)
+
+
+class _Place(NamedTuple):
+    """A queue that exists."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class Offsets:
+    """Event loop only."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    async def get(self, caller: Caller, request: GetOffsetRequest) -> GetOffsetResponse:
+        """What the group has committed. Raises Refusal: OFFSET_NOT_FOUND, nothing; bad names."""
+        group = group_of(request.group, caller.namespace)
+        place = await self._place(caller, request.message_queue)
+        asked = QueryOffsetsRequest(group=group, queues=[TopicQueues(topic=place.topic, queue_ids=[place.queue_id])])
+        reply = await self._brokers.at_master(place.broker_name, "QueryOffsets", asked, TIMEOUT_S)
+        offset = next((each for part in reply.offsets for each in part.offsets), -1)
+        if offset < 0:
+            raise Refusal(Code.OFFSET_NOT_FOUND, f"group {group} has committed nothing in queue {place.queue_id}")
+        return GetOffsetResponse(status=ok(), offset=offset)
+
+    async def update(self, caller: Caller, request: UpdateOffsetRequest) -> UpdateOffsetResponse:
+        """Commit. Raises Refusal: ILLEGAL_OFFSET; bad names. PenstockError."""
+        group = group_of(request.group, caller.namespace)
+        place = await self._place(caller, request.message_queue)
+        if request.offset < 0:
+            raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must not be negative")
+        asked = CommitOffsetsRequest(
+            group=group,
+            client_id=caller.client_id,
+            offsets=topic_offsets({Queue(*place): request.offset}),
+            force=True,
+        )
+        reply = await self._brokers.at_master(place.broker_name, "CommitOffsets", asked, TIMEOUT_S)
+        if reply.refused:
+            raise Refusal(Code.FORBIDDEN, f"queue {place.queue_id} belongs to another consumer of group {group}")
+        return UpdateOffsetResponse(status=ok())
+
+    async def query(self, caller: Caller, request: QueryOffsetRequest) -> QueryOffsetResponse:
+        """The first offset, the one behind the last, or that of a time. Raises Refusal: BAD_REQUEST; bad names."""
+        place = await self._place(caller, request.message_queue)
+        policy = request.query_offset_policy
+        if policy == QueryOffsetPolicy.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise Refusal(Code.BAD_REQUEST, "policy TIMESTAMP without a timestamp")
+            at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+            if not 0 <= at_ms <= OFFSET_MAX:
+                raise Refusal(Code.BAD_REQUEST, f"timestamp {at_ms} ms: must be 0 or later")
+            asked = SearchOffsetRequest(topic=place.topic, queue_id=place.queue_id, timestamp_ms=at_ms)
+            found = await self._brokers.at_master(place.broker_name, "SearchOffset", asked, TIMEOUT_S)
+            return QueryOffsetResponse(status=ok(), offset=found.offset)
+        if policy not in (QueryOffsetPolicy.BEGINNING, QueryOffsetPolicy.END):
+            raise Refusal(Code.BAD_REQUEST, f"policy {policy} is not known")
+        known = await self._range(place)
+        return QueryOffsetResponse(
+            status=ok(), offset=known.min_offset if policy == QueryOffsetPolicy.BEGINNING else known.max_offset
+        )
+
+    async def pull(self, caller: Caller, request: PullMessageRequest) -> Pulled:
+        """A status, the messages from the offset on, and the offset to go on from.
+
+        Raises:
+            Refusal: ILLEGAL_OFFSET, ILLEGAL_FILTER_EXPRESSION; bad names. PenstockError.
+        """
+        group = group_of(request.group, caller.namespace)
+        place = await self._place(caller, request.message_queue)
+        subscription = subscription_of(place.topic, request.filter_expression)
+        if request.offset < 0:
+            raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must not be negative")
+        span = request.long_polling_timeout
+        wait_s = max(min(span.seconds + span.nanos / 1e9, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
+        header = FetchHeader(
+            group=group, client_id=caller.client_id, max_bytes=BYTES_MAX, max_wait_ms=int(wait_s * 1000)
+        )
+        header.topics.add(
+            topic=place.topic, queue_ids=[place.queue_id], offsets=[request.offset], filter=subscription.filter
+        )
+        answer = await self._brokers.at_master(
+            place.broker_name, "Fetch", frames.pack(header), wait_s + TIMEOUT_S, service=_BrokerData
+        )
+        reply, records = frames.unpack(answer, FetchReply)
+        count = min(max(request.batch_size, 1), BATCH_MAX)
+        messages: list[Message] = []
+        next_offset = request.offset
+        for result in reply.results:
+            if result.status in (FetchReply.OFFSET_TOO_SMALL, FetchReply.OFFSET_OVERFLOW):
+                raise Refusal(
+                    Code.ILLEGAL_OFFSET,
+                    f"offset {request.offset} is not within {result.min_offset}..{result.max_offset}",
+                )
+            if result.status in (FetchReply.QUEUE_NOT_FOUND, FetchReply.DAMAGED):
+                raise PenstockError(result.problem or f"queue {place.queue_id} of topic {place.topic} cannot be read")
+            next_offset = max(result.next_offset, next_offset)
+            batch = RecordBatch(records[: result.bytes])
+            for index in range(result.count):
+                view = MessageView(batch, index, place.broker_name)
+                if len(messages) == count:
+                    next_offset = view.queue_offset
+                    break
+                if not subscription.tags or view.tag in subscription.tags:
+                    messages.append(delivered(view, request.message_queue.topic))
+        status = ok() if messages else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+        yield PullMessageResponse(status=status)
+        for message in messages:
+            yield PullMessageResponse(message=message)
+        yield PullMessageResponse(next_offset=next_offset)
+
+    async def _place(self, caller: Caller, queue: MessageQueue) -> _Place:
+        """Raises Refusal: BAD_REQUEST, no such queue. PenstockError: no such topic."""
+        topic = topic_of(queue.topic, caller.namespace)
+        route = await self._brokers.served_route(topic)
+        known = {each.broker_name: each.read_queues for each in route.queues}
+        if not 0 <= queue.id < known.get(queue.broker.name, 0):
+            raise Refusal(
+                Code.BAD_REQUEST, f"topic {topic} has no queue {queue.id} at broker {queue.broker.name[:64]!r}"
+            )
+        return _Place(topic, queue.broker.name, queue.id)
+
+    async def _range(self, place: _Place) -> QueueRange:
+        asked = TopicQueues(topic=place.topic, queue_ids=[place.queue_id])
+        reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", asked, TIMEOUT_S)
+        found: QueueRange = reply.ranges[0]
+        return found

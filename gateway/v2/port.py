@@ -1,0 +1,130 @@
+"""The protocol's port: everything that answers, over one connection to the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+import grpc.aio
+
+from penstock.client import MessageView, TransactionProducer, TransactionState
+from penstock.client.aio import AsyncProducer
+from penstock.client.cluster import Calls
+from penstock.runtime.security.access import Access
+from penstock.runtime.security.credentials import Security
+
+from .brokers import Brokers
+from .clients import Clients
+from .finishing import Finishing
+from .groups import Groups
+from .messages import BODY_BYTES_MAX
+from .offsets import Offsets
+from .receiving import Receiving
+from .renewal import Renewal
+from .routes import Routes
+from .sending import Sending
+from .service import Service
+from .telemetry import Telemetry
+from .transactions import Transactions
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 32
+SWEEP_S: Final = 5.0
+
+
+class Port:
+    """What answers at all listening ports of a gateway. Event loop only; made by :func:`opened`."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        threads: ThreadPoolExecutor,
+        producer: AsyncProducer,
+        make_producer: Callable[..., TransactionProducer],
+        access: Access | None,
+    ) -> None:
+        self.clients = Clients()
+        self.brokers = Brokers(calls, threads)
+        self.groups = Groups(self.brokers)
+        self.transactions = Transactions(self.brokers, self.clients, make_producer)
+        self.sending = Sending(self.brokers, producer, self.transactions, self.clients)
+        self.renewal = Renewal(self.brokers, self.clients.is_living)
+        self.finishing = Finishing(self.brokers, self.renewal)
+        self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
+        self.offsets = Offsets(self.brokers)
+        self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self._on_gone)
+        self._service = Service(access)
+
+    def serve_at(self, server: grpc.aio.Server, host: str) -> Routes:
+        """Have ``server`` answer; the routes that it tells, whose ``port`` is to be set when it listens."""
+        routes = Routes(self.brokers, self.groups, host)
+        unary: dict[str, Any] = {
+            "QueryRoute": routes.query,
+            "QueryAssignment": routes.assign,
+            "Heartbeat": self.telemetry.heartbeat,
+            "NotifyClientTermination": self.telemetry.terminated,
+            "SendMessage": self.sending.send,
+            "RecallMessage": self.sending.recall,
+            "EndTransaction": self.transactions.end,
+            "AckMessage": self.finishing.acknowledge,
+            "ChangeInvisibleDuration": self.finishing.change,
+            "ForwardMessageToDeadLetterQueue": self.finishing.forward,
+            "GetOffset": self.offsets.get,
+            "UpdateOffset": self.offsets.update,
+            "QueryOffset": self.offsets.query,
+        }
+        streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive, "PullMessage": self.offsets.pull}
+        server.add_generic_rpc_handlers((self._service.handlers(unary, streaming, self.telemetry),))
+        return routes
+
+    async def sweep_forever(self) -> None:
+        """Forget clients that are silent, and what was kept for them."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.clients.sweep()
+            await self.transactions.sweep()
+
+    def _on_gone(self, client_id: str) -> None:
+        self.renewal.gone(client_id)
+
+
+@contextlib.asynccontextmanager
+async def opened(nameservers: str, security: Security, access: Access | None) -> AsyncIterator[Port]:
+    """A port to the cluster of these nameservers for the length of the block.
+
+    ``security``: of the connections to the cluster. ``access``: the users whose calls are taken; None: everybody's.
+    """
+    settings: dict[str, Any] = {
+        "tls": security.tls,
+        "credentials": security.credentials,
+        "auto_create_topics": False,
+        "body_bytes_max": BODY_BYTES_MAX,
+    }
+
+    def make(group: str, check: Callable[[MessageView], TransactionState]) -> TransactionProducer:
+        return TransactionProducer(nameservers, group=group, check=check, **settings)
+
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-gateway")
+    loop = asyncio.get_running_loop()
+    calls = Calls.to(nameservers, tls=security.tls, credentials=security.credentials)
+    producer = await loop.run_in_executor(
+        threads, partial(AsyncProducer, nameservers, group="PENSTOCK_GATEWAY", **settings)
+    )
+    port = Port(calls, threads, producer, make, access)
+    running = [asyncio.create_task(work) for work in (port.sweep_forever(), port.renewal.run())]
+    try:
+        yield port
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await port.transactions.close()
+        await producer.close(1.0)
+        await loop.run_in_executor(threads, calls.close)
+        threads.shutdown(wait=False, cancel_futures=True)

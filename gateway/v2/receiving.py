@@ -1,0 +1,289 @@
+"""ReceiveMessage: a long poll at one broker group, as a stream that begins with a status and ends with the time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from penstock.client import InvalidArgument, InvalidName, MessageView, PenstockError
+from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
+from penstock.formats.record.batch import RecordBatch
+from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Message, Status
+from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
+from penstock.proto import frames
+from penstock.proto.names import PERM_READ
+from penstock.proto.receipts import Receipt
+from penstock.proto.wire.common_pb2 import TopicQueues
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.proto.wire.pop_pb2 import ChangeInvisibleRequest, ReceiveHeader, ReceiveReply
+from penstock.proto.wire.pop_pb2_grpc import PopStub
+
+from .brokers import Brokers
+from .callers import Caller
+from .clients import Clients
+from .finishing import INVISIBLE_MS_MAX, Finishing
+from .handles import receipts_of
+from .messages import delivered, timestamp
+from .names import group_of, topic_of
+from .renewal import INVISIBLE_MS, Renewal
+from .status import Refusal, ok
+
+log = logging.getLogger(__name__)
+
+BATCH_MAX: Final = 32
+INVISIBLE_MS_MIN: Final = 10_000
+POLL_MS_MAX: Final = 20_000
+EXPRESSION_LENGTH_MAX: Final = 16 * 1024
+ATTEMPT_ID_LENGTH_MAX: Final = 128
+BYTES_MAX: Final = 16 * 1024 * 1024
+REQUEST_S: Final = 3.0
+"""The clients' own time-out for a call, where they do not say it: a deadline that is longer is for waiting."""
+MARGIN_S: Final = 0.25
+"""An answer is on its way so long before its caller gives up."""
+SMALL_TOPIC: Final = 100_000
+"""A new group begins with the oldest message of a broker group that has lost none, and has no more than these."""
+_LONGER_S: Final = 0.005
+_BEGINS: Final = 10_000
+_MESSAGE_GAP: Final = 16
+"""Messages of one answer are made between two pauses for others."""
+
+
+Answers = AsyncGenerator[ReceiveMessageResponse, None]
+
+
+class _PopData:
+    """The stub of the framed service. No serializers: frames are bytes already."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.Receive: Any = channel.unary_unary("/penstock.v1.PopData/Receive", None, None)
+
+
+class _Wish(NamedTuple):
+    """What a client wants to receive."""
+
+    group: str
+    subscription: Subscription
+    batch: int
+    invisible_ms: int
+    wait_s: float
+    attempt_id: str
+
+
+class Receiving:
+    """Event loop only."""
+
+    def __init__(self, brokers: Brokers, clients: Clients, finishing: Finishing, renewal: Renewal) -> None:
+        self._brokers = brokers
+        self._clients = clients
+        self._finishing = finishing
+        self._renewal = renewal
+        self._begins: OrderedDict[tuple[str, str, str], Any] = OrderedDict()  # by group, topic, broker name
+        self._turn = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def receive(self, caller: Caller, request: ReceiveMessageRequest) -> Answers:
+        """The answers; messages whose client goes before it has them all are given to others soon.
+
+        Raises:
+            Refusal, PenstockError.
+        """
+        client = self._clients.heard(caller)
+        request_s = REQUEST_S
+        if client.settings is not None and client.settings.HasField("request_timeout"):
+            request_s = _seconds(client.settings.request_timeout)
+        wish = _wish(caller, request, request_s)
+        route = await self._brokers.served_route(wish.subscription.topic)
+        broker_name = self._broker_of(route, request.message_queue.broker.name)
+        received: list[tuple[Receipt, Message]] = []
+        is_told = False
+        try:
+            await self._poll(caller, request, wish, broker_name, received)
+            if request.auto_renew:
+                for handle, message in received:
+                    self._renewal.hold(message.system_properties.receipt_handle, handle, caller.client_id)
+            status = ok() if received else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+            yield ReceiveMessageResponse(status=status)
+            for _, message in received:
+                yield ReceiveMessageResponse(message=message)
+            yield ReceiveMessageResponse(delivery_timestamp=timestamp(time.time_ns() // 1_000_000))
+            is_told = True
+        finally:
+            if received and not is_told:
+                for _, message in received:
+                    self._renewal.drop(message.system_properties.receipt_handle)
+                self._in_background(self._given_back(broker_name, wish.group, [handle for handle, _ in received]))
+
+    async def _poll(
+        self,
+        caller: Caller,
+        request: ReceiveMessageRequest,
+        wish: _Wish,
+        broker_name: str,
+        received: list[tuple[Receipt, Message]],
+    ) -> None:
+        """Receive into ``received``; return when there is something, or not before the time is over."""
+        topic = wish.subscription.topic
+        header = ReceiveHeader(
+            group=wish.group,
+            client_id=caller.client_id,
+            max_messages=wish.batch,
+            max_bytes=BYTES_MAX,
+            invisible_ms=wish.invisible_ms,
+            begin=await self._begin(wish.group, topic, broker_name),
+            attempt_id=wish.attempt_id,
+        )
+        header.subscriptions.append(ReceiveHeader.Subscription(topic=topic, filter=wish.subscription.filter))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wish.wait_s
+        while not received:
+            left_s = until - loop.time()
+            if left_s < 0 and header.max_wait_ms:
+                break
+            header.max_wait_ms = max(int(left_s * 1000), 0)
+            answer = await self._received(broker_name, header, max(left_s, 0.0) + REQUEST_S, topic)
+            reply, records = frames.unpack(answer, ReceiveReply)
+            await self._take(request, wish, broker_name, reply, records, received)
+            if not header.max_wait_ms:
+                break
+        if not received and (left_s := until - loop.time()) > -_LONGER_S:
+            await asyncio.sleep(left_s + _LONGER_S)  # an empty answer never comes before the time that was asked for
+
+    async def _received(self, broker_name: str, header: ReceiveHeader, timeout_s: float, topic: str) -> Any:
+        try:
+            return await self._brokers.at_master(
+                broker_name, "Receive", frames.pack(header), timeout_s, service=_PopData
+            )
+        except InvalidArgument as error:
+            raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
+        except InvalidName as error:
+            raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, error.message) from None
+
+    async def _take(
+        self,
+        request: ReceiveMessageRequest,
+        wish: _Wish,
+        broker_name: str,
+        reply: ReceiveReply,
+        records: memoryview,
+        received: list[tuple[Receipt, Message]],
+    ) -> None:
+        tags = wish.subscription.tags
+        start = 0
+        for result in reply.results:
+            batch = RecordBatch(records[start : start + result.bytes])
+            start += result.bytes
+            for index in range(result.count):
+                view = MessageView(batch, index, broker_name)
+                place = (wish.group, result.topic, broker_name, result.queue_id, view.queue_offset)
+                handle = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
+                if tags and view.tag not in tags:
+                    self._finishing.finish(handle)  # another tag with the same hash
+                    continue
+                attempt = view.reconsume_times + 1 + (result.redelivered[index] if result.redelivered else 0)
+                message = delivered(
+                    view,
+                    request.message_queue.topic,
+                    attempt=attempt,
+                    receipt_handle=handle.text(),
+                    invisible_ms=wish.invisible_ms,
+                )
+                received.append((handle, message))
+                if len(received) % _MESSAGE_GAP == 0:
+                    await asyncio.sleep(0)
+
+    def _broker_of(self, route: TopicRoute, wanted: str) -> str:
+        """The broker group that was named; of an unknown name any, each in turn."""
+        with_master = {shard.broker_name for shard in route.shards if master_of(shard)}
+        readable = [
+            each.broker_name for each in route.queues if each.perm & PERM_READ and each.broker_name in with_master
+        ]
+        if wanted in readable:
+            return wanted
+        if not readable:
+            raise Refusal(Code.FORBIDDEN, f"no readable queue: topic {route.topic}")
+        self._turn += 1
+        return readable[self._turn % len(readable)]
+
+    async def _begin(self, group: str, topic: str, broker_name: str) -> Any:
+        """Where a group begins that has committed nothing: see :data:`SMALL_TOPIC`."""
+        key = group, topic, broker_name
+        known = self._begins.get(key)
+        if known is None:
+            known = ReceiveHeader.LAST
+            route = await self._brokers.route(topic)
+            count = next((each.read_queues for each in route.queues if each.broker_name == broker_name), 0)
+            asked = TopicQueues(topic=topic, queue_ids=range(count))
+            ranges = (await self._brokers.at_master(broker_name, "QueryQueueRanges", asked, REQUEST_S)).ranges
+            is_whole = all(each.min_offset <= 0 for each in ranges)
+            if is_whole and sum(each.max_offset for each in ranges) <= SMALL_TOPIC:
+                known = ReceiveHeader.FIRST
+            self._begins[key] = known
+            if len(self._begins) > _BEGINS:
+                self._begins.popitem(last=False)
+        return known
+
+    async def _given_back(self, broker_name: str, group: str, handles: list[Receipt]) -> None:
+        request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=1000)
+        try:
+            await self._brokers.at_master(broker_name, "ChangeInvisible", request, REQUEST_S, service=PopStub)
+        except PenstockError as error:
+            log.info("messages of a client that is gone come again later group=%s error=%s", group, error.message)
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def subscription_of(topic: str, given: FilterExpression) -> Subscription:
+    """What a filter expression selects of a topic.
+
+    Raises:
+        Refusal: ILLEGAL_FILTER_EXPRESSION.
+    """
+    expression = given.expression
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise Refusal(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"expression of {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}",
+        )
+    if given.type not in (FilterType.FILTER_TYPE_UNSPECIFIED, FilterType.TAG, FilterType.SQL):
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, f"filter type {given.type} is not known")
+    try:
+        return parse_subscription(topic, Sql(expression) if given.type == FilterType.SQL else expression)
+    except InvalidArgument as error:
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
+
+
+def _wish(caller: Caller, request: ReceiveMessageRequest, request_s: float) -> _Wish:
+    group = group_of(request.group, caller.namespace)
+    topic = topic_of(request.message_queue.topic, caller.namespace)
+    subscription = subscription_of(topic, request.filter_expression)
+    if request.auto_renew:
+        invisible_ms = INVISIBLE_MS
+    else:
+        given = request.invisible_duration
+        invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
+        if invisible_ms < INVISIBLE_MS_MIN:
+            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {INVISIBLE_MS_MIN}")
+        if invisible_ms > INVISIBLE_MS_MAX:
+            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {INVISIBLE_MS_MAX}")
+    if len(request.attempt_id) > ATTEMPT_ID_LENGTH_MAX:
+        raise Refusal(Code.BAD_REQUEST, f"attempt id: at most {ATTEMPT_ID_LENGTH_MAX} characters")
+    if request.HasField("long_polling_timeout"):
+        wait_s = _seconds(request.long_polling_timeout)
+    else:
+        wait_s = caller.deadline_s - request_s / 2
+    wait_s = max(min(wait_s, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
+    batch = min(max(request.batch_size, 1), BATCH_MAX)
+    return _Wish(group, subscription, batch, invisible_ms, wait_s, request.attempt_id)
+
+
+def _seconds(span: Any) -> float:
+    return float(span.seconds + span.nanos / 1e9)

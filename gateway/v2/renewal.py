@@ -1,0 +1,151 @@
+"""Deliveries to push consumers: invisible to others as long as their client lives and works on them.
+
+A push consumer names no time. Its messages are invisible for a minute, and for another one before that is over, and so
+on for three hours at most. The client keeps the handle that it was given, so here is what it stands for by now. When
+its client is gone, others get a message after a second; when the gateway is gone, after a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client import PenstockError
+from penstock.proto.receipts import Receipt
+from penstock.proto.wire.pop_pb2 import RECEIPT_OK, ChangeInvisibleRequest
+from penstock.proto.wire.pop_pb2_grpc import PopStub
+
+from .brokers import Brokers
+from .handles import receipts_of
+
+log = logging.getLogger(__name__)
+
+INVISIBLE_MS: Final = 60_000
+AHEAD_S: Final = 20.0
+"""A delivery is renewed so long before its time is over."""
+LIFE_S: Final = 3 * 3600.0
+HELD_MAX: Final = 200_000
+"""Deliveries that are renewed at a time; of further ones the clients have the first minute."""
+GONE_MS: Final = 1000
+LOOK_S: Final = 1.0
+FAILURES_MAX: Final = 3
+_TOGETHER: Final = 512
+_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Held:
+    text: str
+    handle: Receipt
+    client_id: str
+    given_s: float
+    due_s: float
+    failures: int = 0
+
+
+class Renewal:
+    """Event loop only."""
+
+    def __init__(self, brokers: Brokers, is_living: Callable[[str], bool]) -> None:
+        self._brokers = brokers
+        self._is_living = is_living
+        self._held: dict[str, _Held] = {}  # by the handle that the client has
+        self._due: list[tuple[float, str]] = []  # a heap, with some that are over
+        self._clients: dict[str, set[str]] = defaultdict(set)
+        self._gone: set[str] = set()
+
+    def hold(self, text: str, handle: Receipt, client_id: str) -> None:
+        """Renew this delivery from now on."""
+        if len(self._held) >= HELD_MAX:
+            return
+        now = time.monotonic()
+        held = _Held(text, handle, client_id, now, now + INVISIBLE_MS / 1000 - AHEAD_S)
+        self._held[text] = held
+        self._clients[client_id].add(text)
+        heapq.heappush(self._due, (held.due_s, text))
+
+    def current(self, text: str, handle: Receipt) -> Receipt:
+        """What the handle ``text``, which says ``handle``, stands for by now."""
+        held = self._held.get(text)
+        return handle if held is None else held.handle
+
+    def drop(self, text: str) -> None:
+        """The delivery is over."""
+        held = self._held.pop(text, None)
+        if held is not None:
+            texts = self._clients[held.client_id]
+            texts.discard(text)
+            if not texts:
+                del self._clients[held.client_id]
+
+    def gone(self, client_id: str) -> None:
+        """The client has said that it ends: others are to get its messages soon."""
+        if client_id in self._clients:
+            self._gone.add(client_id)
+
+    async def run(self) -> None:
+        """Renew for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            gone, self._gone = self._gone, set()
+            for client_id in gone:
+                await self._change([self._held[text] for text in self._clients.get(client_id, ())], GONE_MS)
+            await self._change_due()
+
+    async def _change_due(self) -> None:
+        now = time.monotonic()
+        living: list[_Held] = []
+        orphaned: list[_Held] = []
+        while self._due and self._due[0][0] <= now:
+            _, text = heapq.heappop(self._due)
+            held = self._held.get(text)
+            if held is None or held.due_s > now:
+                continue  # over, or renewed since
+            if now - held.given_s >= LIFE_S:
+                self.drop(text)
+            elif self._is_living(held.client_id):
+                living.append(held)
+            else:
+                orphaned.append(held)
+        await self._change(living, INVISIBLE_MS)
+        await self._change(orphaned, GONE_MS)
+
+    async def _change(self, deliveries: Sequence[_Held], invisible_ms: int) -> None:
+        together: dict[tuple[str, str], list[_Held]] = defaultdict(list)
+        for held in deliveries:
+            together[held.handle.broker_name, held.handle.group].append(held)
+        for (broker_name, group), all_held in together.items():
+            for start in range(0, len(all_held), _TOGETHER):
+                await self._ask(broker_name, group, all_held[start : start + _TOGETHER], invisible_ms)
+
+    async def _ask(self, broker_name: str, group: str, deliveries: Sequence[_Held], invisible_ms: int) -> None:
+        handles = [held.handle for held in deliveries]
+        request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=invisible_ms)
+        try:
+            reply = await self._brokers.at_master(broker_name, "ChangeInvisible", request, _TIMEOUT_S, service=PopStub)
+        except PenstockError as error:
+            log.info("deliveries not renewed broker=%s group=%s error=%s", broker_name, group, error.message)
+            for held in deliveries:
+                held.failures += 1
+                self._again(held, LOOK_S) if held.failures < FAILURES_MAX else self.drop(held.text)
+            return
+        statuses = reply.statuses or [RECEIPT_OK] * len(deliveries)
+        for held, status in zip(deliveries, statuses, strict=True):
+            if status != RECEIPT_OK or invisible_ms != INVISIBLE_MS:
+                self.drop(held.text)
+                continue
+            held.failures = 0
+            held.handle = held.handle._replace(
+                check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms
+            )
+            self._again(held, INVISIBLE_MS / 1000 - AHEAD_S)
+
+    def _again(self, held: _Held, after_s: float) -> None:
+        held.due_s = time.monotonic() + after_s
+        heapq.heappush(self._due, (held.due_s, held.text))

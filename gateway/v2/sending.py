@@ -1,0 +1,143 @@
+"""SendMessage and RecallMessage. Messages of all clients share batches; one that is tried again is stored once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.client import PenstockError, SendReceipt, SendStatus
+from penstock.client.aio import AsyncProducer
+from penstock.formats.recall_handle import RecallHandle
+from penstock.gateway.v2.wire.definition_pb2 import Code, MessageType, Status
+from penstock.gateway.v2.wire.service_pb2 import (
+    RecallMessageRequest,
+    RecallMessageResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+    SendResultEntry,
+)
+from penstock.proto.errors import InvalidArgument
+from penstock.proto.names import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
+
+from .brokers import Brokers
+from .callers import Caller
+from .clients import Clients
+from .messages import Draft, draft_of
+from .names import topic_of
+from .routes import accepted_types
+from .status import Refusal, merged, named, ok, status_of
+from .transactions import Transactions
+
+log = logging.getLogger(__name__)
+
+MESSAGES_MAX: Final = 1024
+RECALL_HANDLE_MAX: Final = 4096
+TIMEOUT_S: Final = 10.0
+_HURRY: Final = 0.9
+"""The answer is to be there before the client gives up."""
+
+_STORED: Final = {
+    SendStatus.SEND_OK: Code.OK,
+    SendStatus.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    SendStatus.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    SendStatus.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+}
+
+
+class Sending:
+    """Event loop only."""
+
+    def __init__(self, brokers: Brokers, producer: AsyncProducer, transactions: Transactions, clients: Clients) -> None:
+        self._brokers = brokers
+        self._producer = producer
+        self._transactions = transactions
+        self._clients = clients
+
+    async def send(self, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
+        """An entry for each message, in their order; nothing is sent where one of them is refused.
+
+        Raises:
+            Refusal, PenstockError: see :func:`.messages.draft_of`; no such topic, or of another type.
+        """
+        if not request.messages:
+            raise Refusal(Code.MESSAGE_CORRUPTED, "no message to send")
+        if len(request.messages) > MESSAGES_MAX:
+            raise Refusal(Code.MESSAGE_CORRUPTED, f"{len(request.messages)} messages: at most {MESSAGES_MAX} at once")
+        topics = {topic_of(message.topic, caller.namespace) for message in request.messages}
+        if len(topics) > 1:
+            raise Refusal(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+        topic = topics.pop()
+        drafts = [draft_of(message, caller) for message in request.messages]
+        route = await self._brokers.route(topic)
+        _check_route(topic, route, drafts)
+        self._clients.publishes(self._clients.heard(caller), topic)
+        timeout_s = max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
+        entries = await asyncio.gather(*(self._sent(topic, draft, timeout_s) for draft in drafts))
+        return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
+
+    async def _sent(self, topic: str, draft: Draft, timeout_s: float) -> SendResultEntry:
+        try:
+            if draft.type == MessageType.TRANSACTION:
+                receipt = await self._transactions.send(topic, draft, timeout_s)
+            else:
+                receipt = await self._producer.send_async(
+                    *(topic, draft.body, draft.tag, draft.keys, draft.properties, draft.sharding_key),
+                    deliver_at=draft.deliver_at_ms,
+                    message_id=draft.message_id,
+                    timeout_s=timeout_s,
+                )
+        except InvalidArgument as error:  # our own limit of all properties together
+            return _entry(draft, Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=error.message))
+        except (PenstockError, Refusal) as error:
+            return _entry(draft, status_of(error, "SendMessage"))
+        return _entry(draft, named(_STORED[receipt.status]), receipt)
+
+    async def recall(self, caller: Caller, request: RecallMessageRequest) -> RecallMessageResponse:
+        """Take a delayed message back before it is due.
+
+        Raises:
+            Refusal: no handle of that topic, a topic of another type, or the message was due already.
+        """
+        topic = topic_of(request.topic, caller.namespace)
+        route = await self._brokers.route(topic)
+        if MessageType.DELAY not in accepted_types(route):
+            raise Refusal(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"topic {topic} takes no messages that could be recalled"
+            )
+        handle = request.recall_handle
+        if not handle.strip() or len(handle) > RECALL_HANDLE_MAX:
+            raise Refusal(Code.BAD_REQUEST, "recall handle is invalid")
+        try:
+            in_time = await self._producer.recall(topic, handle, timeout_s=max(min(caller.deadline_s, TIMEOUT_S), 0.1))
+        except InvalidArgument as error:
+            raise Refusal(Code.BAD_REQUEST, f"recall handle is invalid: {error.message}") from None
+        if not in_time:
+            raise Refusal(Code.BAD_REQUEST, "recall failed, timestamp invalid: the message was due already")
+        return RecallMessageResponse(status=ok(), message_id=RecallHandle.decode(handle).unique_key)
+
+
+def _check_route(topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None:
+    if not any(each.perm & PERM_WRITE and each.write_queues for each in (*route.queues, *route.absent)):
+        raise Refusal(Code.FORBIDDEN, f"no writable queue: topic {topic}")
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return
+    types = accepted_types(route)
+    for draft in drafts:
+        if draft.type not in types:
+            expected = "|".join(MessageType.Name(each) for each in types)
+            raise Refusal(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
+                f"{MessageType.Name(draft.type)}",
+            )
+
+
+def _entry(draft: Draft, status: Status, receipt: SendReceipt | None = None) -> SendResultEntry:
+    made = SendResultEntry(status=status, message_id=draft.message_id, transaction_id=draft.message_id)
+    if receipt is not None:
+        made.offset = max(receipt.queue_offset, 0)
+        made.recall_handle = receipt.recall_handle
+    return made

@@ -1,0 +1,119 @@
+"""What clients are told of their limits and of retries, in answer to the settings that they send.
+
+Clients differ in what they understand: Python's takes a table of delays alone, Node.js' an exponential one alone, and
+takes its seconds for milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.gateway.v2.wire.definition_pb2 import (
+    ClientType,
+    Code,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Metric,
+    RetryPolicy,
+    Settings,
+)
+
+from .callers import Caller
+from .groups import Groups, GroupSettings
+from .messages import BODY_BYTES_MAX, duration
+from .names import group_of, topic_of
+from .status import Refusal
+
+ENTRIES_MAX: Final = 1024
+BATCH: Final = 32
+LONG_POLL_MS: Final = 20_000
+LITE_SUBSCRIPTIONS: Final = 1200
+LITE_TOPIC_LENGTH: Final = 64
+_PRODUCER_ATTEMPTS: Final = 3
+_DELAYS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""RocketMQ's ``CustomizedRetryPolicy``."""
+_RETRY_MAX_S: Final = 7200
+CONSUMERS: Final = frozenset(
+    {
+        ClientType.PUSH_CONSUMER,
+        ClientType.SIMPLE_CONSUMER,
+        ClientType.PULL_CONSUMER,
+        ClientType.LITE_PUSH_CONSUMER,
+        ClientType.LITE_SIMPLE_CONSUMER,
+    }
+)
+
+
+async def answer_to(asked: Settings, caller: Caller, groups: Groups) -> Settings:
+    """The client's settings with what the server decides.
+
+    Raises:
+        Refusal: neither a producer's nor a consumer's, of another type of client, or a bad name.
+    """
+    answer = Settings()
+    answer.CopyFrom(asked)
+    answer.metric.CopyFrom(Metric(on=False))
+    kind = asked.WhichOneof("pub_sub")
+    if kind == "publishing":
+        _answer_producer(answer, caller)
+    elif kind == "subscription":
+        await _answer_consumer(answer, caller, groups)
+    else:
+        raise Refusal(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
+    return answer
+
+
+def topics_of(settings: Settings, namespace: str) -> list[str]:
+    """The topics that a producer publishes to, by the cluster's names."""
+    return [topic_of(topic, namespace) for topic in settings.publishing.topics]
+
+
+def _answer_producer(answer: Settings, caller: Caller) -> None:
+    if answer.HasField("client_type") and answer.client_type != ClientType.PRODUCER:
+        raise Refusal(Code.BAD_REQUEST, f"publishing settings of client type {answer.client_type}: must be PRODUCER")
+    if len(answer.publishing.topics) > ENTRIES_MAX:
+        raise Refusal(Code.BAD_REQUEST, f"{len(answer.publishing.topics)} topics: at most {ENTRIES_MAX}")
+    topics_of(answer, caller.namespace)
+    answer.publishing.max_body_size = BODY_BYTES_MAX
+    answer.publishing.validate_message_type = True
+    backoff = ExponentialBackoff(initial=duration(10), max=duration(1000), multiplier=2.0)
+    answer.backoff_policy.CopyFrom(RetryPolicy(max_attempts=_PRODUCER_ATTEMPTS, exponential_backoff=backoff))
+
+
+async def _answer_consumer(answer: Settings, caller: Caller, groups: Groups) -> None:
+    if answer.HasField("client_type") and answer.client_type not in CONSUMERS:
+        raise Refusal(Code.BAD_REQUEST, f"subscription settings of client type {answer.client_type}: no consumer")
+    subscription = answer.subscription
+    group = group_of(subscription.group, caller.namespace)
+    if len(subscription.subscriptions) > ENTRIES_MAX:
+        raise Refusal(Code.BAD_REQUEST, f"{len(subscription.subscriptions)} subscriptions: at most {ENTRIES_MAX}")
+    for entry in subscription.subscriptions:
+        topic_of(entry.topic, caller.namespace)
+    known = await groups.config(group)
+    subscription.fifo = known.is_fifo
+    subscription.receive_batch_size = BATCH
+    subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
+    subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS
+    subscription.max_lite_topic_size = LITE_TOPIC_LENGTH
+    answer.backoff_policy.CopyFrom(_policy(known, is_node_js=caller.is_node_js))
+
+
+def _policy(known: GroupSettings, *, is_node_js: bool) -> RetryPolicy:
+    attempts = max(known.retry_max_times, 0) + 1
+    policy = known.retry_policy
+    unit = 1000 if is_node_js else 1
+    if is_node_js or (policy is not None and policy.initial_ms):
+        initial_ms, max_ms, multiplier = 1000, _RETRY_MAX_S * 1000, 2
+        if policy is not None and policy.initial_ms:
+            initial_ms, max_ms = policy.initial_ms, policy.max_ms or max_ms
+            multiplier = policy.multiplier or multiplier
+        backoff = ExponentialBackoff(
+            initial=duration(initial_ms * unit), max=duration(max_ms * unit), multiplier=float(multiplier)
+        )
+        return RetryPolicy(max_attempts=attempts, exponential_backoff=backoff)
+    delays_ms = [second * 1000 for second in _DELAYS_S]
+    if policy is not None and policy.delays_ms:
+        delays_ms = list(policy.delays_ms)
+    return RetryPolicy(
+        max_attempts=attempts, customized_backoff=CustomizedBackoff(next=[duration(each) for each in delays_ms])
+    )

@@ -1,0 +1,88 @@
+"""Outcomes as the protocol tells them: a code and a text in the answer, never an error of gRPC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from penstock.client import (
+    BrokerUnavailable,
+    BufferFull,
+    Forbidden,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidName,
+    MessageNotFound,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    PenstockError,
+    TopicNotFound,
+    TransactionEnded,
+    Unauthorized,
+)
+from penstock.gateway.v2.wire.definition_pb2 import Code, Status
+from penstock.proto.errors import FlowControl, FlushTimeout, LimitReached, MessageTypeConflict, ReplicaTimeout
+
+log = logging.getLogger(__name__)
+
+_TEXT_MAX = 1000
+
+# The first that fits counts.
+_CODES: tuple[tuple[type[PenstockError], Code], ...] = (
+    (FlowControl, Code.TOO_MANY_REQUESTS),
+    (BufferFull, Code.TOO_MANY_REQUESTS),
+    (LimitReached, Code.TOO_MANY_REQUESTS),
+    (TopicNotFound, Code.TOPIC_NOT_FOUND),
+    (GroupNotFound, Code.CONSUMER_GROUP_NOT_FOUND),
+    (MessageNotFound, Code.MESSAGE_NOT_FOUND),
+    (MessageTypeConflict, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    (MessageTooLarge, Code.MESSAGE_BODY_TOO_LARGE),
+    (OffsetOutOfRange, Code.ILLEGAL_OFFSET),
+    (TransactionEnded, Code.INVALID_TRANSACTION_ID),
+    (Unauthorized, Code.UNAUTHORIZED),
+    (Forbidden, Code.FORBIDDEN),
+    (InvalidName, Code.BAD_REQUEST),
+    (InvalidArgument, Code.BAD_REQUEST),
+    (NotEnoughReplicas, Code.HA_NOT_AVAILABLE),
+    (FlushTimeout, Code.MASTER_PERSISTENCE_TIMEOUT),
+    (ReplicaTimeout, Code.SLAVE_PERSISTENCE_TIMEOUT),
+    (OutcomeUnknown, Code.PROXY_TIMEOUT),
+    (BrokerUnavailable, Code.INTERNAL_SERVER_ERROR),
+)
+
+
+class Refusal(Exception):
+    """A request, or a message of it, that is not done, with the protocol's code for the reason."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.status = Status(code=code, message=text[:_TEXT_MAX])
+
+
+def ok() -> Status:
+    """The status of what was done."""
+    return Status(code=Code.OK, message="OK")
+
+
+def named(code: Code) -> Status:
+    """A status whose text is the code's name, as that of a merged result is."""
+    return Status(code=code, message=Code.Name(code))
+
+
+def merged(statuses: Iterable[Status]) -> Status:
+    """The status of a whole request: what its entries have in common, else MULTIPLE_RESULTS."""
+    codes = {status.code for status in statuses}
+    return named(codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS)
+
+
+def status_of(error: Exception, method: str) -> Status:
+    """The status that tells of ``error``; one that nobody raised on purpose is logged."""
+    if isinstance(error, Refusal):
+        return error.status
+    if isinstance(error, PenstockError):
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL_SERVER_ERROR)
+        return Status(code=code, message=error.message[:_TEXT_MAX])
+    log.error("request failed method=%s error=%r", method, error, exc_info=error)
+    return Status(code=Code.INTERNAL_SERVER_ERROR, message=f"{method}: internal error, see the gateway's log")

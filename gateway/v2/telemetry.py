@@ -1,0 +1,127 @@
+"""Telemetry, Heartbeat, NotifyClientTermination: how clients are known, and how the gateway reaches them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import grpc
+
+from penstock.gateway.v2.wire.definition_pb2 import ClientType, Code, Status
+from penstock.gateway.v2.wire.service_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    TelemetryCommand,
+)
+
+from .callers import Caller
+from .clients import Client, Clients, Stream
+from .groups import Groups
+from .names import group_of
+from .settings import CONSUMERS, answer_to, topics_of
+from .status import Refusal, ok, status_of
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 1.5
+"""Node.js loses settings that come while it still waits for a route: it is told them again."""
+COMMANDS_AT_ONCE: Final = 16
+"""Commands of one client between two pauses for others."""
+
+OnProducer = Callable[[Client], None]
+OnGone = Callable[[str], None]
+
+
+class Telemetry:
+    """The streams of all clients. Event loop only."""
+
+    def __init__(self, clients: Clients, groups: Groups, on_producer: OnProducer, on_gone: OnGone) -> None:
+        """``on_producer(client)``: it has told its topics; ``on_gone(client id)``: it has ended, or said so."""
+        self._clients = clients
+        self._groups = groups
+        self._on_producer = on_producer
+        self._on_gone = on_gone
+
+    async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
+        """One stream, to its end. Ends with an error of gRPC where the client sends what is not understood."""
+        client = self._clients.heard(caller)
+        stream = self._clients.open(client)
+        await context.send_initial_metadata(())  # some clients wait for it before they send anything
+        reading = asyncio.create_task(self._read(caller, client, stream, requests))
+        try:
+            while (command := await stream.next()) is not None:
+                await context.write(command)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            self._clients.closed(client, stream)
+        error = None if reading.cancelled() else reading.exception()
+        if error is not None:
+            status = status_of(error if isinstance(error, Exception) else RuntimeError(repr(error)), "Telemetry")
+            is_clients_fault = status.code // 10000 == 4
+            code = grpc.StatusCode.INVALID_ARGUMENT if is_clients_fault else grpc.StatusCode.INTERNAL
+            await context.abort(code, f"process client telemetryCommand failed. {status.message}")
+
+    async def _read(
+        self, caller: Caller, client: Client, stream: Stream, requests: AsyncIterator[TelemetryCommand]
+    ) -> None:
+        count = 0
+        try:
+            async for command in requests:
+                self._clients.heard(caller)
+                if command.WhichOneof("command") == "settings":
+                    await self._take_settings(caller, client, stream, command)
+                # Anything else answers a command of the operator's, and nobody waits for it any more.
+                count += 1
+                if count % COMMANDS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            stream.end()
+
+    async def _take_settings(self, caller: Caller, client: Client, stream: Stream, command: TelemetryCommand) -> None:
+        settings = await answer_to(command.settings, caller, self._groups)
+        client.settings = settings
+        if settings.HasField("publishing"):
+            for topic in topics_of(settings, caller.namespace):
+                self._clients.publishes(client, topic)
+            self._on_producer(client)
+        else:
+            client.group = group_of(settings.subscription.group, caller.namespace)
+        answer = TelemetryCommand(status=ok(), settings=settings)
+        stream.push(answer)
+        if caller.is_node_js:
+            asyncio.get_running_loop().call_later(AGAIN_S, stream.push, answer)
+
+    async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Whoever calls is known from now on.
+
+        Raises:
+            Refusal: UNRECOGNIZED_CLIENT_TYPE, or a bad group.
+        """
+        if request.client_type != ClientType.PRODUCER and request.client_type not in CONSUMERS:
+            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not known")
+        client = self._clients.heard(caller)
+        if request.client_type in CONSUMERS:
+            client.group = group_of(request.group, caller.namespace)
+        return HeartbeatResponse(status=ok())
+
+    async def terminated(
+        self, caller: Caller, request: NotifyClientTerminationRequest
+    ) -> NotifyClientTerminationResponse:
+        """Forget the client, and give what it held to others soon."""
+        if request.HasField("group") and request.group.name:
+            group_of(request.group, caller.namespace)
+        self._clients.forget(caller.client_id)
+        self._on_gone(caller.client_id)
+        return NotifyClientTerminationResponse(status=ok())
+
+
+async def refuse(context: Any, status: Status) -> None:
+    """End a stream whose caller is not let in: one command tells why."""
+    with contextlib.suppress(grpc.aio.UsageError, grpc.RpcError):
+        await context.write(TelemetryCommand(status=status))

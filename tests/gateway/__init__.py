@@ -1,0 +1,1 @@
+"""The gateway for RocketMQ 5's clients, in front of a real cluster."""
