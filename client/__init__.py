@@ -76,7 +76,7 @@ from .statistics import ConsumerStatistics, Latency, ProducerStatistics
 
 if TYPE_CHECKING:
     from .admin import Admin
-    from .consume.receiving import ReceivedMessage
+    from .consume.pop.receiving import ReceivedMessage
     from .producer import Producer
     from .pull_consumer import PullConsumer
     from .push_consumer import ConsumeResult, PushConsumer
@@ -90,7 +90,7 @@ _LATER = {
     "Producer": ".producer",
     "PullConsumer": ".pull_consumer",
     "PushConsumer": ".push_consumer",
-    "ReceivedMessage": ".consume.receiving",
+    "ReceivedMessage": ".consume.pop.receiving",
     "SimpleConsumer": ".simple_consumer",
     "Transaction": ".transact.transaction",
     "TransactionProducer": ".transaction_producer",

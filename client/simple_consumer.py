@@ -17,8 +17,8 @@ from penstock.runtime.security.credentials import Credentials, Tls
 from .cluster import Calls, Expression, Subscription, check_timeout, parse_subscription, readable_queues
 from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
-from .consume.receipts import Settling
-from .consume.receiving import SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
+from .consume.pop.receipts import Settling
+from .consume.pop.receiving import SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
 
 RECEIVE_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0

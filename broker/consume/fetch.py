@@ -21,7 +21,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.runtime.data_sending import Data
 
 from ..core.core import Core
-from ..core.filters import wanted_by
+from ..core.tables.filters import wanted_by
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
 from .answer import Answer
 from .fetch_load import FetchLoad

@@ -10,7 +10,6 @@ from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import ConsumerRequest, Filter
 
 from ..core.core import Core
-from ..core.filters import EXPRESSION_LENGTH_MAX
 from ..core.tables.consumer_filters import (
     CONSUMER_FILTER,
     CONSUMER_FILTER_DELETED,
@@ -19,6 +18,7 @@ from ..core.tables.consumer_filters import (
     ConsumerFilters,
     name_of,
 )
+from ..core.tables.filters import EXPRESSION_LENGTH_MAX
 from ..core.wire import in_turns
 
 log = logging.getLogger(__name__)

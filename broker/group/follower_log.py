@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from ..core.tables.snapshots import Snapshots
 from ..core.tables.tables import Tables
 from ..core.tables.topics import deleted_topic
-from ..core.uninterrupted import to_its_end
+from ..core.tables.uninterrupted import to_its_end
 from ..store.disk import storage_error
 from ..store.store import Store
 

@@ -20,12 +20,12 @@ from penstock.runtime.security.credentials import Security
 
 from .brokers import Brokers
 from .clients import Clients
-from .finishing import Finishing
+from .consume.finishing import Finishing
+from .consume.offsets import Offsets
+from .consume.receiving import Receiving
+from .consume.renewal import Renewal
 from .groups import Groups
 from .messages import BODY_BYTES_MAX
-from .offsets import Offsets
-from .receiving import Receiving
-from .renewal import Renewal
 from .routes import Routes
 from .sending import Sending
 from .service import Service

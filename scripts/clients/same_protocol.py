@@ -22,7 +22,9 @@ def main(folder: Path) -> int:
                 f"{enum.name}.{each.name}" for each in enum.values if f" {each.name} = {each.number};" not in text
             ]
         for message in module.DESCRIPTOR.message_types_by_name.values():
-            body = re.search(rf" message {message.name} {{(.*?)}} (?=message|enum|service|$)", text.strip() + " message")
+            body = re.search(
+                rf" message {message.name} {{(.*?)}} (?=message|enum|service|$)", text.strip() + " message"
+            )
             content = body[1] if body is not None else ""
             missing += [
                 f"{message.name}.{each.name}"

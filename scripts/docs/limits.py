@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from penstock.broker.admin import administration, topics
 from penstock.broker.config import RECORD_OVERHEAD_BYTES, BrokerConfig
 from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load, groups, offsets, session
-from penstock.broker.core import data_calls, filters, intake, wire
-from penstock.broker.core.tables import producers
+from penstock.broker.core import data_calls, intake, wire
+from penstock.broker.core.tables import filters, producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
 from penstock.broker.features.pop import request
 from penstock.broker.features.replies import pushing

@@ -38,9 +38,9 @@ from penstock.proto.errors import Corrupt
 from penstock.runtime.clock import SteadyClock
 from penstock.runtime.whole_files import replace_file, sync_directory
 
-from ..uninterrupted import to_its_end
 from .table import Table
 from .tables import Tables
+from .uninterrupted import to_its_end
 
 log = logging.getLogger(__name__)
 

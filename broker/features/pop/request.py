@@ -11,7 +11,7 @@ from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicNotFound
 from penstock.proto.wire import pop_pb2 as wire
 
-from ...core.filters import wanted_by
+from ...core.tables.filters import wanted_by
 from ...core.tables.tables import Tables
 from ...core.wire import QUEUES_MAX, check_count, check_queues
 from .ops import Longs

@@ -10,7 +10,7 @@ from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.broker_pb2 import Filter
 
 if TYPE_CHECKING:
-    from ..store.filter.conditions import Condition
+    from ...store.filter.conditions import Condition
 
 EXPRESSION_LENGTH_MAX: Final = 8192
 
@@ -47,6 +47,6 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _condition(expression: str) -> Condition:
-    from ..store.filter.conditions import Condition
+    from ...store.filter.conditions import Condition
 
     return Condition(expression)

@@ -33,12 +33,12 @@ from penstock.proto.wire.broker_pb2 import (
 )
 from penstock.proto.wire.common_pb2 import TopicQueues
 
-from .brokers import Brokers
-from .callers import Caller
-from .messages import delivered
-from .names import group_of, topic_of
+from ..brokers import Brokers
+from ..callers import Caller
+from ..messages import delivered
+from ..names import group_of, topic_of
+from ..status import Refusal, ok
 from .receiving import BATCH_MAX, MARGIN_S, POLL_MS_MAX, subscription_of
-from .status import Refusal, ok
 
 TIMEOUT_S: Final = 3.0
 BYTES_MAX: Final = 8 * 1024 * 1024

@@ -10,7 +10,7 @@ from penstock.proto.errors import InvalidReceipt
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import Receipts
 
-from .status import Refusal
+from ..status import Refusal
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1

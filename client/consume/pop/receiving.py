@@ -13,8 +13,8 @@ from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire import pop_pb2 as wire
 
-from ..cluster import Calls, Subscription
-from ..message import RetriedMessage
+from ...cluster import Calls, Subscription
+from ...message import RetriedMessage
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch

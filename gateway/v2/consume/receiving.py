@@ -24,15 +24,15 @@ from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.proto.wire.pop_pb2 import ChangeInvisibleRequest, ReceiveHeader, ReceiveReply
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
-from .brokers import Brokers
-from .callers import Caller
-from .clients import Clients
+from ..brokers import Brokers
+from ..callers import Caller
+from ..clients import Clients
+from ..messages import delivered, timestamp
+from ..names import group_of, topic_of
+from ..status import Refusal, ok
 from .finishing import INVISIBLE_MS_MAX, Finishing
 from .handles import receipts_of
-from .messages import delivered, timestamp
-from .names import group_of, topic_of
 from .renewal import INVISIBLE_MS, Renewal
-from .status import Refusal, ok
 
 log = logging.getLogger(__name__)
 

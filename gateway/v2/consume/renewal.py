@@ -21,7 +21,7 @@ from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, ChangeInvisibleRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
-from .brokers import Brokers
+from ..brokers import Brokers
 from .handles import receipts_of
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from penstock.proto.receipts import Receipt
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
-from ..cluster import Calls, Service
+from ...cluster import Calls, Service
 
 POP: Service = PopStub
 CALL_MAX: Final = 1024

@@ -21,12 +21,12 @@ from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeRequest, ChangeInvisibleRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
-from .brokers import Brokers
-from .callers import Caller
+from ..brokers import Brokers
+from ..callers import Caller
+from ..names import group_of, topic_of
+from ..status import Refusal, merged, named, ok, status_of
 from .handles import receipt_of, receipts_of
-from .names import group_of, topic_of
 from .renewal import Renewal
-from .status import Refusal, merged, named, ok, status_of
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 ENTRIES_MAX: Final = 1024

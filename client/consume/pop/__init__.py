@@ -1,0 +1,1 @@
+"""Consumers that get each message for a time: what a SimpleConsumer does."""

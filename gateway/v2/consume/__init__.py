@@ -1,0 +1,1 @@
+"""What consumers ask: messages for a time, their ends, and offsets."""
