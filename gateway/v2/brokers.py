@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import grpc
-from google.protobuf.message import Message
 
 from penstock.client import BrokerUnavailable, PenstockError, TopicNotFound
 from penstock.client.cluster import BROKER, Calls, Service, back_off_s, master_of, rpc_error
@@ -84,10 +83,9 @@ class Brokers:
         return await self._on_master(broker_name, start, timeout_s)
 
     async def at_data_port(
-        self, broker_name: str, method: Method, request: Message, take: Callable[[bytes], T], timeout_s: float
+        self, broker_name: str, method: Method, content: bytes, take: Callable[[bytes], T], timeout_s: float
     ) -> T:
         """The same of a method of the data port; ``take`` makes the answer out of its bytes."""
-        content = request.SerializeToString()
 
         def start(address: str, left_s: float) -> Any:
             return self.calls.connections.ask(address, method, content, take, left_s)

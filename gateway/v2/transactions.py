@@ -126,7 +126,9 @@ class Transactions:
             resolution=resolution,
             is_answer=is_answer,
         )
-        await self._brokers.at_data_port(place.broker_name, Method.END, decision, EndReply.FromString, timeout_s)
+        await self._brokers.at_data_port(
+            place.broker_name, Method.END, decision.SerializeToString(), EndReply.FromString, timeout_s
+        )
         return EndTransactionResponse(status=ok())
 
     def on_producer(self, client: Client) -> None:
@@ -147,6 +149,9 @@ class Transactions:
         before = time.monotonic() - IDLE_S
         for topic, making in list(self._members.items()):
             if not making.done() or self._clients.publishers(topic):
+                continue
+            if making.exception() is not None:  # whoever waited for it has gone before it failed
+                del self._members[topic]
                 continue
             member = making.result()
             if not member.sending and member.used_s < before:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import Final, NamedTuple
 
 from penstock.client import MessageQueue as Queue
 from penstock.client import MessageView, PenstockError
@@ -23,6 +21,7 @@ from penstock.gateway.v2.wire.service_pb2 import (
     UpdateOffsetResponse,
 )
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.wire.broker_pb2 import (
     CommitOffsetsRequest,
     FetchHeader,
@@ -45,13 +44,6 @@ BYTES_MAX: Final = 8 * 1024 * 1024
 OFFSET_MAX: Final = 2**63 - 1
 
 Pulled = AsyncGenerator[PullMessageResponse, None]
-
-
-class _BrokerData:
-    """The stub of the framed service."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.Fetch: Any = channel.unary_unary("/penstock.v1.BrokerData/Fetch", None, None)
 
 
 class _Place(NamedTuple):
@@ -135,8 +127,8 @@ class Offsets:
         header.topics.add(
             topic=place.topic, queue_ids=[place.queue_id], offsets=[request.offset], filter=subscription.filter
         )
-        answer = await self._brokers.at_master(
-            place.broker_name, "Fetch", frames.pack(header), wait_s + TIMEOUT_S, service=_BrokerData
+        answer = await self._brokers.at_data_port(
+            place.broker_name, Method.FETCH, frames.pack(header), bytes, wait_s + TIMEOUT_S
         )
         reply, records = frames.unpack(answer, FetchReply)
         count = min(max(request.batch_size, 1), BATCH_MAX)
