@@ -71,11 +71,12 @@ class Acknowledgements:
         request = AcknowledgeRequest(group=self._group, receipts=receipts_of(handles))
         try:
             reply = await self._brokers.at_master(self._broker_name, "Acknowledge", request, TIMEOUT_S, service=PopStub)
-        except PenstockError as error:
+            statuses = [_status(each) for each in reply.statuses] or [ok()] * len(handles)
+            if len(statuses) != len(handles):
+                raise PenstockError(f"broker {self._broker_name}: {len(statuses)} answers to {len(handles)} receipts")
+        except Exception as error:  # noqa: BLE001  callers wait for their futures, whatever happens here
             return [status_of(error, "AckMessage")] * len(handles)
-        if not reply.statuses:
-            return [ok()] * len(handles)
-        return [_status(each) for each in reply.statuses]
+        return statuses
 
 
 class Finishing:
@@ -108,7 +109,7 @@ class Finishing:
 
     async def _acknowledged(self, text: str, group: str) -> Status:
         try:
-            handle = self._renewal.current(text, receipt_of(text, group))
+            handle = await self._renewal.current(text, receipt_of(text, group))
         except Refusal as refused:
             return refused.status
         status = await self.finish(handle)
@@ -126,21 +127,17 @@ class Finishing:
         return line.add(handle)
 
     async def change(self, caller: Caller, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
-        """The new handle; the old one where it was not changed.
-
-        Raises:
-            Refusal: ILLEGAL_INVISIBLE_TIME; bad names.
-        """
-        group = group_of(request.group, caller.namespace)
-        topic_of(request.topic, caller.namespace)
-        given = request.invisible_duration
-        invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
-        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
-            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
+        """The new handle; the old one where it was not changed, since clients keep whatever they are told."""
         text = request.receipt_handle
         try:
-            handle = self._renewal.current(text, receipt_of(text, group))
+            group = group_of(request.group, caller.namespace)
+            topic_of(request.topic, caller.namespace)
+            given = request.invisible_duration
+            invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
+            if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+                told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
+                raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
+            handle = await self._renewal.current(text, receipt_of(text, group))
             changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
@@ -167,7 +164,7 @@ class Finishing:
         group = group_of(request.group, caller.namespace)
         topic_of(request.topic, caller.namespace)
         text = request.receipt_handle
-        handle = self._renewal.current(text, receipt_of(text, group))
+        handle = await self._renewal.current(text, receipt_of(text, group))
         try:
             reply = await self._brokers.at_master(
                 handle.broker_name,

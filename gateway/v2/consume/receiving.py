@@ -26,7 +26,7 @@ from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
 from ..callers import Caller
-from ..clients import Clients
+from ..clients import REQUEST_S, Clients
 from ..messages import delivered, timestamp
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
@@ -42,8 +42,6 @@ POLL_MS_MAX: Final = 20_000
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 ATTEMPT_ID_LENGTH_MAX: Final = 128
 BYTES_MAX: Final = 16 * 1024 * 1024
-REQUEST_S: Final = 3.0
-"""The clients' own time-out for a call, where they do not say it: a deadline that is longer is for waiting."""
 MARGIN_S: Final = 0.25
 """An answer is on its way so long before its caller gives up."""
 SMALL_TOPIC: Final = 100_000
@@ -94,10 +92,7 @@ class Receiving:
             Refusal, PenstockError.
         """
         client = self._clients.heard(caller)
-        request_s = REQUEST_S
-        if client.settings is not None and client.settings.HasField("request_timeout"):
-            request_s = _seconds(client.settings.request_timeout)
-        wish = _wish(caller, request, request_s)
+        wish = _wish(caller, request, client.request_s)
         route = await self._brokers.served_route(wish.subscription.topic)
         broker_name = self._broker_of(route, request.message_queue.broker.name)
         received: list[tuple[Receipt, Message]] = []

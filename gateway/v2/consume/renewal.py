@@ -47,6 +47,8 @@ class _Held:
     given_s: float
     due_s: float
     failures: int = 0
+    asking: asyncio.Task[bool] | None = None
+    """The call that is changing it."""
 
 
 class Renewal:
@@ -70,10 +72,14 @@ class Renewal:
         self._clients[client_id].add(text)
         heapq.heappush(self._due, (held.due_s, text))
 
-    def current(self, text: str, handle: Receipt) -> Receipt:
-        """What the handle ``text``, which says ``handle``, stands for by now."""
+    async def current(self, text: str, handle: Receipt) -> Receipt:
+        """What the handle ``text``, which says ``handle``, stands for by now; a renewal under way is waited for."""
         held = self._held.get(text)
-        return handle if held is None else held.handle
+        if held is None:
+            return handle
+        if held.asking is not None:  # it makes the handle of before void
+            await asyncio.wait({held.asking})
+        return held.handle
 
     def drop(self, text: str) -> None:
         """The delivery is over."""
@@ -93,10 +99,17 @@ class Renewal:
         """Renew for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            gone, self._gone = self._gone, set()
-            for client_id in gone:
-                await self._change([self._held[text] for text in self._clients.get(client_id, ())], GONE_MS)
-            await self._change_due()
+            try:
+                await self.look()
+            except Exception:
+                log.exception("renewal of deliveries failed, and goes on")
+
+    async def look(self) -> None:
+        """Renew what is due, and let go what clients held that are gone."""
+        gone, self._gone = self._gone, set()
+        left = [self._held[text] for client_id in gone for text in self._clients.get(client_id, ())]
+        await self._change(left, GONE_MS)
+        await self._change_due()
 
     async def _change_due(self) -> None:
         now = time.monotonic()
@@ -120,21 +133,34 @@ class Renewal:
         together: dict[tuple[str, str], list[_Held]] = defaultdict(list)
         for held in deliveries:
             together[held.handle.broker_name, held.handle.group].append(held)
-        for (broker_name, group), all_held in together.items():
-            for start in range(0, len(all_held), _TOGETHER):
-                await self._ask(broker_name, group, all_held[start : start + _TOGETHER], invisible_ms)
+        # All at once: a broker group that does not answer is not to hold up what others keep.
+        await asyncio.gather(*(self._change_at(*key, each, invisible_ms) for key, each in together.items()))
 
-    async def _ask(self, broker_name: str, group: str, deliveries: Sequence[_Held], invisible_ms: int) -> None:
+    async def _change_at(self, broker_name: str, group: str, deliveries: Sequence[_Held], invisible_ms: int) -> None:
+        for start in range(0, len(deliveries), _TOGETHER):
+            some = deliveries[start : start + _TOGETHER]
+            asking = asyncio.create_task(self._ask(broker_name, group, some, invisible_ms))
+            for held in some:
+                held.asking = asking
+            try:
+                is_answered = await asking
+            finally:
+                for held in some:
+                    held.asking = None
+            if not is_answered:  # nor will it be for the others
+                self._put_off(deliveries[start + _TOGETHER :])
+                return
+
+    async def _ask(self, broker_name: str, group: str, deliveries: Sequence[_Held], invisible_ms: int) -> bool:
+        """False: the broker could not be asked."""
         handles = [held.handle for held in deliveries]
         request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=invisible_ms)
         try:
             reply = await self._brokers.at_master(broker_name, "ChangeInvisible", request, _TIMEOUT_S, service=PopStub)
         except PenstockError as error:
             log.info("deliveries not renewed broker=%s group=%s error=%s", broker_name, group, error.message)
-            for held in deliveries:
-                held.failures += 1
-                self._again(held, LOOK_S) if held.failures < FAILURES_MAX else self.drop(held.text)
-            return
+            self._put_off(deliveries)
+            return False
         statuses = reply.statuses or [RECEIPT_OK] * len(deliveries)
         for held, status in zip(deliveries, statuses, strict=True):
             if status != RECEIPT_OK or invisible_ms != INVISIBLE_MS:
@@ -145,6 +171,12 @@ class Renewal:
                 check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms
             )
             self._again(held, INVISIBLE_MS / 1000 - AHEAD_S)
+        return True
+
+    def _put_off(self, deliveries: Sequence[_Held]) -> None:
+        for held in deliveries:
+            held.failures += 1
+            self._again(held, LOOK_S) if held.failures < FAILURES_MAX else self.drop(held.text)
 
     def _again(self, held: _Held, after_s: float) -> None:
         held.due_s = time.monotonic() + after_s
