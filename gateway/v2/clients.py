@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.gateway.v2.wire.definition_pb2 import Code, Settings
+from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.gateway.v2.wire.service_pb2 import TelemetryCommand
 
 from .callers import Caller
@@ -23,6 +23,10 @@ STREAMS_MAX: Final = 4
 """Telemetry streams of one client; the oldest ends when there are more."""
 COMMANDS_MAX: Final = 64
 """Commands that wait for a slow reader; with more its stream ends."""
+REQUEST_S: Final = 3.0
+"""The clients' own time-out for a call, where they do not say it."""
+SETTINGS_S: Final = 60.0
+"""A stream whose client has sent no settings for so long ends: it is no client's of this protocol."""
 SILENCE_S: Final = 120.0
 """A client without a stream that calls nothing for so long is forgotten."""
 
@@ -33,6 +37,8 @@ class Stream:
     def __init__(self) -> None:
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
         self.is_over = False
+        self.is_settled = False  # its client has sent settings
+        self.opened_s = time.monotonic()
 
     def push(self, command: TelemetryCommand) -> bool:
         """Send it when the client takes it; False if the stream is over, or its client reads too slowly."""
@@ -57,13 +63,13 @@ class Stream:
 class Client:
     """One client object of a program, by its id. Event loop only."""
 
-    __slots__ = ("client_id", "group", "heard_s", "language", "namespace", "settings", "streams", "topics")
+    __slots__ = ("client_id", "group", "heard_s", "language", "namespace", "request_s", "streams", "topics")
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
         self.language = ""
         self.namespace = ""
-        self.settings: Settings | None = None  # as they were answered
+        self.request_s = REQUEST_S  # its time-out for a call
         self.group = ""  # of a consumer
         self.topics: dict[str, None] = {}  # that it publishes to
         self.streams: list[Stream] = []
@@ -147,7 +153,12 @@ class Clients:
         return found
 
     def sweep(self) -> None:
-        """Forget those that were silent for too long."""
-        before = time.monotonic() - SILENCE_S
+        """Forget those that were silent for too long, and end streams without settings."""
+        now = time.monotonic()
+        for client in self:
+            for stream in client.streams:
+                if not stream.is_settled and now - stream.opened_s >= SETTINGS_S:
+                    stream.end()
+        before = now - SILENCE_S
         for client_id in [each.client_id for each in self if not each.streams and each.heard_s < before]:
             self.forget(client_id)

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 import unicodedata
 import zlib
@@ -40,6 +41,7 @@ PROPERTIES_BYTES_MAX: Final = 16 * 1024
 GROUP_BYTES_MAX: Final = 64
 MESSAGE_ID_LENGTH_MAX: Final = 255
 TRACE_CONTEXT_BYTES_MAX: Final = 4096
+LITE_TOPIC_BYTES_MAX: Final = 64
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
 
@@ -63,6 +65,8 @@ SYSTEM_NAMES: Final = frozenset(
 """Properties of records that are no user's."""
 
 _LATER = (names.TIMER_OUT_MS, names.TIMER_DELIVER_MS, names.START_DELIVER_TIME, names.DELAY)
+_LITE_TOPIC: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}", re.ASCII)
+_ENCODINGS: Final = frozenset({Encoding.ENCODING_UNSPECIFIED, Encoding.IDENTITY, Encoding.GZIP})
 _TRANSACTION_BITS: Final = 0b1100
 _COMMITTED: Final = 0b1000
 
@@ -109,6 +113,11 @@ def draft_of(message: Message, caller: Caller) -> Draft:
         if not key.strip() or _has_control(key):
             raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"key {key[:64]!r}: blank, or with a control character")
     group = _group(system, user)
+    if system.HasField("lite_topic") and not _LITE_TOPIC.fullmatch(system.lite_topic):
+        raise Refusal(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"lite topic {system.lite_topic[:64]!r}: 1..{LITE_TOPIC_BYTES_MAX} letters, digits and the signs _ -",
+        )
     message_id = system.message_id
     if not message_id.strip() or len(message_id) > MESSAGE_ID_LENGTH_MAX or _has_control(message_id):
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"message id {message_id[:64]!r}: must be 1..255 visible characters")
@@ -152,7 +161,10 @@ def _body(message: Message) -> bytes:
     body = message.body
     if not body:
         raise Refusal(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if len(body) <= BODY_BYTES_MAX and message.system_properties.body_encoding == Encoding.GZIP:
+    encoding = message.system_properties.body_encoding
+    if encoding not in _ENCODINGS:  # receivers would be told that it is plain
+        raise Refusal(Code.BAD_REQUEST, f"body_encoding {encoding} is not known: use IDENTITY or GZIP")
+    if len(body) <= BODY_BYTES_MAX and encoding == Encoding.GZIP:
         # Stored unpacked: whoever reads the topic by another protocol knows nothing of GZIP.
         unpacking = zlib.decompressobj(wbits=31)
         try:

@@ -44,9 +44,11 @@ def topic_of(resource: Resource, namespace: str) -> str:
             Code.ILLEGAL_TOPIC,
             f"the topic {name[:64]!r} is illegal: 1..{longest} letters, digits and the signs % | _ - are allowed",
         )
-    if is_system_topic(name) or name.startswith(_SYSTEM_TOPIC_PREFIXES) or name in _SYSTEM_TOPICS:
-        raise Refusal(Code.ILLEGAL_TOPIC, f"the topic {name} is the system's: use another one")
-    return _within(resource, namespace, Code.ILLEGAL_TOPIC, longest)
+    full = _within(resource, namespace, Code.ILLEGAL_TOPIC, longest)
+    for each in (name, full):
+        if is_system_topic(each) or each.startswith(_SYSTEM_TOPIC_PREFIXES) or each in _SYSTEM_TOPICS:
+            raise Refusal(Code.ILLEGAL_TOPIC, f"the topic {each} is the system's: use another one")
+    return full
 
 
 def group_of(resource: Resource, namespace: str) -> str:
@@ -64,9 +66,11 @@ def group_of(resource: Resource, namespace: str) -> str:
             f"the consumer group {name[:64]!r} is illegal: 1..{GROUP_LENGTH_MAX} letters, digits and the signs "
             "% | _ - are allowed",
         )
-    if name.startswith(_SYSTEM_GROUP_PREFIX) or name in _SYSTEM_GROUPS:
-        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {name} is the system's: use another one")
-    return _within(resource, namespace, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
+    full = _within(resource, namespace, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
+    for each in (name, full):
+        if each.startswith(_SYSTEM_GROUP_PREFIX) or each in _SYSTEM_GROUPS:
+            raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {each} is the system's: use another one")
+    return full
 
 
 def _within(resource: Resource, namespace: str, code: Code, longest: int) -> str:
@@ -75,11 +79,19 @@ def _within(resource: Resource, namespace: str, code: Code, longest: int) -> str
         return resource.name
     if not _ALLOWED.fullmatch(space) or len(space) + 1 + len(resource.name) > longest:
         raise Refusal(code, f"namespace {space[:64]!r} with {resource.name[:64]!r}: together 1..{longest} characters")
-    return f"{space}%{resource.name}"
+    derived = _derived(resource.name)
+    return f"{derived}{space}%{resource.name[len(derived) :]}"
+
+
+def _derived(name: str) -> str:
+    """The beginning of the name of a topic that belongs to a group; the group's namespace comes behind it."""
+    return next((prefix for prefix in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(prefix)), "")
 
 
 def resource_of(name: str, namespace: str) -> Resource:
     """A cluster's name as a client of ``namespace`` calls it."""
-    if namespace and name.startswith(f"{namespace}%"):
-        return Resource(resource_namespace=namespace, name=name[len(namespace) + 1 :])
+    derived = _derived(name)
+    inner = f"{derived}{namespace}%"
+    if namespace and name.startswith(inner):
+        return Resource(resource_namespace=namespace, name=derived + name[len(inner) :])
     return Resource(name=name)

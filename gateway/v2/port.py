@@ -87,8 +87,11 @@ class Port:
         """Forget clients that are silent, and what was kept for them."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.clients.sweep()
-            await self.transactions.sweep()
+            try:
+                self.clients.sweep()
+                await self.transactions.sweep()
+            except Exception:
+                log.exception("sweep of silent clients failed, and goes on")
 
     def _on_gone(self, client_id: str) -> None:
         self.renewal.gone(client_id)

@@ -74,9 +74,12 @@ class Service:
             try:
                 caller = caller_of(context, self._access)
                 answers = _implemented(name, method)(caller, decoded(asked, content, MESSAGE_BYTES_MAX))
-                async with contextlib.aclosing(answers):
+                # A caller that names no deadline and reads nothing would keep its messages for ever.
+                async with asyncio.timeout(caller.deadline_s), contextlib.aclosing(answers):
                     async for each in answers:
                         await context.write(each)
+            except TimeoutError:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{name}: the answer was not read in time")
             except (Refusal, PenstockError) as error:
                 await context.write(answer(status=status_of(error, name)))
 

@@ -25,6 +25,8 @@ from .names import group_of, topic_of
 from .status import Refusal
 
 ENTRIES_MAX: Final = 1024
+BYTES_MAX: Final = 1024 * 1024
+"""Of a client's settings: they are sent back, and wait where it reads slowly."""
 BATCH: Final = 32
 LONG_POLL_MS: Final = 20_000
 LITE_SUBSCRIPTIONS: Final = 1200
@@ -50,6 +52,8 @@ async def answer_to(asked: Settings, caller: Caller, groups: Groups) -> Settings
     Raises:
         Refusal: neither a producer's nor a consumer's, of another type of client, or a bad name.
     """
+    if (size := asked.ByteSize()) > BYTES_MAX:
+        raise Refusal(Code.BAD_REQUEST, f"settings of {size} bytes: at most {BYTES_MAX}")
     answer = Settings()
     answer.CopyFrom(asked)
     answer.metric.CopyFrom(Metric(on=False))

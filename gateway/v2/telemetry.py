@@ -85,7 +85,10 @@ class Telemetry:
 
     async def _take_settings(self, caller: Caller, client: Client, stream: Stream, command: TelemetryCommand) -> None:
         settings = await answer_to(command.settings, caller, self._groups)
-        client.settings = settings
+        stream.is_settled = True
+        if settings.HasField("request_timeout"):
+            span = settings.request_timeout
+            client.request_s = span.seconds + span.nanos / 1e9
         if settings.HasField("publishing"):
             for topic in topics_of(settings, caller.namespace):
                 self._clients.publishes(client, topic)

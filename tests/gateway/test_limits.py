@@ -1,0 +1,175 @@
+"""Limits and codes that need no cluster: names, messages, settings, streams, and what brokers do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.gateway.v2 import clients
+from penstock.gateway.v2.callers import Caller
+from penstock.gateway.v2.clients import Clients
+from penstock.gateway.v2.consume.finishing import Finishing
+from penstock.gateway.v2.consume.renewal import Renewal
+from penstock.gateway.v2.messages import draft_of
+from penstock.gateway.v2.names import group_of, resource_of, topic_of
+from penstock.gateway.v2.service import Service
+from penstock.gateway.v2.settings import BYTES_MAX, answer_to
+from penstock.gateway.v2.status import Refusal
+from penstock.gateway.v2.wire import definition_pb2 as v2
+from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.receipts import Receipt
+from tests.support.gateway import acknowledged, changed, message
+
+CALLER = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
+HANDLE = Receipt("g", "topic", "broker-a", 0, 7, 1, 1, 1).text()
+
+
+def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
+    return v2.Code.Name(refused.value.status.code)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"lite_topic": ""}, "ILLEGAL_LITE_TOPIC"),
+        ({"lite_topic": "a b"}, "ILLEGAL_LITE_TOPIC"),
+        ({"lite_topic": "x" * 65}, "ILLEGAL_LITE_TOPIC"),
+        ({"body_encoding": 3}, "BAD_REQUEST"),
+        ({"message_id": ""}, "ILLEGAL_MESSAGE_ID"),
+        ({"delivery_timestamp": {"seconds": 2**40}}, "ILLEGAL_DELIVERY_TIME"),
+        ({"orphaned_transaction_recovery_duration": {"seconds": -1}}, "BAD_REQUEST"),
+        ({"orphaned_transaction_recovery_duration": {"seconds": 3600, "nanos": 1}}, "BAD_REQUEST"),
+        ({"user": {"": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
+        ({"user": {"k\x00": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
+        ({"keys": ["a", ""]}, "ILLEGAL_MESSAGE_KEY"),
+        ({"message_group": "中" * 22}, "ILLEGAL_MESSAGE_GROUP"),
+    ],
+)
+def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        draft_of(message("topic", **fields), CALLER)
+    assert code_of(refused) == expected
+
+
+def test_fields_at_their_limits_are_taken() -> None:
+    draft = draft_of(message("topic", lite_topic="x" * 64, message_group="中" * 21, message_type=99), CALLER)
+    assert draft.type == v2.MessageType.FIFO
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("rmq_sys_x", "topic"), ("", "rmq_sys_x"), ("", "TBW102"), ("a b", "topic"), ("n" * 127, "t"), ("", "t" * 128)],
+)
+def test_no_namespace_makes_a_topic_the_systems(namespace: str, name: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        topic_of(v2.Resource(name=name), namespace)
+    assert code_of(refused) == "ILLEGAL_TOPIC"
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("CID_RMQ_SYS_x", "group"), ("", "g" * 256), ("", "DEFAULT_CONSUMER")])
+def test_no_namespace_makes_a_group_the_systems(namespace: str, name: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        group_of(v2.Resource(name=name), namespace)
+    assert code_of(refused) == "ILLEGAL_CONSUMER_GROUP"
+
+
+@pytest.mark.parametrize("prefix", ["%DLQ%", "%RETRY%"])
+def test_a_groups_own_topics_are_those_of_the_group_in_its_namespace(prefix: str) -> None:
+    group = group_of(v2.Resource(name="g"), "space")
+    topic = topic_of(v2.Resource(name=f"{prefix}g"), "space")
+    assert topic == prefix + group
+    assert resource_of(topic, "space") == v2.Resource(resource_namespace="space", name=f"{prefix}g")
+    assert resource_of(topic, "") == v2.Resource(name=topic)
+
+
+def test_settings_have_a_size() -> None:
+    settings = v2.Settings(publishing=v2.Publishing(), user_agent=v2.UA(platform="x" * BYTES_MAX))
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(answer_to(settings, CALLER, None))  # type: ignore[arg-type]
+    assert code_of(refused) == "BAD_REQUEST"
+
+
+def test_a_stream_that_never_sends_settings_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Clients()
+    silent, settled = (known.open(known.heard(CALLER)) for _ in range(2))
+    settled.is_settled = True
+    known.sweep()
+    assert not silent.is_over
+    monkeypatch.setattr(clients, "SETTINGS_S", 0.0)
+    known.sweep()
+    assert (silent.is_over, settled.is_over) == (True, False)
+
+
+class _Failing:
+    """Brokers whose calls fail in a way that nobody foresaw."""
+
+    async def at_master(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("channel closed")
+
+
+def finishing() -> Finishing:
+    brokers: Any = _Failing()
+    return Finishing(brokers, Renewal(brokers, lambda _: True))
+
+
+def test_an_acknowledgement_is_answered_whatever_happens() -> None:
+    answer = asyncio.run(finishing().acknowledge(CALLER, acknowledged("g", "topic", HANDLE, "forged")))
+    assert [v2.Code.Name(entry.status.code) for entry in answer.entries] == [
+        "INTERNAL_SERVER_ERROR",
+        "INVALID_RECEIPT_HANDLE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "invisible_ms", "expected"),
+    [("g", -1, "ILLEGAL_INVISIBLE_TIME"), ("", 0, "ILLEGAL_CONSUMER_GROUP"), ("other", 0, "INVALID_RECEIPT_HANDLE")],
+)
+def test_a_change_that_is_refused_leaves_the_client_its_handle(group: str, invisible_ms: int, expected: str) -> None:
+    answer = asyncio.run(finishing().change(CALLER, changed(group, "topic", HANDLE, invisible_ms)))
+    assert (v2.Code.Name(answer.status.code), answer.receipt_handle) == (expected, HANDLE)
+
+
+class _Unread:
+    """The context of a call whose caller reads nothing."""
+
+    def __init__(self) -> None:
+        self.aborted: list[Any] = []
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("x-mq-client-id", "client")]
+
+    def time_remaining(self) -> float:
+        return 0.01
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, _: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def abort(self, code: Any, _: str) -> None:
+        self.aborted.append(code)
+
+
+def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
+    is_given_back = []
+
+    async def answers(*_: Any) -> Any:
+        try:
+            yield wire.ReceiveMessageResponse()
+        finally:
+            is_given_back.append(True)
+
+    async def scenario() -> None:
+        context = _Unread()
+        call = Service(None)._streaming(
+            "ReceiveMessage", answers, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse
+        )
+        await call(b"", context)
+        assert context.aborted == [grpc.StatusCode.DEADLINE_EXCEEDED]
+
+    asyncio.run(scenario())
+    assert is_given_back == [True]
