@@ -94,7 +94,7 @@ def draft_of(message: Message, caller: Caller) -> Draft:
     system = message.system_properties
     body = _body(message)
     user = dict(message.user_properties)
-    tag = system.tag if system.HasField("tag") else None
+    tag = system.tag or None  # an empty one is none, as are an empty key and message group
     _check_sizes(user, tag, system.keys)
     for name, value in user.items():
         if name in SYSTEM_NAMES or name.startswith(names.TRANSIENT_PREFIX):
@@ -110,7 +110,7 @@ def draft_of(message: Message, caller: Caller) -> Draft:
             Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:64]!r}: blank, or with |, a control character, or spaces around"
         )
     for key in system.keys:
-        if not key.strip() or _has_control(key):
+        if key and (not key.strip() or _has_control(key)):
             raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"key {key[:64]!r}: blank, or with a control character")
     group = _group(system, user)
     if system.HasField("lite_topic") and not _LITE_TOPIC.fullmatch(system.lite_topic):
@@ -197,7 +197,7 @@ def _check_sizes(user: Mapping[str, str], tag: str | None, keys: Any) -> None:
 def _group(system: SystemProperties, user: dict[str, str]) -> str | None:
     """The message group; a user property of the name under which it is stored is one, too."""
     group = user.pop(names.SHARDING_KEY, None) or None
-    if system.HasField("message_group"):
+    if system.message_group:
         group = system.message_group
     if group is None:
         return None

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
+import grpc.aio
 
 from penstock.gateway.v2.wire.definition_pb2 import ClientType, Code, Status
 from penstock.gateway.v2.wire.service_pb2 import (

@@ -149,7 +149,8 @@ def test_a_stream_without_a_client_id_is_told_why_it_ends(gateway: RunningGatewa
 
 def test_a_thousand_silent_streams_keep_nobody_waiting(gateway: RunningGateway, client: Client) -> None:
     with Client(gateway.address) as silent:
-        streams = [silent.telemetry() for _ in range(1000)]
+        crowd = [Client(gateway.address, channel=silent.channel) for _ in range(1000)]
+        streams = [each.telemetry() for each in crowd]
         assert client.code("QueryRoute", route("normal")) == "OK"
         for each in streams:
             each.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from penstock.gateway.v2.status import Refusal
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.receipts import Receipt
+from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
 from tests.support.gateway import acknowledged, changed, message
 
 CALLER = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
@@ -44,7 +46,7 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
         ({"orphaned_transaction_recovery_duration": {"seconds": 3600, "nanos": 1}}, "BAD_REQUEST"),
         ({"user": {"": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         ({"user": {"k\x00": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
-        ({"keys": ["a", ""]}, "ILLEGAL_MESSAGE_KEY"),
+        ({"keys": ["a", " "]}, "ILLEGAL_MESSAGE_KEY"),
         ({"message_group": "中" * 22}, "ILLEGAL_MESSAGE_GROUP"),
     ],
 )
@@ -52,6 +54,11 @@ def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected
     with pytest.raises(Refusal) as refused:
         draft_of(message("topic", **fields), CALLER)
     assert code_of(refused) == expected
+
+
+def test_empty_fields_are_none() -> None:
+    draft = draft_of(message("topic", tag="", keys=["", "a"], message_group=""), CALLER)
+    assert (draft.tag, draft.keys, draft.sharding_key, draft.type) == (None, ["a"], None, v2.MessageType.NORMAL)
 
 
 def test_fields_at_their_limits_are_taken() -> None:
@@ -109,6 +116,9 @@ class _Failing:
     async def at_master(self, *_: Any, **__: Any) -> Any:
         raise ValueError("channel closed")
 
+    async def route(self, topic: str) -> TopicRoute:
+        return TopicRoute(topic=topic, exists=True, queues=[QueueData(broker_name="broker-a")])
+
 
 def finishing() -> Finishing:
     brokers: Any = _Failing()
@@ -116,9 +126,11 @@ def finishing() -> Finishing:
 
 
 def test_an_acknowledgement_is_answered_whatever_happens() -> None:
-    answer = asyncio.run(finishing().acknowledge(CALLER, acknowledged("g", "topic", HANDLE, "forged")))
+    elsewhere = Receipt("g", "topic", "nowhere", 0, 7, 1, 1, 1).text()
+    answer = asyncio.run(finishing().acknowledge(CALLER, acknowledged("g", "topic", HANDLE, "forged", elsewhere)))
     assert [v2.Code.Name(entry.status.code) for entry in answer.entries] == [
         "INTERNAL_SERVER_ERROR",
+        "INVALID_RECEIPT_HANDLE",
         "INVALID_RECEIPT_HANDLE",
     ]
 
@@ -157,7 +169,7 @@ class _Unread:
 def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
     is_given_back = []
 
-    async def answers(*_: Any) -> Any:
+    async def answers(*_: Any) -> AsyncGenerator[Any, None]:
         try:
             yield wire.ReceiveMessageResponse()
         finally:

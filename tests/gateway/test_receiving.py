@@ -229,10 +229,13 @@ def test_queues_are_read_and_committed_by_offset(client: Client, topic: str) -> 
     answers = list(client.call("PullMessage", pull))
     assert [answer.WhichOneof("content") for answer in answers] == ["status", "message", "next_offset"]
     assert (answers[1].message.body, answers[2].next_offset) == (b"1", 2)
-    pull.offset = 99
-    assert client.code("PullMessage", pull) == "ILLEGAL_OFFSET"
+    for offset in (99, -1, 2**63 - 1):
+        pull.offset = offset
+        assert client.code("PullMessage", pull) == "ILLEGAL_OFFSET"
     get = wire.GetOffsetRequest(group=group, message_queue=queue)
     assert client.code("GetOffset", get) == "OFFSET_NOT_FOUND"
+    longer = wire.GetOffsetRequest(group=v2.Resource(name="g" * 121), message_queue=queue)
+    assert client.code("GetOffset", longer) == "ILLEGAL_CONSUMER_GROUP"
     assert client.code("UpdateOffset", wire.UpdateOffsetRequest(group=group, message_queue=queue, offset=2)) == "OK"
     assert client.call("GetOffset", get).offset == 2
     ask = wire.QueryOffsetRequest(message_queue=queue, query_offset_policy=v2.QueryOffsetPolicy.END)

@@ -109,13 +109,27 @@ class Finishing:
 
     async def _acknowledged(self, text: str, group: str) -> Status:
         try:
-            handle = await self._renewal.current(text, receipt_of(text, group))
+            handle = await self._handle(text, group)
         except Refusal as refused:
             return refused.status
         status = await self.finish(handle)
         if status.code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
             self._renewal.drop(text)
         return status
+
+    async def _handle(self, text: str, group: str) -> Receipt:
+        """What ``text`` stands for. Raises Refusal: INVALID_RECEIPT_HANDLE, also of a broker without the topic."""
+        handle = await self._renewal.current(text, receipt_of(text, group))
+        try:
+            route = await self._brokers.route(handle.topic)
+        except PenstockError:  # perhaps its broker is away for a moment
+            return handle
+        if not any(each.broker_name == handle.broker_name for each in (*route.queues, *route.absent)):
+            raise Refusal(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"INVALID_RECEIPT_HANDLE: topic {handle.topic} is not at broker {handle.broker_name[:64]!r}",
+            )
+        return handle
 
     def finish(self, handle: Receipt) -> asyncio.Future[Status]:
         """Acknowledge one delivery, with others on their way to the same broker."""
@@ -137,7 +151,7 @@ class Finishing:
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
                 raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
-            handle = await self._renewal.current(text, receipt_of(text, group))
+            handle = await self._handle(text, group)
             changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
@@ -164,7 +178,7 @@ class Finishing:
         group = group_of(request.group, caller.namespace)
         topic_of(request.topic, caller.namespace)
         text = request.receipt_handle
-        handle = await self._renewal.current(text, receipt_of(text, group))
+        handle = await self._handle(text, group)
         try:
             reply = await self._brokers.at_master(
                 handle.broker_name,

@@ -117,8 +117,8 @@ class Offsets:
         group = group_of(request.group, caller.namespace)
         place = await self._place(caller, request.message_queue)
         subscription = subscription_of(place.topic, request.filter_expression)
-        if request.offset < 0:
-            raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must not be negative")
+        if not 0 <= request.offset < OFFSET_MAX:
+            raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must be 0..{OFFSET_MAX - 1}")
         span = request.long_polling_timeout
         wait_s = max(min(span.seconds + span.nanos / 1e9, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
         header = FetchHeader(

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from penstock.client import InvalidArgument, InvalidName, MessageView, PenstockError
+from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
 from penstock.formats.record.batch import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Message, Status
@@ -156,8 +156,6 @@ class Receiving:
             )
         except InvalidArgument as error:
             raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
-        except InvalidName as error:
-            raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, error.message) from None
 
     async def _take(
         self,
