@@ -109,7 +109,7 @@ class Decisions:
             return None
         halves = self.known()
         self._check_there(firsts, halves)
-        offsets = halves.current(firsts)
+        offsets = np.sort(halves.current(firsts))  # those that were stored anew come behind others
         before = halves.states(offsets)
         if resolution == wire.UNRESOLVED or not (before == OPEN).all():
             return None
