@@ -176,12 +176,7 @@ class Decisions:
         """How many of these one op may decide: what follows from it is a batch, which a log file must hold."""
         from penstock.formats.record.reposting.halves import GROWTH_MAX
 
-        if len(sizes) == 1:
-            return 1
-        room = self._core.store.segment_bytes - GROWTH_MAX
-        fits = np.searchsorted(np.cumsum(sizes, dtype=np.int64), RUN_BYTES, side="right")
-        grown = np.searchsorted(np.cumsum(sizes + GROWTH_MAX, dtype=np.int64), room, side="right")
-        return min(max(1, int(min(fits, grown))), RUN_COUNT, len(sizes))
+        return min(self._reposter.fitting(sizes, RUN_BYTES, growth=GROWTH_MAX), RUN_COUNT)
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 
