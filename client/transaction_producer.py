@@ -158,12 +158,14 @@ class TransactionProducer(Producer):
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop, as :meth:`~penstock.client.Producer.close`; open transactions are left to ``check``."""
+        check_timeout(timeout_s)
+        deadline = time.monotonic() + timeout_s
         if self._handed_over is not None:
             self._handed_over.close(timeout_s)
         self._sessions.close()
         self._checks.close(min(timeout_s, CHECKS_CLOSE_S))
         self._at_brokers.shutdown(wait=False, cancel_futures=True)
-        super().close(timeout_s)
+        super().close(max(deadline - time.monotonic(), 0.0))
 
     # What transactions ask for.
 

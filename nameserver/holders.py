@@ -31,7 +31,7 @@ class _Recheck(NamedTuple):
 
 
 class Holders:
-    """The index. It follows what ``topics_of`` says of a group; between changes and :meth:`step` it may be older."""
+    """The index. It follows what ``topics_of`` says of a group; until the last :meth:`step` it may hold too much."""
 
     def __init__(self, topics_of: Callable[[str], Topics]) -> None:
         self._topics_of = topics_of
@@ -39,10 +39,15 @@ class Holders:
         self._rechecks: deque[_Recheck] = deque()
 
     def __getitem__(self, topic: str) -> Names:
-        return self._of.get(topic, NOBODY)
+        """With groups that have it already, though their topics are still to be looked at."""
+        holders = self._of.get(topic, NOBODY)
+        for recheck in self._rechecks:
+            if recheck.name not in holders and topic in self._topics_of(recheck.name):
+                holders |= {recheck.name}
+        return holders
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._of
+        return bool(self[topic])
 
     def topics(self) -> list[str]:
         """Those that anybody has, sorted."""
@@ -68,7 +73,7 @@ class Holders:
         now = self._topics_of(name)
         if before is now and not is_all_changed:
             return NOBODY
-        before = before.copy()  # a group's former master may go on to change its own
+        before = {} if before is now else before.copy()  # a former master may go on to change its own
         recheck = _Recheck(name, before, chain(list(now), before), is_all_changed)
         if len(before) + len(now) <= TOPICS_AT_ONCE:
             return self._look(recheck, TOPICS_AT_ONCE)[0]

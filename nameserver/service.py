@@ -261,10 +261,12 @@ class NameserverService:
 
     async def _catch_up(self) -> None:
         """Let the table go on with a change of very many topics; others are served between its parts."""
-        while self._table.is_behind:
-            self._watches.publish(self._table.step(), self._table)
-            await asyncio.sleep(0)
-        self._catching_up = None
+        try:
+            while self._table.is_behind:
+                self._watches.publish(self._table.step(), self._table)
+                await asyncio.sleep(0)
+        finally:
+            self._catching_up = None
 
     async def _read_reports(self, session: _Session, reports: AsyncIterator[BrokerReport]) -> bool:
         async for report in reports:

@@ -106,6 +106,7 @@ class OffsetService:
         self._auto_create_groups = core.config.topics.auto_create_groups
         # What a master took last, by group, topic and queue: what was committed before, and where its record ends.
         self._taken: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._found_end = 0  # of what a master found in its log when it began
 
     @property
     def _journal(self) -> Journal | None:
@@ -242,6 +243,7 @@ class OffsetService:
         the group pass over new ones. What finds no space is kept.
         """
         self._taken.clear()
+        self._found_end = 0 if self._journal is None else self._journal.state_end
         for commits in self._pending.take():
             try:
                 self.take_from_slave(commits)
@@ -254,12 +256,17 @@ class OffsetService:
         """Committed offsets of the queues asked for, or of all that the group has; -1: never committed.
 
         A master without the replicas that inSyncReplicas demands tells what was committed before what it took last:
-        that may vanish with it. Of a queue that had nothing before, it tells that all the same.
+        that may vanish with it. Of a queue that had nothing before, it tells that all the same. It tells nothing while
+        what it found in its log, when it began, is not confirmed.
 
         Raises NotCurrent.
         """
         self.check_current()
         await self._core.shown()
+        if self._store.confirm_offset < self._found_end and not self._core.role.can_acknowledge():
+            raise NotCurrent(
+                "committed offsets cannot be shown: replicas did not confirm yet what this master began with"
+            )
         group, table = names.check_group(request.group), self._tables.offsets
         check_count("queues", sum(len(part.queue_ids) for part in request.queues), QUEUES_MAX)
         check_count("topics", len(request.queues), QUEUES_MAX)

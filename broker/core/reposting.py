@@ -85,6 +85,18 @@ class Reposter:
             return None
         return Records(self._picker.join(picked), picked.offsets, picked.sizes)
 
+    def fitting(self, sizes: Ints | Longs, bytes_max: int, *, growth: int) -> int:
+        """How many of the first records, of these sizes, may become one batch: as many as have ``bytes_max`` bytes.
+
+        A log file must hold it, when each record, and the batch, is longer by ``growth``. The first one always may.
+        """
+        if len(sizes) <= 1:
+            return len(sizes)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        grown = ends + growth * np.arange(2, len(sizes) + 2)
+        fits = np.searchsorted(ends, bytes_max, side="right")
+        return max(1, min(int(fits), int(np.searchsorted(grown, self._store.segment_bytes, side="right"))))
+
     def is_done(self, target: Target, mark: ProducerMark, *, below: int = 1 << 63) -> bool:
         """True if the batch of that mark, or a later one of its lane, is in the log already.
 

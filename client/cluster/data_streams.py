@@ -166,7 +166,10 @@ class _Stream:
         with self._lock:
             if self._is_broken:
                 return False
-            number = self._number = self._number % 0xFFFFFFFF + 1
+            number = self._number % 0xFFFFFFFF + 1
+            while number in self._under_way or number in self._standing:  # numbers begin again
+                number = number % 0xFFFFFFFF + 1
+            self._number = number
             if not self._under_way and not self._standing:
                 self._owes_since = time.monotonic()
             (self._standing if asked.deadline == NEVER else self._under_way)[number] = asked

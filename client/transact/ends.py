@@ -210,7 +210,7 @@ class HandedOver:
         try:
             for request in Ranges.joined(ends).requests(self._group, line.resolution):
                 futures.append(self._start(line.broker_name, request))
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  one thread sends for all: also what nobody foresees is lost, and told
             self._on_lost(line, len(ends), error)
             return
         assert len(futures) == 1, "so few halves are one request"

@@ -82,9 +82,8 @@ class _Backlog(NamedTuple):
             return None
         return self._replace(due=self.due[count:], offsets=self.offsets[count:], lowest=self.lowest[count:])
 
-    def part(self, sizes: Longs) -> tuple[int, int, int]:
-        """How many messages the next run has, and what it reaches: (count, until_ms, end); the first have ``sizes``."""
-        count = max(1, int(np.searchsorted(np.cumsum(sizes), RUN_BYTES, side="right")))
+    def part(self, count: int) -> tuple[int, int, int]:
+        """How many messages the next run has, at most ``count``, and what it reaches: (count, until_ms, end)."""
         if count == len(self.due):
             return count, self.until_ms, self.end
         following = int(self.due[count])
@@ -231,6 +230,8 @@ class Timers:
 
     async def _begin(self, wheel: TimerWheel, journal: Journal) -> bool:
         """Record the next run. True if there is one."""
+        from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
+
         backlog = self._backlog = self._backlog or await self._next_backlog(wheel)
         if backlog is None or not self._may_append(journal):
             return False
@@ -243,7 +244,8 @@ class Timers:
             return False
         last = self._table.last
         before = last.delivered() if last.number else ()
-        count, until_ms, end = backlog.part(sizes)
+        fits = self._reposter.fitting(sizes, RUN_BYTES, growth=TOPIC_GROWTH_MAX)
+        count, until_ms, end = backlog.part(fits)
         floor = min(backlog.first, int(backlog.lowest[0]))
         run = Run(last.number + 1, before, until_ms, end, floor, count, backlog.is_rolled)
         try:

@@ -152,6 +152,8 @@ class LevelQueues:
 
     async def _deliver_some(self, journal: Journal, done: dict[int, int], queue_id: int, until: int = 0) -> bool:
         """Deliver a batch of one level, or move one of what lies below ``until``. True if there may be more."""
+        from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
+
         low, high = self._store.reader.queue_range(names.SCHEDULE_TOPIC, queue_id)
         first = self._begin(done, queue_id, low)
         stop = min(high, until or high, first + BATCH_COUNT)
@@ -162,9 +164,9 @@ class LevelQueues:
         if not count:
             return False
         picked = await self._reposter.locate(names.SCHEDULE_TOPIC, queue_id, np.arange(first, first + count))
-        whole = int(np.searchsorted(np.cumsum(picked.sizes), BATCH_BYTES, side="right"))
-        if whole < len(picked.offsets):
-            picked = picked.part(np.arange(max(whole, 1)))
+        fits = self._reposter.fitting(picked.sizes, BATCH_BYTES, growth=TOPIC_GROWTH_MAX)
+        if fits < len(picked.offsets):
+            picked = picked.part(np.arange(fits))
             count = int(picked.offsets[-1]) + 1 - first
         records = await self._reposter.read(journal, picked)
         if records is None or not self._may_append(journal):

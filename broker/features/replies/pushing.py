@@ -120,7 +120,7 @@ class Pusher:
         first = self._store.removal.first_from(self.topic, 0, position)
         first = max(first, self._next - LOOK_BACK_MAX)
         if first < self._next:
-            self._set_behind(listener, first if listener.behind is None else min(first, listener.behind))
+            self._set_behind(listener, first)
         self.poke()
 
     def _set_behind(self, listener: Listener, offset: int) -> None:
@@ -169,8 +169,6 @@ class Pusher:
             return True
         if not await self._bring(journal, start, end) or listener.is_over:
             return False
-        if listener.behind != behind:
-            return True  # it looks further back meanwhile
         found = self._read(start, end)
         wanted = name_hash(listener.client_id)
         for client, records, count in self._by_client(found):

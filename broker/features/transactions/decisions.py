@@ -109,7 +109,7 @@ class Decisions:
             return None
         halves = self.known()
         self._check_there(firsts, halves)
-        offsets = halves.current(firsts)
+        offsets = np.sort(halves.current(firsts))  # those that were stored anew come behind others
         before = halves.states(offsets)
         if resolution == wire.UNRESOLVED or not (before == OPEN).all():
             return None
@@ -176,12 +176,7 @@ class Decisions:
         """How many of these one op may decide: what follows from it is a batch, which a log file must hold."""
         from penstock.formats.record.reposting.halves import GROWTH_MAX
 
-        if len(sizes) == 1:
-            return 1
-        room = self._core.store.segment_bytes - GROWTH_MAX
-        fits = np.searchsorted(np.cumsum(sizes, dtype=np.int64), RUN_BYTES, side="right")
-        grown = np.searchsorted(np.cumsum(sizes + GROWTH_MAX, dtype=np.int64), room, side="right")
-        return min(max(1, int(min(fits, grown))), RUN_COUNT, len(sizes))
+        return min(self._reposter.fitting(sizes, RUN_BYTES, growth=GROWTH_MAX), RUN_COUNT)
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 

@@ -67,6 +67,7 @@ class Written(WriterCommitMessage):
     chunks: dict[str, int] = field(default_factory=dict)
     records: int = 0
     refused: int = 0
+    is_there: bool = False  # of a batch that is passed over: the brokers have some of it
     content: Content | None = None
 
 
@@ -102,8 +103,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
         Raises:
             ChangedBatch: the batch has come again with fewer partitions than the brokers hold.
+            ConfigError: it is to be skipped, and the brokers have nothing of it.
         """
         _require_all_partitions(self._options, messages, batchId)
+        _require_some(self._options, messages, batchId)
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
@@ -152,10 +155,12 @@ class TopicBatchWriter(DataSourceArrowWriter):
             ChangedBatch: a job of this ``producerId`` has written something else, or the same before a topic was made
                 anew; this one has published nothing, or, if it is idempotent, its rows are there as far as they were no
                 repetition.
+            ConfigError: a micro-batch is to be skipped, and the brokers have nothing of it.
         """
         told = [message for message in messages if message is not None]
         if not told:
             return
+        _require_some(self._options, messages, told[0].batch)
         content = Content.total(each.content for each in told if each.content is not None)
         is_alone = told[0].writer == self._writer
         if self._options.producer_id and is_alone and not content.records:
@@ -204,6 +209,20 @@ def _require_all_partitions(options: SinkOptions, messages: Sequence[Written | N
     if options.guarantee != "idempotent" or told is None or batch in (options.skip_batch, options.rewrite_batch):
         return
     _task(options, Identity(told.writer, told.run, batch, len(messages))).require_nothing()
+
+
+def _require_some(options: SinkOptions, messages: Sequence[Written | None], batch: int) -> None:
+    """What is to be skipped has been refused before, so that brokers have some of it: else it is another query's."""
+    told = [message for message in messages if message is not None]
+    if batch != options.skip_batch or options.guarantee != "idempotent" or not told:
+        return
+    if any(message.is_there for message in told):
+        return
+    if not _task(options, Identity(told[0].writer, told[0].run, batch, len(messages))).has_some():
+        raise ConfigError(
+            f"option skipBatch={batch}: brokers have nothing of batch {batch} of query {told[0].writer}, so nothing "
+            "stands for it: remove the option, and the batch is written"
+        )
 
 
 def _commit(options: SinkOptions, messages: Sequence[Written | None], batch: int, content: str = "") -> str:

@@ -62,6 +62,11 @@ def _placed(identity: Identity) -> str:
     return f"in {where}; the option deadLetterTopic names a topic for rows that cannot be messages"
 
 
+def _was_idempotent(state: WriterState) -> bool:
+    """True if the writer has decided nothing, and written without; else a refused attempt has left the settings."""
+    return SETTINGS in state.layout and state.decided_batch < 0
+
+
 class Task:
     """Writes one partition once."""
 
@@ -94,9 +99,13 @@ class Task:
             is_known_now = options.topic and options.guarantee == "idempotent"
             state = self._open({options.topic: self._layout_text(options.topic)} if is_known_now else {})
             told.coordinator = state.coordinator
-            is_decided = options.guarantee == "exactly-once" and state.decided_batch >= identity.batch
-            if is_decided or identity.batch == options.skip_batch:
+            is_once = options.guarantee == "exactly-once"
+            is_decided = is_once and state.decided_batch >= identity.batch
+            # An exactly-once writer has nothing of an undecided batch, but what it took over from an idempotent one.
+            is_skipped = identity.batch == options.skip_batch and (not is_once or _was_idempotent(state))
+            if is_decided or is_skipped:
                 self._pass_over(batches)
+                told.is_there = is_once or self._has_some()
                 return told
             if options.guarantee == "idempotent" and identity.batch == options.rewrite_batch:
                 # Its numbers go on behind those of the first attempt, so that no chunk is taken for a repetition.
@@ -217,6 +226,14 @@ class Task:
         bodies, sys_flag = compressed(piece.bodies, self._settings.compression)
         sender.send(key, Chunk(destination, target.broker, bodies, piece.properties, piece.queue_ids, sys_flag, mark))
 
+    def has_some(self) -> bool:
+        """True if the brokers hold something of this batch from this partition."""
+        self._open({})
+        return self._has_some()
+
+    def _has_some(self) -> bool:
+        return any(self._held().values())
+
     def require_nothing(self) -> None:
         """Return if the brokers hold nothing of this batch from this partition, which is not among those of the batch.
 
@@ -306,8 +323,8 @@ class Task:
         """
         if self._options.guarantee == "exactly-once":
             state = self._calls.open({})
-            is_other = SETTINGS in state.layout and state.decided_batch < 0  # else a refused attempt has left it
-            is_other = is_other and self._identity.batch not in (self._options.skip_batch, self._options.rewrite_batch)
+            is_taken_over = self._identity.batch in (self._options.skip_batch, self._options.rewrite_batch)
+            is_other = _was_idempotent(state) and not is_taken_over
             self._require_same_guarantee("idempotent", is_other=is_other)
             return state
         state = self._calls.open({SETTINGS: str(self._settings), **wanted})

@@ -258,6 +258,30 @@ def test_a_query_whose_batch_has_changed_goes_on_by_an_option_that_counts_for_th
         assert run(5, ROWS) == there + 120
 
 
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+def test_a_batch_of_which_nothing_is_there_is_not_skipped_by_an_option_that_stayed(
+    brokers: Cluster, guarantee: str
+) -> None:
+    """As of a query with a new checkpoint, whose batches have the same numbers."""
+    topic = f"fresh-{guarantee}"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=2)
+    given = {"nameServer": brokers.nameservers, "topic": topic, "deliveryGuarantee": guarantee}
+    writer = sink.TopicStreamWriter(sink_options(given | {"skipBatch": "3"}, streaming=True), SCHEMA)
+
+    def run(batch: int) -> int:
+        task = Task(cluster_of(brokers.nameservers), writer._options, Identity(topic, "run", batch, 0))
+        writer.commit([task.run([pa.RecordBatch.from_pydict({"body": pa.array(ROWS, pa.binary())})])], batch)
+        return count(brokers, topic)
+
+    assert run(2) == 60
+    if guarantee == "idempotent":
+        with pytest.raises(ConfigError, match=f"skipBatch=3: brokers have nothing of batch 3 of query {topic}"):
+            run(3)
+        writer._options = sink_options(given, streaming=True)
+    assert run(3) == 120
+
+
 def test_a_batch_of_which_less_is_there_than_came_first_may_be_moved_on_too(brokers: Cluster) -> None:
     topic = "stuck-fewer"
     with Admin(brokers.nameservers) as admin:

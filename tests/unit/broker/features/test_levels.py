@@ -319,6 +319,26 @@ def test_what_waits_in_old_files_is_moved_and_comes_at_its_time(
     run()
 
 
+def test_what_is_moved_together_may_be_larger_than_a_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(level_queues, "BATCH_BYTES", 4 << 20)  # a log file has 1 MiB
+
+    @in_loop
+    async def run() -> None:
+        node = Node(tmp_path)
+        bodies = [b"%03d" % number + b"." * 20_000 for number in range(120)]
+        for start in range(0, 120, 10):
+            node.delay(14, bodies[start : start + 10])
+        (hold,) = node[DelayLevels].holds()
+        assert hold.make_way is not None
+        hold.make_way(node.store.end_offset)
+        await node.turn()
+        assert node.queues.moved == 120
+        await node.turn(601)
+        assert (node.delivered(), node.queues.dropped) == (bodies, 0)
+
+    run()
+
+
 def test_retention_keeps_the_log_until_the_progress_is_recorded(tmp_path: Path) -> None:
     @in_loop
     async def run() -> None:

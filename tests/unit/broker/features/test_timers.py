@@ -233,6 +233,27 @@ def test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files(
     run()
 
 
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_what_is_due_together_may_be_larger_than_a_log_file(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_rolled: bool
+) -> None:
+    monkeypatch.setattr(timers_module, "RUN_BYTES", 4 << 20)  # a log file has 1 MiB
+
+    @in_loop
+    async def run() -> None:
+        bodies = [b"%03d" % number + b"." * 20_000 for number in range(120)]
+        for start in range(0, 120, 10):
+            node.later(bodies[start : start + 10], [10] * 10)
+        if is_rolled:
+            node.timers.make_way(node.store.end_offset)
+            await node.turn()
+            assert node.timers.rolled == 120
+        await node.turn(20)
+        assert (node.delivered(), node.timers.dropped) == (bodies, 0)
+
+    run()
+
+
 def test_a_run_that_cannot_be_recorded_is_begun_again(node: Node) -> None:
     @in_loop
     async def run() -> None:

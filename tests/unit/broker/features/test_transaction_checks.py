@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from penstock.formats.record.properties import decode_properties
@@ -59,6 +60,23 @@ async def test_a_half_that_was_stored_anew_just_now_is_known_by_its_first_offset
     assert await node.states((0, 1)) == [(OPEN, 1)]
     await node.end(COMMIT, (0, 1))
     assert node.bodies() == [b"a"]
+    await ended(task)
+
+
+@in_loop
+async def test_halves_that_were_stored_anew_end_at_once_together_with_younger_ones() -> None:
+    node = opened()
+    task = await node.join()
+    await node.halves([b"a"])
+    await node.pass_s(5)
+    await node.halves([b"b"])
+    await node.pass_s(2)
+    assert [list(check.offsets) for check in node.asked] == [[0]]
+    states = node.transactions.decisions.resolve_at_once(node.journal, "payments", np.array([0, 1]), COMMIT)
+    assert states is not None, "nothing is to be waited for"
+    assert states.tolist() == [OPEN, OPEN]
+    assert node.bodies() == [b"b", b"a"]
+    assert await node.states((0, 2)) == [(COMMITTED, 2)]
     await ended(task)
 
 

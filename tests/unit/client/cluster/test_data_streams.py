@@ -43,6 +43,15 @@ def test_answers_come_in_the_order_of_the_batches(connections: Connections, brok
     assert broker.bodies("orders") == [b"%d" % number for number in range(100)]
 
 
+def test_numbers_begin_again_and_leave_those_that_wait_alone(connections: Connections, broker: RunningBroker) -> None:
+    with broker.faults.holding("Append"):
+        first = send(connections, broker, b"1")
+        wait_until(lambda: broker.faults.calls["Append"] == 1, what="the stream")
+        connections._data._streams[broker.address]._number = 0xFFFFFFFF  # behind it comes 1, which the first one has
+        second = send(connections, broker, b"2")
+    assert [list(each.result(10).queue_offsets) for each in (first, second)] == [[0], [1]]
+
+
 def test_a_refused_batch_leaves_the_stream_and_its_neighbours_alone(
     connections: Connections, broker: RunningBroker
 ) -> None:

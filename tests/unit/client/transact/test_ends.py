@@ -131,7 +131,7 @@ class Handing:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[int], Future[EndReply]]] = []
-        self.refusal: PenstockError | None = None
+        self.refusal: Exception | None = None
         self.ends = HandedOver("payments", self.start)
 
     def start(self, broker_name: str, request: EndRequest) -> Future[EndReply]:
@@ -200,6 +200,19 @@ def test_what_a_broken_connection_takes_along_is_lost_and_counted(handing: Handi
     handing.hand_over(5)
     assert handing.ends.settle(30)
     assert (handing.ends.lost, len(handing.sent)) == (3, 1)
+
+
+def test_an_error_that_nobody_foresees_is_lost_and_the_next_ones_are_sent(handing: Handing) -> None:
+    handing.refusal = RuntimeError("can't start new thread")
+    handing.hand_over(1, 3)
+    assert handing.ends.settle(30)
+    assert handing.ends.lost == 2
+    handing.refusal = None
+    handing.hand_over(5)
+    handing.ends.settle(0)
+    wait_until(lambda: handing.sent, what="the next request")
+    handing.sent[0][2].set_result(EndReply())
+    assert handing.ends.settle(30)
 
 
 def test_beyond_the_bound_and_after_the_end_whoever_ends_waits(
