@@ -21,6 +21,7 @@ from .lab.lab import ORDERLY, SIMPLE, Lab, Progress
 from .lab.levels import able_stretches, quiet_ends
 from .lab.schedule import Shape, Timing, plan_fault
 from .lab.watching import PositionWatcher
+from .load.popping import INVISIBLE_S
 from .load.receiving import POLL_MESSAGES_MAX, read_all
 
 SETTLE_LIMIT_S = 30.0
@@ -80,7 +81,7 @@ def run_drill(
         breaks_delivery=drill.breaks_delivery,
         commit_interval_ms=COMMIT_INTERVAL_MS,
         far_ms=None if drill.need == "network" else FAR_MS,
-        settle_limit_s=SETTLE_LIMIT_S,
+        settle_limit_s=SETTLE_LIMIT_S + INVISIBLE_S,  # an answer that was lost comes again after that
     )
     if conditions.recovery_why:
         conditions.recovery_limit_ms = conditions.recovery_target_ms = None

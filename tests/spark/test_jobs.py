@@ -196,10 +196,13 @@ def broken(parts: dict[str, Any]) -> dict[str, Any]:
     parts["orderly"] = histories.rows(2)  # at once: I16
     parts["orderly"]["op"], parts["orderly"]["shard"], parts["orderly"]["queue"] = Op.WORK, 0, 1
     parts["orderly"]["offset"], parts["orderly"]["start_ns"], parts["orderly"]["end_ns"] = [0, 1], [0, 4], [5, 9]
-    parts["pops"] = histories.rows(4)  # at once: I19; when it is done: I20
-    parts["pops"]["op"], parts["pops"]["stream"] = [Op.HOLD, Op.HOLD, Op.ACKNOWLEDGE, Op.HOLD], 6
-    parts["pops"]["sequence"], parts["pops"]["offset"] = [0, 0, 1, 1], 900 * histories.MS
-    parts["pops"]["start_ns"] = parts["pops"]["end_ns"] = np.arange(4) * histories.MS
+    held = parts["held"] = received.copy()
+    held["op"], held["offset"] = Op.HOLD, held["end_ns"] + 10_000 * histories.MS
+    parts["done"] = held[1:2].copy()
+    parts["done"]["op"] = Op.ACKNOWLEDGE
+    parts["pops"] = held[:2].copy()
+    parts["pops"]["start_ns"] += np.array([0, 9_000]) * histories.MS  # it was acknowledged: I20
+    parts["pops"]["end_ns"] += np.array([1, 10_000]) * histories.MS  # and one came before its time: I19
     return parts
 
 
