@@ -18,7 +18,7 @@ RECEIVE_MESSAGES_MAX = 200
 TRY_S = 5.0
 PAUSE_S = 0.05
 GIVEN_BACK_EVERY = 512
-"""So manieth message of a stream is given back the first time, and comes again at once. Each takes a call of its own."""
+"""So manieth message of a stream is given back the first time, by a call of its own, and comes again at once."""
 
 
 class Popping:
