@@ -17,10 +17,11 @@ from penstock.proto import names
 
 from .catalogue import COPIES, RECOVERY_LIMIT_MS, Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
-from .lab.lab import ORDERLY, Lab, Progress
+from .lab.lab import ORDERLY, SIMPLE, Lab, Progress
 from .lab.levels import able_stretches, quiet_ends
 from .lab.schedule import Shape, Timing, plan_fault
 from .lab.watching import PositionWatcher
+from .load.popping import INVISIBLE_S
 from .load.receiving import POLL_MESSAGES_MAX, read_all
 
 SETTLE_LIMIT_S = 30.0
@@ -80,7 +81,7 @@ def run_drill(
         breaks_delivery=drill.breaks_delivery,
         commit_interval_ms=COMMIT_INTERVAL_MS,
         far_ms=None if drill.need == "network" else FAR_MS,
-        settle_limit_s=SETTLE_LIMIT_S,
+        settle_limit_s=SETTLE_LIMIT_S + INVISIBLE_S,  # an answer that was lost comes again after that
     )
     if conditions.recovery_why:
         conditions.recovery_limit_ms = conditions.recovery_target_ms = None
@@ -99,6 +100,7 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
     with _watched(lab):
         workers = [lab.start_worker("consume", number) for number in range(shape.consumers)]
         workers += [lab.start_worker("work", number) for number in range(ORDERLY)]
+        workers += [lab.start_worker("pop", number) for number in range(SIMPLE)]
         workers += [lab.start_worker("produce", number) for number in range(shape.producers)]
         workers.append(lab.start_worker("promise", 0))
         for worker in workers:
@@ -163,7 +165,9 @@ def _drain(lab: Lab) -> tuple[float, list[str]]:
     left, is_settled = ["no lag is known"], False
     with Admin(lab.nameservers) as admin:
         while time.monotonic() - began < DRAIN_LIMIT_S:
-            left = [each for group in (lab.group, lab.orderly_group) for each in _left(admin, lab, group)]
+            left = [
+                each for group in (lab.group, lab.orderly_group, lab.pop_group) for each in _left(admin, lab, group)
+            ]
             if not left and lab.nameservers_agree():
                 if is_settled:
                     return time.monotonic() - began, []
@@ -182,7 +186,8 @@ def _left(admin: Admin, lab: Lab, group: str) -> list[str]:
         return [f"the lag of group {group} is not known: {error}"]
     left = [f"{name} does not answer" for name in found.unreachable]
     left += [f"{group}: {q.broker_name} queue {q.queue_id}: {q.lag} messages left" for q in found.queues if q.lag]
-    left += [f"{group}: {q.broker_name} queue {q.queue_id}: no owner" for q in found.queues if not q.client_id]
+    if group != lab.pop_group:  # simple consumers own no queues
+        left += [f"{group}: {q.broker_name} queue {q.queue_id}: no owner" for q in found.queues if not q.client_id]
     if not left and len(found.queues) < len(lab.shards) * lab.shape.queues:
         left = [f"{group}: {len(found.queues)} queues are known"]
     return left

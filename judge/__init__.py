@@ -44,6 +44,8 @@ def judge(history: History, conditions: Conditions) -> list[Verdict]:
         _of(tally, "I16", orderly.cut_short(history)),
         _of(tally, "I17"),
         _of(tally, "I18"),
+        _of(tally, "I19"),
+        _of(tally, "I20"),
         remains.log_lines(conditions),
         remains.leftovers(conditions),
     ]

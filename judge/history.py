@@ -74,6 +74,8 @@ class Op(IntEnum):
     DECIDE = 10  # of a transaction: UNKNOWN before a commit is tried, OK when it is confirmed, REFUSED rolled back
     LATER = 11  # it was sent for later, as SEND; offset: when it is due, ms since 1970
     SHOWN = 12  # the reader found it among transactions and messages for later; position: stored when, ms since 1970
+    HOLD = 13  # a simple consumer has it until offset, in monotonic ns: OK got it, UNKNOWN before it is given back
+    ACKNOWLEDGE = 14  # it was done with, and the broker said so
 
 
 class Outcome(IntEnum):

@@ -45,10 +45,14 @@ def _events(rows: Rows) -> Column:
 def settle(total: Tally, conditions: Conditions) -> None:
     """Add what only the sum shows.
 
-    I1: nothing was read at all. I7: of what was delivered again, only what the faults do not explain counts.
+    I1: nothing was read at all. I7: of what was delivered again, only what the faults do not explain counts. I20: where
+    nobody was a simple consumer, nothing is missing.
     """
     if not was_read(total) and total.checked["I1"]:
         total.wrong["I1"], total.examples["I1"] = total.checked["I1"], ["nothing was read at the end"]
+    if not total.checked["I20"]:
+        total.wrong.pop("I20", None)
+        total.examples.pop("I20", None)
     surplus = max(total.delivered_again - conditions.duplicates_allowed, 0)
     total.tell("I7", total.again_examples[:surplus], surplus)
 

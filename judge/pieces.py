@@ -2,8 +2,8 @@
 
 What happened at a place (I1, I3, I4, I5, deliveries) is seen in its queue's rows; what became of a message (I2, stored
 again, latencies) in those of its stream and sequence. So every row goes where it is needed, most of them to both.
-What was given back, decided or sent for later (I15, I17, I18) goes whole to its message's stretch, and an orderly
-member's work (I16) to its queue; these are few.
+What simple consumers had and acknowledged (I19, I20) goes there too. What was given back, decided or sent for later
+(I15, I17, I18) goes whole to its message's stretch, and an orderly member's work (I16) to its queue; these are few.
 A piece holds the columns of its rows one behind the other, so that they are joined and judged without a loop.
 """
 
@@ -72,7 +72,8 @@ def split(events: Column, parts: int) -> Iterator[Piece]:
                 f"sequences below 2^{SEQUENCE_BITS} and streams below {STREAMS_MAX} are possible"
             )
     is_message = (op == Op.SEND) | (op == Op.RECEIVE) | (op == Op.READ)
-    yield from _stretches(events, np.flatnonzero(is_message), parts)
+    is_held = (op == Op.HOLD) | (op == Op.ACKNOWLEDGE)
+    yield from _stretches(events, np.flatnonzero(is_message | is_held), parts)
     announced = _cut_to_stretches(events[op == Op.INVOKE])
     yield from _stretches(announced, np.arange(len(announced)), parts)
     yield from _stretches(events, np.flatnonzero(np.isin(op, _PROMISED)), parts, PROMISES)

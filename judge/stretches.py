@@ -1,4 +1,4 @@
-"""What the rows of a stretch of one stream show: I2, what is stored again, latencies and rates.
+"""What the rows of a stretch of one stream show: I2, I19, I20, what is stored again, latencies and rates.
 
 And I1 of what was acknowledged without a place, as ``produce`` is: it has to be read in the shard that took it.
 """
@@ -11,6 +11,7 @@ import numpy as np
 
 from .conditions import Conditions
 from .history import Op, Outcome
+from .invariants.pop import popped
 from .pieces import STRETCH_ROWS, Column, Rows, take
 from .tally import EXAMPLES_MAX, Tally, message_name, shard_name
 
@@ -31,6 +32,7 @@ class Stretch:
         op, outcome = self._rows["op"], self._rows["outcome"]
         self._phantoms(tally)
         self._stored_again(tally)
+        popped(self._stream, self._rows, self._conditions, tally)
         sent = take(self._rows, (op == Op.SEND) & (outcome == Outcome.OK))
         received = take(self._rows, op == Op.RECEIVE)
         self._lost(tally, take(sent, sent["queue"] < 0))

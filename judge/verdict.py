@@ -27,6 +27,8 @@ TITLES: Final[dict[str, str]] = {
     "I16": "an orderly queue is worked on by one at a time",
     "I17": "transactions: committed is shown once, the rest never",
     "I18": "messages for later come once, not before their time",
+    "I19": "what a simple consumer has is given to nobody else before its time",
+    "I20": "simple consumers are given everything, and nothing again that is acknowledged",
     "LOG": "no unexpected ERROR line",
     "END": "nothing is left behind",
 }

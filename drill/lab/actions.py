@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .lab import ORDERLY, PLACES, Lab
+from .lab import ORDERLY, PLACES, SIMPLE, Lab
 
 ELECTION_S = 3.0
 """Another master would have been elected by then, and have begun."""
@@ -32,17 +32,19 @@ def kill_for_a_while(
 
 
 def kill_consumer(lab: Lab, number: int, for_s: float) -> None:
-    """SIGKILL to a consumer and to an orderly one; others join in their place."""
-    orderly = number % ORDERLY
+    """SIGKILL to a consumer, to an orderly and to a simple one; others join in their place."""
+    orderly, simple = number % ORDERLY, number % SIMPLE
     name = f"consumer-{number}"
 
     def join() -> None:
         lab.start_worker("consume", number, again=True).await_ready()
         lab.start_worker("work", orderly, again=True).await_ready()
+        lab.start_worker("pop", simple, again=True).await_ready()
 
     with lab.broken("SIGKILL", name, join):
         lab.workers[name].kill()
         lab.workers[f"{PLACES['work']}-{orderly}"].kill()
+        lab.workers[f"{PLACES['pop']}-{simple}"].kill()
         lab.wait(for_s, f"{name} killed")
 
 

@@ -48,10 +48,13 @@ PLACES = {
     "consume": "consumer",
     "promise": "producer-promises",
     "work": "consumer-orderly",
+    "pop": "consumer-simple",
 }
 """By role: what its processes are called, with a number behind."""
 ORDERLY = 2
 """Orderly consumers: one that is killed, and one that goes on."""
+SIMPLE = 2
+"""Simple consumers, likewise."""
 OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
 
@@ -89,6 +92,7 @@ class Lab:
         self.topic = "drill" if self.owns_cluster else f"drill-{folder.name.replace('.', '-')}"
         self.group = f"{self.topic}-consumers"
         self.orderly_group = f"{self.topic}-orderly"
+        self.pop_group = f"{self.topic}-simple"
         self.promises = f"{self.topic}-promises"  # topic of what is not shown when it is sent
         self.log_starts: dict[str, int] = {}
         self.network: Network | None = None
@@ -170,7 +174,14 @@ class Lab:
         return serves(node, self.nameservers.split(";"))
 
     def _client_names(self) -> list[str]:
-        counts = {"produce": self.shape.producers, "consume": self.shape.consumers, "promise": 1, "work": ORDERLY}
+        shape = self.shape
+        counts = {
+            "produce": shape.producers,
+            "consume": shape.consumers,
+            "promise": 1,
+            "work": ORDERLY,
+            "pop": SIMPLE,
+        }
         return [f"{PLACES[role]}-{number}" for role, count in counts.items() for number in range(count)]
 
     # Names.
@@ -294,6 +305,7 @@ class Lab:
             "topic": self.topic,
             "group": self.group,
             "orderly_group": self.orderly_group,
+            "pop_group": self.pop_group,
             "promises": self.promises,
             "shards": self.shards,
             "history": str(self.folder),

@@ -30,7 +30,7 @@ BUFFERED = ("produce", 1, True, 20)
 
 def main() -> int:
     """Do the job that the first input line describes."""
-    return follow({"produce": _produce, "consume": _consume, "promise": _promise, "work": _work})
+    return follow({"produce": _produce, "consume": _consume, "promise": _promise, "work": _work, "pop": _pop})
 
 
 @contextmanager
@@ -123,6 +123,18 @@ def _work(job: dict[str, Any], orders: Orders) -> None:
             made.start()
             say(ready=True)
             orders.stop.wait()
+    say(result={})
+
+
+def _pop(job: dict[str, Any], orders: Orders) -> None:
+    from .popping import Popping
+
+    with (
+        _recorder(job, job["name"], job["client"]) as recorder,
+        closing(Popping(job["namesrv"], job["pop_group"], job["topic"], job["run"], recorder)) as made,
+    ):
+        say(ready=True)
+        made.run(orders.stop)
     say(result={})
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.inspection import list_store as inspect_store
@@ -195,6 +196,13 @@ def broken(parts: dict[str, Any]) -> dict[str, Any]:
     parts["orderly"] = histories.rows(2)  # at once: I16
     parts["orderly"]["op"], parts["orderly"]["shard"], parts["orderly"]["queue"] = Op.WORK, 0, 1
     parts["orderly"]["offset"], parts["orderly"]["start_ns"], parts["orderly"]["end_ns"] = [0, 1], [0, 4], [5, 9]
+    held = parts["held"] = received.copy()
+    held["op"], held["offset"] = Op.HOLD, held["end_ns"] + 10_000 * histories.MS
+    parts["done"] = held[1:2].copy()
+    parts["done"]["op"] = Op.ACKNOWLEDGE
+    parts["pops"] = held[:2].copy()
+    parts["pops"]["start_ns"] += np.array([0, 9_000]) * histories.MS  # it was acknowledged: I20
+    parts["pops"]["end_ns"] += np.array([1, 10_000]) * histories.MS  # and one came before its time: I19
     return parts
 
 
@@ -206,7 +214,8 @@ def test_an_audit_judges_a_history(spark: Any, tmp_path: Path) -> None:
     bad = histories.write(tmp_path / "bad", broken(histories.clean()))
     report = audit.run(spark, audit.Config(history=str(bad)))
     (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
-    found = {"I1": 2, "I2": 1, "I3": 1, "I4": 1, "I5": 2, "I7": 1, "I9": 1, "I15": 1, "I16": 1, "I17": 1, "I18": 1}
+    once = dict.fromkeys(["I2", "I3", "I4", "I7", "I9", "I15", "I16", "I17", "I18", "I19", "I20"], 1)
+    found = {"I1": 2, "I5": 2, **once}
     assert {row[0]: row[4] for row in verdicts.rows} == found
     (orderly,) = (problem for problem in report.problems if problem["invariant"] == "I16")
     assert (

@@ -13,6 +13,8 @@
 | I16 | an orderly queue is worked on by one member at a time |
 | I17 | a transaction's message is shown once if it was committed, else never |
 | I18 | a message for later is shown once, and not before its time |
+| I19 | what a simple consumer has is given to nobody else before its time |
+| I20 | simple consumers are given every message, and none again that is acknowledged |
 
 :mod:`penstock.judge` judges each queue and each stretch of a stream, as for drills. With ``store``, acknowledged
 sends that I1 misses are looked for in the data directories: "not on disk" and "on disk, not read" are two defects.
@@ -49,7 +51,7 @@ from .history import block_frame, list_history, load_conditions, read_history
 from .shuffle import PIECE_SCHEMA, cut, groups
 from .stored import PLACE, Stored, Stores, as_reads, shards_of
 
-INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9", "I15", "I16", "I17", "I18")
+INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9", "I15", "I16", "I17", "I18", "I19", "I20")
 ROWS_PER_PART = 6_000_000
 """Rows of a history that two tasks judge, about, one its queues and one its messages: some hundred megabytes each. A
 queue is judged by one task, whose memory bounds it: 53 bytes a row, held about three times."""

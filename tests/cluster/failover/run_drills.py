@@ -30,7 +30,7 @@ PAGE = Path(__file__).with_name("RESULTS.md")
 HEAD = """# Failover drills
 
 Written by `python -m tests.cluster.failover.run_drills` (`make test-drills`); do not edit. Each drill starts a
-fresh cluster, runs load, breaks one thing, heals it, drains and judges invariants I1-I18 (`penstock drill --help`).
+fresh cluster, runs load, breaks one thing, heals it, drains and judges invariants I1-I20 (`penstock drill --help`).
 """
 KEPT = (
     *("drill", "seed", "ok", "mode", "counts", "outages", "target_ms", "able_longest_ms", "windows", "verdicts"),

@@ -1,4 +1,4 @@
-"""What a drill notes of work in order, of transactions, and of messages for later."""
+"""What a drill notes of work in order, of transactions, of messages for later, and of simple consumers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.bench.load.ledger import HEADER
+from penstock.drill.load.popping import GIVEN_BACK_EVERY, Popping
 from penstock.drill.load.promising import Promising
 from penstock.drill.load.working import Working
 from penstock.judge.history import Op, Outcome, Recorder, read_history
@@ -69,3 +70,26 @@ def test_work_is_noted_when_it_begins_and_when_it_has_ended(cluster: RunningClus
     assert work["offset"].tolist() == [0, 0, 2, 2]
     assert (work["start_ns"][::2] == work["start_ns"][1::2]).all()
     assert (work["end_ns"][1::2] > work["start_ns"][1::2]).all()
+
+
+def test_simple_consumers_note_what_they_have_what_they_give_back_and_what_is_done(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    fails = GIVEN_BACK_EVERY - 1
+    cluster.put("orders", [HEADER.pack(RUN, 3, 0, 0), b"of somebody else", HEADER.pack(RUN, 3, fails, 0)])
+    stop = threading.Event()
+    with (
+        recorded(tmp_path) as recorder,
+        contextlib.closing(Popping(cluster.namesrv, "g", "orders", RUN, recorder)) as made,
+    ):
+        thread = threading.Thread(target=made.run, args=(stop,))
+        thread.start()
+        wait_until(lambda: len(rows(tmp_path, Op.ACKNOWLEDGE)) == 2, what="both of the run")
+        stop.set()
+        thread.join()
+    held, done = rows(tmp_path, Op.HOLD), rows(tmp_path, Op.ACKNOWLEDGE)
+    of = {number: held["outcome"][held["sequence"] == number].tolist() for number in (0, fails)}
+    assert of == {0: [Outcome.OK], fails: [Outcome.OK, Outcome.UNKNOWN, Outcome.OK]}
+    has = held[held["outcome"] == Outcome.OK]
+    assert (has["offset"] - has["start_ns"] > 9_000_000_000).all()
+    assert sorted(done["sequence"].tolist()) == [0, fails]

@@ -248,7 +248,7 @@ def test_pieces_and_the_whole_agree_with_a_count_message_by_message(seed: int) -
         assert len(found.examples.get(name, [])) == len(whole.examples.get(name, [])) == shown
 
 
-PROMISES = ("I15", "I16", "I17", "I18")
+PROMISES = ("I15", "I16", "I17", "I18", "I19", "I20")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -266,13 +266,19 @@ def test_what_was_promised_is_judged_in_pieces_as_a_drill_judges_it(seed: int) -
     worked["op"], worked["shard"], worked["queue"], worked["offset"] = Op.WORK, 1, np.arange(60) % 3, np.arange(60)
     worked["start_ns"], worked["end_ns"] = np.arange(60), np.arange(60) + chooser.choice([2, 4])
     made.extra.append(worked)
+    held, done = made.received.copy(), made.received[some(chooser, 400)].copy()
+    held["op"], held["offset"], done["op"] = Op.HOLD, held["end_ns"] + 10_000 * drill_history.MS, Op.ACKNOWLEDGE
+    again = held[some(chooser, 400)].copy()
+    again["start_ns"] += 6_000 * drill_history.MS
+    again["end_ns"] += chooser.choice([6_000, 11_000]) * drill_history.MS
+    made.extra += [np.delete(held, some(chooser, 400)), done, again]
     for number in chooser.sample(range(8), 3):
         made.extra[number] = np.delete(made.extra[number], some(chooser, len(made.extra[number])))
     whole = {each.invariant: each for each in judge(made.history, made.conditions)}
     found = audited(made, chooser)
     assert {name: found.wrong[name] for name in PROMISES} == {name: whole[name].violations for name in PROMISES}
     assert {name: found.checked[name] for name in PROMISES} == {name: whole[name].checked for name in PROMISES}
-    assert min(found.wrong["I17"], found.wrong["I18"]) > 0
+    assert min(found.wrong["I17"], found.wrong["I18"], found.wrong["I20"]) > 0
 
 
 def test_sequences_that_were_announced_count_in_every_stretch_that_they_reach_into() -> None:
