@@ -130,11 +130,9 @@ class Producer:
         ``deliver_at``: consumers get it then, and not before; a ``datetime`` with a time zone, or ms since 1970 UTC.
         ``delay_s``: so many seconds after this call, by this machine's clock. ``delay_level``: 1..18, so long after it
         was stored as the broker's ``messageDelayLevel`` says. At most one of the three.
-        ``queue``: it goes there and nowhere else, whatever its sharding key; while that broker group has no master it
-        waits. ``selector(queues, message)`` chooses one of the topic's queues, sorted, for a
-        :class:`~penstock.client.Message`; what it raises, this raises. ``wait=False``: acknowledged when the master has
-        it, without waiting for its disk and its slaves, so that a failover may lose it. ``message_id``: of a message
-        that has one already, as one that is passed on from elsewhere; nobody checks that it is the only one.
+        ``queue``: it goes there and nowhere else, whatever its sharding key. ``selector(queues, message)`` chooses one
+        of the topic's queues, sorted; what it raises, this raises. ``wait=False``: acknowledged when the master has it,
+        without waiting for its disk and its slaves, so that a failover may lose it. ``message_id``: its own.
 
         Raises:
             Refused, Retryable: not stored. OutcomeUnknown: it may be.

@@ -17,10 +17,11 @@ from penstock.proto import names
 
 from .catalogue import COPIES, RECOVERY_LIMIT_MS, Drill
 from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk, footprint
-from .lab.lab import ORDERLY, SIMPLE, Lab, Progress
+from .lab.lab import Lab, Progress
 from .lab.levels import able_stretches, quiet_ends
 from .lab.schedule import Shape, Timing, plan_fault
 from .lab.watching import PositionWatcher
+from .load import EACH
 from .load.popping import INVISIBLE_S
 from .load.receiving import POLL_MESSAGES_MAX, read_all
 
@@ -99,8 +100,7 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
     shape, timing = lab.shape, lab.timing
     with _watched(lab):
         workers = [lab.start_worker("consume", number) for number in range(shape.consumers)]
-        workers += [lab.start_worker("work", number) for number in range(ORDERLY)]
-        workers += [lab.start_worker("pop", number) for number in range(SIMPLE)]
+        workers += [lab.start_worker(role, number) for role in ("work", "pop") for number in range(EACH)]
         workers += [lab.start_worker("produce", number) for number in range(shape.producers)]
         workers.append(lab.start_worker("promise", 0))
         for worker in workers:

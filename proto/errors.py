@@ -39,10 +39,7 @@ _BY_CODE: dict[int, type[PenstockError]] = {}
 
 
 class PenstockError(Exception):
-    """Base of all. ``str(error)`` names the object, the value seen and what to do.
-
-    The paragraph of a class that begins with "Do:" stands in the reference of errors.
-    """
+    """Base of all. ``str(error)`` names the object, the value seen and what to do; "Do:" goes into the reference."""
 
     code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
@@ -60,8 +57,7 @@ class PenstockError(Exception):
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
-        self.message = message
-        self.details = details
+        self.message, self.details = message, details
 
 
 class Retryable(PenstockError, code=10, status=Status.UNAVAILABLE, retryable=True):
@@ -354,8 +350,7 @@ class DeliveryFailed(PenstockError, code=50):
 
     def __init__(self, message: str, *, refused: list[Any] | None = None, unknown: list[Any] | None = None) -> None:
         super().__init__(message)
-        self.refused = refused or []
-        self.unknown = unknown or []
+        self.refused, self.unknown = refused or [], unknown or []
 
 
 class ConfigError(PenstockError, code=60):
@@ -436,11 +431,6 @@ def from_bytes(data: bytes) -> PenstockError:
     return made
 
 
-def to_metadata(error: PenstockError) -> tuple[tuple[str, bytes], ...]:
-    """The trailing metadata that carries ``error`` to the caller."""
-    return ((METADATA_KEY, to_bytes(error)),)
-
-
 def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
     """The :class:`PenstockError` that the server at ``peer`` ended the call with.
 
@@ -448,12 +438,12 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> PenstockError:
     :class:`BrokerUnavailable` otherwise; the caller decides what that means for what it sent.
     """
     call: Any = error  # what gRPC raises is also the call; its type stubs do not say so
-    for key, value in (call.trailing_metadata() if hasattr(call, "trailing_metadata") else None) or ():
-        if key == METADATA_KEY:
-            return from_bytes(value)
+    metadata = dict((call.trailing_metadata() if hasattr(call, "trailing_metadata") else None) or ())
+    if METADATA_KEY in metadata:
+        return from_bytes(metadata[METADATA_KEY])
     status = call.code() if hasattr(call, "code") else Status.UNKNOWN
     detail = call.details() if hasattr(call, "details") else str(error)
     if status == Status.DEADLINE_EXCEEDED:
         return OutcomeUnknown(f"{peer}: no answer within the time-out", status=status.name)
-    hint = handshake_hint(str(detail))
-    return BrokerUnavailable(f"{peer}: {status.name.lower()}: {hint}{detail}", status=status.name)
+    told = f"{peer}: {status.name.lower()}: {handshake_hint(str(detail))}{detail}"
+    return BrokerUnavailable(told, status=status.name)

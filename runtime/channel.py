@@ -15,7 +15,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.proto.errors import InvalidArgument, MessageTooLarge, PenstockError, to_metadata
+from penstock.proto.errors import METADATA_KEY, InvalidArgument, MessageTooLarge, PenstockError, to_bytes
 
 from .security.credentials import PLAIN, Security
 from .security.signed_channel import SignedChannel
@@ -131,7 +131,7 @@ def reported(error: Exception, method: str) -> PenstockError:
 async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
     """End a call of ``method`` with ``error``, as :func:`reported`."""
     error = reported(error, method)
-    await context.abort(error.grpc_status, error.message[:1000], to_metadata(error))
+    await context.abort(error.grpc_status, error.message[:1000], ((METADATA_KEY, to_bytes(error)),))
 
 
 def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int = MESSAGE_BYTES_MAX) -> M:

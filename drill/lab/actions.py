@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .lab import ORDERLY, PLACES, SIMPLE, Lab
+from ..load import EACH, PLACES
+from .lab import Lab
 
 ELECTION_S = 3.0
 """Another master would have been elected by then, and have begun."""
@@ -33,7 +34,7 @@ def kill_for_a_while(
 
 def kill_consumer(lab: Lab, number: int, for_s: float) -> None:
     """SIGKILL to a consumer, to an orderly and to a simple one; others join in their place."""
-    orderly, simple = number % ORDERLY, number % SIMPLE
+    orderly = simple = number % EACH
     name = f"consumer-{number}"
 
     def join() -> None:

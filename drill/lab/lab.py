@@ -23,6 +23,7 @@ from penstock.judge.history import SUFFIX
 from penstock.proto.errors import OutcomeUnknown
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 
+from ..load import EACH, PLACES
 from .disks import SmallDisk
 from .levels import behind
 from .network import Network
@@ -43,18 +44,6 @@ CATCH_UP_FACTORS: Mapping[Need, int] = {"slow catch-up": 2, "throttle": 8}
 THROTTLE_LEAST = 64 << 10
 WORKER = "penstock.drill.load.worker"
 COORDINATOR = "coordinator-0"
-PLACES = {
-    "produce": "producer",
-    "consume": "consumer",
-    "promise": "producer-promises",
-    "work": "consumer-orderly",
-    "pop": "consumer-simple",
-}
-"""By role: what its processes are called, with a number behind."""
-ORDERLY = 2
-"""Orderly consumers: one that is killed, and one that goes on."""
-SIMPLE = 2
-"""Simple consumers, likewise."""
 OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
 
@@ -116,7 +105,7 @@ class Lab:
     def make(self) -> None:
         """Start the cluster and make the topic; returns when every replica is level."""
         if self._need == "network":
-            self.network = Network([*self._place_names, *self._client_names()])
+            self.network = Network([*self._place_names(), *self._client_names()])
             self.network.make()
         if self._need == "small disk":
             name = self.names_of(self.victim_shard)[0]
@@ -162,7 +151,7 @@ class Lab:
     def _places(self) -> dict[str, Place]:
         places: dict[str, Place] = {}
         if self.network is not None:
-            places = {name: Place(host=self.network.address(name)) for name in self._place_names}
+            places = {name: Place(host=self.network.address(name)) for name in self._place_names()}
         for name, disk in self._disks.items():
             places[name] = Place(host=places[name].host if name in places else Place().host, store=str(disk.path))
         return places
@@ -174,14 +163,8 @@ class Lab:
         return serves(node, self.nameservers.split(";"))
 
     def _client_names(self) -> list[str]:
-        shape = self.shape
-        counts = {
-            "produce": shape.producers,
-            "consume": shape.consumers,
-            "promise": 1,
-            "work": ORDERLY,
-            "pop": SIMPLE,
-        }
+        others = {"promise": 1, "work": EACH, "pop": EACH}
+        counts = {"produce": self.shape.producers, "consume": self.shape.consumers, **others}
         return [f"{PLACES[role]}-{number}" for role, count in counts.items() for number in range(count)]
 
     # Names.
@@ -206,7 +189,6 @@ class Lab:
         """Their addresses."""
         return self.cluster.plan.nameserver_addresses
 
-    @property
     def _place_names(self) -> list[str]:
         """Names of all nodes, before the cluster has its plan."""
         brokers = [name for shard in self.shards for name in self.names_of(shard)]
@@ -426,8 +408,10 @@ class Lab:
 
     def nameservers_agree(self) -> bool:
         """True if every nameserver knows every broker."""
-        wanted = {state.node.address for state in self.broker_states()}
-        views = cluster_views(self.nameservers.split(";"))
+        wanted, views = (
+            {state.node.address for state in self.broker_states()},
+            cluster_views(self.nameservers.split(";")),
+        )
         return all(view is not None and wanted <= {m.address for s in view.shards for m in s.members} for view in views)
 
     # The end.
