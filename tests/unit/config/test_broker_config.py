@@ -61,6 +61,7 @@ def test_every_supported_key_is_read(tmp_path: Path) -> None:
         brokerIP1 = 10.0.0.7
         listenPort = 20911
         dataPort = 20912
+        gatewayPort = 20913
         bindAddress = 0.0.0.0
         namesrvAddr = ns-1:9876;10.0.0.2:9876;[::1]:9876
         brokerRole = SLAVE
