@@ -145,14 +145,14 @@ class Leadership:
 
     @property
     def is_current(self) -> bool:
-        """True if this broker knows what the group has acknowledged.
+        """True if this broker's tables know what the group has acknowledged.
 
-        A member that has had all of it in this life does; another acting master when its epoch's begin is confirmed.
+        A member that has had all of it in this life does; a slave once its epoch's begin is confirmed there too.
         """
+        is_confirmed = self._store.confirm_offset >= self._epochs.history.latest_start
         if self._role.is_master:
-            is_confirmed = self._store.confirm_offset >= self._epochs.history.latest_start
             return self._role.is_acting and (is_confirmed or self._own.is_level)
-        return self._own.is_level and self._own.is_member(self.register)
+        return is_confirmed and self._own.is_level and self._own.is_member(self.register)
 
     async def hand_over(self, to_id: int) -> Register:
         """Make the slave ``to_id`` master, with no message refused for good; the register afterwards.
