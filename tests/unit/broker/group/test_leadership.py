@@ -272,9 +272,7 @@ def test_a_slave_knows_what_was_committed_while_it_is_in_the_set_and_has_had_eve
                 leadership.register = register_of(3, 0, 0, 1)
                 assert leadership.is_current
                 confirmed, copy.confirm_offset = copy.confirm_offset, leadership._epochs.history.latest_start - 1
-                assert not leadership.is_current, (
-                    "its tables follow what is confirmed, and that may be from an older epoch"
-                )
+                assert not leadership.is_current, "its tables follow what is confirmed, which may be older"
                 copy.confirm_offset = confirmed
         assert leadership.is_current, "its master is gone, and it has what that acknowledged"
 
