@@ -188,6 +188,7 @@ class _Connection(asyncio.BufferedProtocol):
         """See :class:`asyncio.BufferedProtocol`."""
         self._transport = transport
         self._sending = Sending(transport, self._port.turn_ends_s, self._wait_to_send, self._on_full)
+        self._sending.begin()
         plain = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

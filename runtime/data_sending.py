@@ -53,7 +53,10 @@ class Sending:
         self._is_paused = self._is_full = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        transport.set_write_buffer_limits(1)  # it says when the system has taken all
+
+    def begin(self) -> None:
+        """Once the transport's owner knows it: the transport may say :meth:`pause` at once, of a handshake's bytes."""
+        self._transport.set_write_buffer_limits(1)  # it says when the system has taken all
 
     @property
     def is_closing(self) -> bool:

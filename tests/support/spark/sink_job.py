@@ -67,10 +67,10 @@ def arm(phase: str) -> None:
     if method in CALLS:
         call: Callable[..., Any] = writers.WriterCalls._call
 
-        def dying(self: Any, broker: str, name: str, request: Any) -> Any:
+        def dying(self: Any, broker: str, name: str, *request: Any) -> Any:
             if name == method and when == BEFORE:
                 die()
-            answer = call(self, broker, name, request)
+            answer = call(self, broker, name, *request)
             if name == method:
                 die()
             return answer
