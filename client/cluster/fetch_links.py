@@ -78,11 +78,9 @@ class FetchLinks:
         self._lines: dict[str, _Line] = {}  # by address
         self._by_descriptor: dict[int, _Line] = {}
         self._poll = select.poll()
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
-        self._poll.register(self._woken, select.POLLIN)
-        self._is_woken = False
+        self._woken: socket.socket | None = None  # made by the thread itself: who never fetches has nothing to close
+        self._waker: socket.socket | None = None
+        self._is_woken = False  # set before the waker is looked at, and looked at when it is made
         self._opened: queue.SimpleQueue[tuple[_Line, DataLink | PenstockError]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards whether it is closed against what comes from opening threads
         self.is_ended = self._is_closed = False
@@ -97,6 +95,7 @@ class FetchLinks:
         """
         if self.is_ended:
             raise ClientClosed("the client is closed: make a new one")
+        self._make_waker()
         line = self._lines.get(address)
         if line is not None and line.link is not None and not line.under_way:
             self._look_for_end(line)
@@ -138,6 +137,7 @@ class FetchLinks:
         """The fetches that have ended, waiting for the first of them, :meth:`wake`, or the time's end."""
         if self._is_closed:
             return []
+        self._make_waker()
         now = time.monotonic()
         if now - self._left_at > PING_S:
             self._forgive(now - self._left_at, now)
@@ -163,8 +163,7 @@ class FetchLinks:
         """Let :meth:`landed` return. For any thread, under any lock."""
         if not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(OSError):  # full, or closed
-                self._waker.send(b"x")
+            self._send(b"x")
 
     def end(self) -> None:
         """Give up everything, by the thread itself when it waits the next time. For any thread."""
@@ -180,6 +179,19 @@ class FetchLinks:
 
     # Inside.
 
+    def _make_waker(self) -> None:
+        if self._waker is None:
+            woken, waker = socket.socketpair()
+            woken.setblocking(False)
+            waker.setblocking(False)
+            self._poll.register(woken, select.POLLIN)
+            self._woken, self._waker = woken, waker
+
+    def _send(self, why: bytes) -> None:
+        if (waker := self._waker) is not None:
+            with contextlib.suppress(OSError):  # full, or closed
+                waker.send(why)
+
     def _close(self) -> None:
         with self._lock:
             if self._is_closed:
@@ -191,8 +203,9 @@ class FetchLinks:
                 opened.close()
         for line in list(self._lines.values()):
             self._break(line, self._broken(line.address, "cancelled here", "CANCELLED"))
-        self._woken.close()
-        self._waker.close()
+        for end in (self._woken, self._waker):
+            if end is not None:
+                end.close()
 
     def _open(self, line: _Line) -> None:
         """In a thread of its own."""
@@ -204,8 +217,7 @@ class FetchLinks:
         with self._lock:
             if not self._is_closed:
                 self._opened.put((line, opened))
-                with contextlib.suppress(OSError):
-                    self._waker.send(b"o")
+                self._send(b"o")
                 return
         if isinstance(opened, DataLink):
             opened.close()
@@ -232,7 +244,7 @@ class FetchLinks:
         """Wait for anything, and take it."""
         found = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         for descriptor, _ in found:
-            if descriptor == self._woken.fileno():
+            if self._woken is not None and descriptor == self._woken.fileno():
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
             else:
