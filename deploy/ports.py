@@ -26,7 +26,7 @@ BROKERS_MAX = METRICS_GAP
 
 # Below the range from which systems take ports for outgoing connections: a port that a killed broker
 # needs again must not have become somebody's outgoing port meanwhile.
-_FREE_FIRST, _FREE_LAST = 12_000, 31_500
+_FREE_FIRST, _FREE_LAST = 12_000, 24_000
 _ATTEMPTS = 200
 
 

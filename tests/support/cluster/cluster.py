@@ -24,7 +24,10 @@ from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 90.0  # the first start on a machine compiles kernels
 STOP_TIMEOUT_S = 15.0
-PORTS = range(20_000, 32_000)  # below what the system gives to outgoing connections: free ones stay free
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+PORTS = range(24_000 + 1_000 * WORKER, 25_000 + 1_000 * WORKER)
+"""Below what the system gives to outgoing connections, and apart from other workers' and from what `cluster up` looks
+for: free ones stay free."""
 
 
 def free_ports(count: int) -> list[int]:
