@@ -43,7 +43,6 @@ def give_back_unused() -> None:
 
     Without effect where the C library has no ``malloc_trim``, or the system no ``/proc``.
     """
-    gc.collect()
     gc.freeze()
     threading.Thread(target=_give_back_forever, name="penstock-memory", daemon=True).start()
 
