@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-from penstock.proto.errors import Forbidden
+from penstock.proto.errors import Forbidden, PenstockError
 from penstock.runtime.data_port import Converse
 
 from .intake import ORDINARY, Intake, Intakes
@@ -80,6 +82,21 @@ class Feature:
 
     async def run(self) -> None:
         """Do the background work; cancelled at the end."""
+
+    async def take_turns(
+        self, turn: Callable[[], Awaitable[object]], tick_s: float, retry_s: float, failed: str
+    ) -> None:
+        """For :meth:`run`: a turn every ``tick_s``; after one that failed none for ``retry_s``, and the log says so."""
+        log, clock, not_before = logging.getLogger(type(self).__module__), self.core.clock, 0.0
+        while True:
+            await asyncio.sleep(tick_s)
+            if clock.monotonic_s() < not_before:
+                continue
+            try:
+                await turn()
+            except PenstockError as error:
+                not_before = clock.monotonic_s() + retry_s
+                log.warning("%s error=%s: %s", failed, type(error).__name__, error)
 
     async def stop(self) -> None:
         """Take nothing new, and return when what was taken has its answer."""

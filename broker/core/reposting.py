@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from penstock.formats.record.layout import Record, decode_record
 from penstock.formats.record.producer_mark import ProducerMark
 
 from .core import Core
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from ..store.disk import Bytes
     from ..store.picking import Picked
     from ..store.queues.kernels import Ints, Longs
+    from ..store.store import Store
 
 log = logging.getLogger(__name__)
 
 LOCATED_AT_ONCE: Final = 8192
+DECODED_AT_ONCE: Final = 1024
 RECENT_BYTES: Final = 32 << 20
 """What lies so near the log's end is in memory: a thread that brings it would cost more than reading it."""
 
@@ -42,6 +45,29 @@ class Records(NamedTuple):
     def positions(self) -> Longs:
         """Where in :attr:`data` each begins."""
         return np.cumsum(self.sizes, dtype=np.int64) - self.sizes
+
+
+async def records_of(
+    store: Store, topic: str, queue_id: int, start: int, end: int
+) -> AsyncIterator[tuple[int, int, Record]]:
+    """Offset, position in the log, and record of each of the queue's offsets ``[start, end)`` that has one."""
+    from ..store.absent import bring  # loads the kernels
+
+    while start < end:
+        stop = min(start + LOCATED_AT_ONCE, end)
+        picked = store.picker.locate(topic, queue_id, np.arange(start, stop))
+        parts, at = store.picker.absent(picked), 0
+        if parts:
+            await asyncio.to_thread(bring, parts)
+        for part in parts:
+            for position, size in zip(part.positions.tolist(), part.sizes.tolist(), strict=True):
+                record = decode_record(part.data[position : position + size].data)
+                yield int(picked.offsets[at]), int(picked.positions[at]), record
+                at += 1
+                if at % DECODED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        start = stop
 
 
 class Reposter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -11,7 +10,7 @@ import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge, PenstockError
+from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge
 from penstock.proto.wire import later_pb2
 
 from ...core.core import Core
@@ -42,7 +41,6 @@ class Later(Feature, Intake):
         super().__init__(core)
         self.timers = Timers(core)
         self._settings = core.config.timers
-        self._not_before = 0.0
 
     def services(self) -> Iterable[Service]:
         yield service(
@@ -126,13 +124,4 @@ class Later(Feature, Intake):
 
     async def run(self) -> None:
         """Deliver what is due; what goes wrong is logged and tried again."""
-        clock = self.core.clock
-        while True:
-            await asyncio.sleep(TICK_S)
-            if clock.monotonic_s() < self._not_before:
-                continue
-            try:
-                await self.timers.turn()
-            except PenstockError as error:
-                self._not_before = clock.monotonic_s() + RETRY_S
-                log.warning("delivery of messages for later delayed error=%s: %s", type(error).__name__, error)
+        await self.take_turns(self.timers.turn, TICK_S, RETRY_S, "delivery of messages for later delayed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -40,7 +39,6 @@ class DelayLevels(Feature, Intake):
         levels = levels_ms(core.config.store.delay_levels)
         self._count = len(levels)
         self.queues = LevelQueues(core, levels)
-        self._not_before = 0.0
 
     def intakes(self) -> Mapping[int, Intake]:
         return {DELAYED: self}
@@ -87,16 +85,7 @@ class DelayLevels(Feature, Intake):
 
     async def run(self) -> None:
         """Deliver what is due; what goes wrong is logged and tried again."""
-        clock = self.core.clock
-        while True:
-            await asyncio.sleep(TICK_S)
-            if clock.monotonic_s() < self._not_before:
-                continue
-            try:
-                await self.queues.turn()
-            except PenstockError as error:
-                self._not_before = clock.monotonic_s() + RETRY_S
-                log.warning("delivery by delay level postponed error=%s: %s", type(error).__name__, error)
+        await self.take_turns(self.queues.turn, TICK_S, RETRY_S, "delivery by delay level postponed")
 
     async def stop(self) -> None:
         try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, Forbidden, GroupNotFound, PenstockError
+from penstock.proto.errors import BrokerUnavailable, Forbidden, GroupNotFound
 from penstock.proto.frames import unpack
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.runtime.channel import reporting
@@ -68,7 +68,6 @@ class Pop(Feature):
         self._received: dict[str, float] = {}  # group -> when it received last, by the monotonic clock
         self._given = 0
         self._settle_at = 0.0
-        self._not_before = 0.0
 
     def services(self) -> Iterable[Service]:
         yield service(
@@ -210,16 +209,7 @@ class Pop(Feature):
 
     async def run(self) -> None:
         """Look after messages in flight; what goes wrong is logged and tried again."""
-        clock = self.core.clock
-        while True:
-            await asyncio.sleep(TICK_S)
-            if clock.monotonic_s() < self._not_before:
-                continue
-            try:
-                await self.turn()
-            except PenstockError as error:
-                self._not_before = clock.monotonic_s() + RETRY_S
-                log.warning("messages in flight not looked after error=%s: %s", type(error).__name__, error)
+        await self.take_turns(self.turn, TICK_S, RETRY_S, "messages in flight not looked after")
 
     async def turn(self) -> None:
         """Let come again what is due, and record how far everything is done with."""

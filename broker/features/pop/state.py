@@ -10,14 +10,14 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.record.batch import encode_messages
-from penstock.formats.record.layout import Host, decode_record
+from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import WAIT, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable
 
 from ...core.core import Core
 from ...core.journal import Journal, Target
-from ...core.reposting import LOCATED_AT_ONCE
+from ...core.reposting import records_of
 from ...core.tables.offsets import offset_records
 from .ops import Kind, Op, read_ops
 from .queue import NEVER, PopQueue
@@ -174,27 +174,13 @@ class PopState:
 
     async def _read(self, start: int, end: int) -> AsyncIterator[tuple[int, int, list[Op]]]:
         """Offset, position in the log, and ops of the records at the offsets ``[start, end)``."""
-        from ...store.absent import bring  # loads the kernels
-
-        while start < end:
-            stop = min(start + LOCATED_AT_ONCE, end)
-            picked = self._store.picker.locate(names.POP_TOPIC, QUEUE, np.arange(start, stop))
-            parts, at = self._store.picker.absent(picked), 0
-            if parts:
-                await asyncio.to_thread(bring, parts)
-            for part in parts:
-                for position, size in zip(part.positions.tolist(), part.sizes.tolist(), strict=True):
-                    record = decode_record(part.data[position : position + size].data)
-                    try:
-                        ops = list(read_ops(record.body))
-                    except ValueError as error:
-                        log.error("op passed over offset=%d error=%s", picked.offsets[at], error)
-                        ops = []
-                    yield int(picked.offsets[at]), int(picked.positions[at]), ops
-                    at += 1
-                    if at % 1024 == 0:
-                        await asyncio.sleep(0)
-            start = stop
+        async for offset, position, record in records_of(self._store, names.POP_TOPIC, QUEUE, start, end):
+            try:
+                ops = list(read_ops(record.body))
+            except ValueError as error:
+                log.error("op passed over offset=%d error=%s", offset, error)
+                ops = []
+            yield offset, position, ops
 
 
 def flights(queues: Iterable[PopQueue], now_ms: int) -> list[PopQueue]:

@@ -10,13 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from penstock.formats.record.layout import decode_record
 from penstock.proto import names
 from penstock.proto.wire import transactions_pb2 as wire
 
 from ...core.core import Core
 from ...core.journal import Journal
-from ...core.reposting import LOCATED_AT_ONCE, Reposter
+from ...core.reposting import LOCATED_AT_ONCE, Reposter, records_of
 from ...core.tables.offsets import offset_records
 from .decisions import QUEUE, Decisions
 from .halves import KNOWN_MAX, OPEN, Halves, Longs, Waiting
@@ -145,21 +144,8 @@ class Loading:
 
     async def _ops(self, start: int, end: int) -> AsyncIterator[tuple[int, list[Stretch]]]:
         """The ops at the offsets ``[start, end)``, and their offsets."""
-        from ...store.absent import bring  # loads the kernels
-
-        while start < end:
-            stop = min(start + LOCATED_AT_ONCE, end)
-            picked = self._store.picker.locate(names.OP_TOPIC, QUEUE, np.arange(start, stop))
-            parts, at = self._store.picker.absent(picked), 0
-            if parts:
-                await asyncio.to_thread(bring, parts)
-            for part in parts:
-                for position, size in zip(part.positions.tolist(), part.sizes.tolist(), strict=True):
-                    record = decode_record(part.data[position : position + size].data)
-                    yield int(picked.offsets[at]), read_op(record)
-                    at += 1
-                await asyncio.sleep(0)
-            start = stop
+        async for offset, _, record in records_of(self._store, names.OP_TOPIC, QUEUE, start, end):
+            yield offset, read_op(record)
 
     async def _rows(self, offsets: Longs, halves: Halves) -> AsyncIterator[tuple[Waiting, Longs]]:
         """What the halves at these offsets say of themselves, in pieces; what cannot be read is open no more."""

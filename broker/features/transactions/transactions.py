@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -19,7 +18,6 @@ from penstock.proto.errors import (
     Forbidden,
     InvalidArgument,
     MessageTooLarge,
-    PenstockError,
 )
 from penstock.proto.wire import transactions_pb2 as wire
 from penstock.runtime.data_port import Converse
@@ -61,7 +59,6 @@ class Transactions(Feature, Intake):
         self.loading = Loading(core, self.decisions)
         self.producers = ProducerSessions(core.clock, core.config.limits)
         self.checks = Checks(core, self.decisions, self.producers)
-        self._not_before = 0.0
         catch_up = core.dispatcher.catch_up
         self._ends = DataCalls(Method.END, wire.EndRequest, self.end, before=catch_up, at_once=self._end_at_once)
 
@@ -158,16 +155,7 @@ class Transactions(Feature, Intake):
 
     async def run(self) -> None:
         """Look after open halves; what goes wrong is logged and tried again."""
-        clock = self.core.clock
-        while True:
-            await asyncio.sleep(TICK_S)
-            if clock.monotonic_s() < self._not_before:
-                continue
-            try:
-                await self.turn()
-            except PenstockError as error:
-                self._not_before = clock.monotonic_s() + RETRY_S
-                log.warning("transactions not looked after error=%s: %s", type(error).__name__, error)
+        await self.take_turns(self.turn, TICK_S, RETRY_S, "transactions not looked after")
 
     async def turn(self) -> None:
         """Look at what has come, and ask about what is due."""
