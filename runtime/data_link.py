@@ -21,7 +21,7 @@ from penstock.proto.frames import new_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
-from .channel import CONNECT_TIMEOUT_MS
+from .channel import CONNECT_TIMEOUT_MS, KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from .security.credentials import PLAIN, Security
 from .security.signatures import signed
 
@@ -34,7 +34,16 @@ BUFFER_BYTES: Final = 16 << 10
 """Of heads and small frames; so much at most of a large one is copied."""
 ENCRYPTED_BYTES: Final = 256 << 10
 UNAVAILABLE: Final = "UNAVAILABLE"
+PING_S: Final = KEEPALIVE_TIME_MS / 1000
+"""A broker that owes an answer, and is silent for so long, is pinged."""
+SILENCE_S: Final = (KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS) / 1000
+"""One that is silent for so long is frozen, or cut off."""
 TIMEVAL: Final = struct.Struct("ll")
+
+
+def broken(address: str, why: str, status: str = UNAVAILABLE) -> BrokerUnavailable:
+    """What ends everything under way over a connection."""
+    return BrokerUnavailable(f"broker {address}: {why}", status=status)
 
 
 class Frame(NamedTuple):
@@ -172,7 +181,7 @@ class DataLink:
                 self._socket.close()
 
     def _broken(self, why: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"broker {self._address}: {why}", status=UNAVAILABLE)
+        return broken(self._address, why)
 
     # Sending; the lock is held.
 

@@ -16,10 +16,9 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.proto.data_frames import Kind, Method
-from penstock.proto.errors import BrokerUnavailable, ClientClosed, OutcomeUnknown, PenstockError, from_bytes
+from penstock.proto.errors import ClientClosed, OutcomeUnknown, PenstockError, from_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
-from penstock.runtime.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
-from penstock.runtime.data_link import DataLink, Frame
+from penstock.runtime.data_link import PING_S, SILENCE_S, DataLink, Frame, broken
 
 from .retry import NEVER
 
@@ -31,11 +30,6 @@ OpenLink = Callable[[], DataLink]
 """Connects, which may take a while. Raises a PenstockError."""
 Take = Callable[[bytes], T]
 """What an answer's content stands for. Called by the thread that reads answers: it may not block."""
-
-PING_S = KEEPALIVE_TIME_MS / 1000
-"""A broker that owes an answer, and is silent for so long, is pinged."""
-SILENCE_S = (KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS) / 1000
-"""One that is silent for so long is frozen, or cut off."""
 
 
 class _Asked(NamedTuple):
@@ -205,7 +199,7 @@ class _Stream:
         for _, future in late:
             _fail(future, self._not_sent() if link is None else self._unanswered())
         if silent_s >= SILENCE_S and owes:
-            self._break(BrokerUnavailable(f"broker {self._address}: silent for {silent_s:.1f} s", status="UNAVAILABLE"))
+            self._break(broken(self._address, f"silent for {silent_s:.1f} s"))
         return min(due, now + PING_S) if owes else due
 
     def end(self) -> None:
@@ -213,13 +207,13 @@ class _Stream:
         if self._link is None:
             self._break(self._not_sent())
         else:
-            self._break(BrokerUnavailable(f"broker {self._address}: cancelled here", status="CANCELLED"))
+            self._break(broken(self._address, "cancelled here", "CANCELLED"))
 
     def _unanswered(self) -> PenstockError:
         return OutcomeUnknown(f"broker {self._address}: no answer within the time-out")
 
     def _not_sent(self) -> PenstockError:
-        return BrokerUnavailable(f"broker {self._address}: {NEVER_CONNECTED}, in time", status="UNAVAILABLE")
+        return broken(self._address, f"{NEVER_CONNECTED}, in time")
 
     def _run(self) -> None:
         try:
@@ -276,8 +270,7 @@ class _Stream:
             found = asked.take(content)
         except Exception as error:
             log.error("answer not understood broker=%s", self._address, exc_info=error)
-            told = f"broker {self._address}: its answer is not understood: {error!r}"
-            _fail(asked.future, BrokerUnavailable(told, status="UNKNOWN"))
+            _fail(asked.future, broken(self._address, f"its answer is not understood: {error!r}", "UNKNOWN"))
             return
         if asked.deadline != NEVER:
             _complete(asked.future, found)

@@ -17,22 +17,18 @@ from typing import Any, Final
 
 from penstock.proto import frames
 from penstock.proto.data_frames import Kind, Method
-from penstock.proto.errors import BrokerUnavailable, ClientClosed, OutcomeUnknown, PenstockError, from_bytes
+from penstock.proto.errors import ClientClosed, OutcomeUnknown, PenstockError, from_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from penstock.runtime.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data_link import PING_S, SILENCE_S, DataLink, broken
+
+from .retry import NEVER
 
 OpenLink = Callable[[str], DataLink]
 """Connects to the broker at an address, which may take a while. Raises a PenstockError."""
 
-PING_S: Final = KEEPALIVE_TIME_MS / 1000
-"""A broker that owes an answer, and is silent for so long, is pinged: it may have nothing to tell yet."""
-SILENCE_S: Final = (KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS) / 1000
-"""One that is silent for so long is frozen, or cut off."""
 READ_S: Final = 0.1
 """The rest of an answer is waited for so long before others have their turn."""
-NEVER: Final = float("inf")
 NOTHING: Final = frames.pack(FetchReply())
 
 
@@ -131,7 +127,7 @@ class FetchLinks:
         """Give up everything that is under way to the broker at ``address``."""
         line = self._lines.get(address)
         if line is not None:
-            self._break(line, self._broken(address, "cancelled here", "CANCELLED"))
+            self._break(line, broken(address, "cancelled here", "CANCELLED"))
 
     def landed(self, timeout_s: float | None) -> list[FetchCall]:
         """The fetches that have ended, waiting for the first of them, :meth:`wake`, or the time's end."""
@@ -202,7 +198,7 @@ class FetchLinks:
             if isinstance(opened, DataLink):
                 opened.close()
         for line in list(self._lines.values()):
-            self._break(line, self._broken(line.address, "cancelled here", "CANCELLED"))
+            self._break(line, broken(line.address, "cancelled here", "CANCELLED"))
         for end in (self._woken, self._waker):
             if end is not None:
                 end.close()
@@ -278,7 +274,7 @@ class FetchLinks:
             if line.link is not None and line.under_way:
                 heard = max(line.owes_since, line.link.heard_at)
                 if now - heard >= SILENCE_S:
-                    error = self._broken(line.address, f"silent for {now - heard:.1f} s", "UNAVAILABLE")
+                    error = broken(line.address, f"silent for {now - heard:.1f} s")
                     self._break(line, error)
                     continue
                 if now - max(heard, line.pinged_at) >= PING_S:
@@ -315,9 +311,5 @@ class FetchLinks:
 
     def _late(self, line: _Line) -> PenstockError:
         if line.link is None:
-            return self._broken(line.address, f"{NEVER_CONNECTED}, in time", "UNAVAILABLE")
+            return broken(line.address, f"{NEVER_CONNECTED}, in time")
         return OutcomeUnknown(f"broker {line.address}: no answer within the time-out")
-
-    @staticmethod
-    def _broken(address: str, why: str, status: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"broker {address}: {why}", status=status)
