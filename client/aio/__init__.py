@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .admin import AsyncAdmin
-from .consumers import AsyncPullConsumer, AsyncPushConsumer
+from .consumers import AsyncPullConsumer, AsyncPushConsumer, AsyncSimpleConsumer
 from .producer import AsyncProducer
-from .simple import AsyncSimpleConsumer
 from .transactions import AsyncTransaction, AsyncTransactionProducer
 
 __all__ = [

@@ -24,13 +24,14 @@ from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
 from ..signatures import taking
+from ..simple_consumer import SimpleConsumer
 from .turns import Twin, at_once, in_loop, in_thread
 
 T = TypeVar("T")
 
 
 class _Consumer(Twin):
-    _sync: PullConsumer | PushConsumer
+    _sync: PullConsumer | PushConsumer | SimpleConsumer
     _loop: asyncio.AbstractEventLoop | None = None  # once it has begun
 
     @property
@@ -40,7 +41,7 @@ class _Consumer(Twin):
 
     @property
     def client_id(self) -> str:
-        """The name under which this consumer is a member."""
+        """The name of this consumer."""
         return self._sync.client_id
 
 
@@ -209,3 +210,24 @@ class AsyncPushConsumer(_Consumer):
             if not self._is_closing:
                 raise
         return ConsumeResult.RETRY_LATER
+
+
+class AsyncSimpleConsumer(_Consumer):
+    """:class:`~penstock.client.SimpleConsumer`, awaited. Methods, arguments and errors are the same.
+
+    A receive that is cancelled may have been given messages: they come again when their time is over.
+    """
+
+    _sync: SimpleConsumer
+
+    @taking(SimpleConsumer.__init__)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._sync = SimpleConsumer(*arguments, **settings)
+
+    subscribe = at_once(SimpleConsumer.subscribe)
+    unsubscribe = at_once(SimpleConsumer.unsubscribe)
+    receive = in_thread(SimpleConsumer.receive)
+    ack = in_thread(SimpleConsumer.ack)
+    change_invisible = in_thread(SimpleConsumer.change_invisible)
+    forward_to_dead_letters = in_thread(SimpleConsumer.forward_to_dead_letters)
+    close = in_thread(SimpleConsumer.close)
