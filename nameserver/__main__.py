@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+
+from penstock.runtime.process import server_arguments
 
 from .server import run
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run; the exit code."""
-    parser = argparse.ArgumentParser(prog="penstock nameserver", description="Serve routes in the foreground.")
-    parser.add_argument("-c", "--config", metavar="FILE", help="namesrv.conf; without it everything has its default")
-    parser.add_argument("--ignore-unsupported", metavar="KEYS", default="", help="start in spite of these, with commas")
-    given = parser.parse_args(argv)
-    return run(given.config, [name.strip() for name in given.ignore_unsupported.split(",") if name.strip()])
+    return run(*server_arguments(argv, "nameserver", "Serve routes in the foreground.", "namesrv.conf"))
 
 
 if __name__ == "__main__":

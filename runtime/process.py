@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import os
 import resource
 import stat
 import sys
+from collections.abc import Sequence
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +19,17 @@ LOG_FILE_VARIABLE = "PENSTOCK_LOG_FILE"
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES_KEPT = 3
 """``NODE.log.1`` is the newest of the old ones."""
+
+
+def server_arguments(
+    argv: Sequence[str] | None, server: str, description: str, file: str
+) -> tuple[str | None, list[str]]:
+    """The configuration file and the keys that a server's own command line asks to ignore."""
+    parser = argparse.ArgumentParser(prog=f"penstock {server}", description=description)
+    parser.add_argument("-c", "--config", metavar="FILE", help=f"{file}; without it everything has its default")
+    parser.add_argument("--ignore-unsupported", metavar="KEYS", default="", help="start in spite of these, with commas")
+    given = parser.parse_args(argv)
+    return given.config, [name.strip() for name in given.ignore_unsupported.split(",") if name.strip()]
 
 
 def log_to_stderr(path: str | None = None, bytes_max: int = LOG_BYTES_MAX) -> None:
