@@ -78,7 +78,7 @@ class TopicDelivery:
         self._lock = threading.Lock()
         # Guarded by the lock, like everything but `open` and `_new_queues`.
         self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
-        self._new_queues: WriteQueues | None = None  # put by the watch thread, taken by the sender thread
+        self._new_queues: WriteQueues | None = None  # put by the watch thread, taken under the lock
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
         self.acknowledged = self.refused = self.unknown = 0  # messages
         self.batches = self.failed_tries = 0  # of batches
@@ -121,6 +121,7 @@ class TopicDelivery:
         with self._lock:
             self._require_open([part])
             self._seal(now)
+            self._adopt(now)
             if self._lanes.has_waiting or not self._lanes.queues.total:
                 batch, is_news = None, self._join(part)
             else:
@@ -162,9 +163,7 @@ class TopicDelivery:
         master = self._shipping.directory.master
         with self._lock:
             due = self._seal_if_due(now)
-            queues, self._new_queues = self._new_queues, None
-            if queues is not None:
-                self._lanes.adopt(queues, now)
+            self._adopt(now)
             self._fail(self._lanes.expire(now))
             batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(master(name)))
             due = min(due, self._lanes.next_due(now))
@@ -234,7 +233,12 @@ class TopicDelivery:
             answer.add_done_callback(partial(self._on_answer, batch, address))
             raise
 
-    # Sealing; the lock is held.
+    # The lock is held.
+
+    def _adopt(self, now: float) -> None:
+        queues, self._new_queues = self._new_queues, None
+        if queues is not None:
+            self._lanes.adopt(queues, now)
 
     def _require_open(self, parts: list[Part]) -> None:
         """Refuse parts that nobody would send, and count them out of the buffer again."""
