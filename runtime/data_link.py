@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
@@ -116,25 +116,11 @@ class DataLink:
                 pieces = [memoryview(self._tls.encrypted(head, content))]
             self._send(pieces)
 
-    def frames(self) -> Iterator[Frame]:
-        """What comes, one frame after the other.
-
-        Raises:
-            BrokerUnavailable: the connection broke. PenstockError: the broker has ended it, and says why.
-        """
-        with self._lock:
-            self._is_reading = True
-        try:
-            while True:
-                yield from self.receive()
-        finally:
-            self._is_closed = True
-            self._socket.close()
-
     def receive(self) -> list[Frame]:
         """What is complete after one more read, which waits if nothing has come; for the one thread that reads.
 
-        Raises: as :meth:`frames`.
+        Raises:
+            BrokerUnavailable: the connection broke. PenstockError: the broker has ended it, and says why.
         """
         try:
             frames = self._more()
@@ -155,9 +141,10 @@ class DataLink:
         return self._socket.fileno()
 
     def begin_to_receive(self, seconds: float) -> None:
-        """Read by :meth:`receive` from now on, until :meth:`leave`.
+        """Read by :meth:`receive` from now on, one thread at a time, until :meth:`leave`; may be called again.
 
-        A read ends without anything after so many seconds, and waits for all that is missing of a large frame.
+        A read ends without anything after so many seconds (0: never), and waits for all that is missing of a large
+        frame.
         """
         self._is_reading = True
         timeout = TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))

@@ -113,16 +113,24 @@ class Connections:
         except grpc.RpcError as error:
             raise rpc_error(error, address) from error
 
-    def append(self, address: str, message: bytes, timeout_s: float) -> Receipts:
+    def append(self, address: str, message: bytes, timeout_s: float, *, is_awaited: bool = False) -> Receipts:
         """Start to append a framed batch (``AppendHeader``, records); see :meth:`DataStreams.ask`."""
-        return self.ask(address, Method.APPEND, message, AppendReceipt.FromString, timeout_s)
+        return self.ask(address, Method.APPEND, message, AppendReceipt.FromString, timeout_s, is_awaited=is_awaited)
 
     def ask(
-        self, address: str, method: Method, content: bytes, take: Callable[[bytes], T], timeout_s: float
+        self,
+        address: str,
+        method: Method,
+        content: bytes,
+        take: Callable[[bytes], T],
+        timeout_s: float,
+        *,
+        is_awaited: bool = False,
     ) -> Future[T]:
         """Start to ask at the data port of the broker at ``address``; see :meth:`DataStreams.ask`."""
         self._link(address)  # which raises where the client is closed
-        return self._data.ask(address, partial(self._open_data, address), method, content, take, timeout_s)
+        opens = partial(self._open_data, address)
+        return self._data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited)
 
     def stand(self, address: str, method: Method, content: bytes, take: Callable[[bytes], object]) -> Future[None]:
         """Start a standing request there; see :meth:`DataStreams.stand`."""

@@ -3,11 +3,13 @@
 A stream opens with the first request after there was none, and breaks as a whole: everything under way on it is then
 unknown, except when no connection was made at all. A *standing* request has any number of answers, until the broker
 refuses it or the stream breaks.
+
+A thread reads what comes on a stream. One that waits for an answer does so in its place, where nothing else is under
+way: the answer then wakes the thread that wants it, not another that would have to tell it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -26,10 +28,27 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+REST_S = 0.05
+"""A stream's own thread reads again when nobody else has for so long."""
+PATIENCE_S = 0.05
+"""Who reads for an answer looks so often whether it is late, or came otherwise."""
+
 OpenLink = Callable[[], DataLink]
 """Connects, which may take a while. Raises a PenstockError."""
 Take = Callable[[bytes], T]
 """What an answer's content stands for. Called by the thread that reads answers: it may not block."""
+
+
+class _Awaited(Future[T]):
+    """What a thread waits for that may read meanwhile."""
+
+    stream: _Stream
+
+    def result(self, timeout: float | None = None) -> T:
+        """The answer; without ``timeout`` the calling thread reads the stream for it, unless somebody else does."""
+        if timeout is None and not self.done():
+            self.stream.read_for(self)
+        return super().result(timeout)
 
 
 class _Asked(NamedTuple):
@@ -57,9 +76,19 @@ class DataStreams:
         self._is_closed = False
 
     def ask(
-        self, address: str, open_link: OpenLink, method: Method, content: bytes, take: Take[T], timeout_s: float
+        self,
+        address: str,
+        open_link: OpenLink,
+        method: Method,
+        content: bytes,
+        take: Take[T],
+        timeout_s: float,
+        *,
+        is_awaited: bool = False,
     ) -> Future[T]:
-        """Send a request to the broker at ``address``; the future is completed by a thread of this module.
+        """Send a request to the broker at ``address``; the future is completed by whoever reads the stream.
+
+        ``is_awaited``: the caller's next step is to wait for the future's ``result()``.
 
         Its errors: what the broker answered; :class:`OutcomeUnknown` after ``timeout_s``; :class:`BrokerUnavailable`
         with a ``status`` when the stream broke.
@@ -68,7 +97,8 @@ class DataStreams:
             ClientClosed: after :meth:`close`.
         """
         now = time.monotonic()
-        return self._send(address, open_link, method, content, _Asked(now + timeout_s, Future(), take), now)
+        future: Future[T] = _Awaited() if is_awaited else Future()
+        return self._send(address, open_link, method, content, _Asked(now + timeout_s, future, take), now)
 
     def stand(
         self, address: str, open_link: OpenLink, method: Method, content: bytes, take: Callable[[bytes], object]
@@ -150,6 +180,12 @@ class _Stream:
         self._owes_since = NEVER  # when the first of what is under way was sent, or something came last
         self._pinged_at = 0.0
         self._is_broken = False
+        self._is_resting = False  # the own thread waits for `_wanted`, and whoever awaits an answer reads
+        self._wanted = threading.Event()
+        self._reading = threading.Lock()  # held by whoever reads; taken before the other one. It guards what follows.
+        self._patience_s = 0.0  # of the link
+        self._reads = 0  # how often somebody read for an answer
+        self._was_awaited = False  # the last answer, by its own waiting thread
 
     def begin(self) -> None:
         """Connect, in a thread of its own."""
@@ -167,6 +203,10 @@ class _Stream:
             if not self._under_way and not self._standing:
                 self._owes_since = time.monotonic()
             (self._standing if asked.deadline == NEVER else self._under_way)[number] = asked
+            if isinstance(asked.future, _Awaited):
+                asked.future.stream = self
+            elif self._is_resting:
+                self._end_rest()
             if self._link is None:
                 self._early.append((number, method, content))
             else:
@@ -221,20 +261,72 @@ class _Stream:
         except PenstockError as error:
             self._break(error)
             return
-        with contextlib.closing(link):
+        link.begin_to_receive(self._patience_s)
+        try:
             with self._lock:
                 for number, method, content in self._early:
                     link.send(number, method, content)
                 self._early.clear()
                 self._link = link
-                if self._is_broken:
-                    return
                 self._owes_since = time.monotonic()
-            try:
-                for frame in link.frames():
-                    self._settle(frame)
-            except PenstockError as error:
-                self._break(error)
+            while not self._is_broken:
+                with self._reading:
+                    self._read(link, 0.0)
+                self._rest()
+        except PenstockError as error:
+            self._break(error)
+        finally:
+            link.close()
+            with self._reading:
+                link.leave()
+
+    def read_for(self, future: Future[Any]) -> None:
+        """Read until ``future`` is done, unless somebody else reads."""
+        link = self._link
+        if link is None or not self._reading.acquire(blocking=False):
+            return
+        try:
+            self._reads += 1
+            while not future.done() and not self._is_broken:
+                self._read(link, PATIENCE_S)
+        except PenstockError as error:
+            self._break(error)
+        except BaseException:
+            self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
+            raise
+        finally:
+            self._reading.release()
+            with self._lock:
+                if self._is_resting and (self._under_way or self._standing):
+                    self._end_rest()
+
+    def _read(self, link: DataLink, patience_s: float) -> None:
+        if patience_s != self._patience_s:
+            self._patience_s = patience_s
+            link.begin_to_receive(patience_s)
+        for frame in link.receive():
+            self._settle(frame)
+
+    def _rest(self) -> None:
+        """Let those read who wait for answers, while one after the other does."""
+        with self._lock:
+            rest = [asked.future for asked in self._under_way.values()]
+            is_alone = not rest or (len(rest) == 1 and isinstance(rest[0], _Awaited))
+            if not (self._was_awaited and is_alone) or self._standing or self._is_broken:
+                return
+            self._is_resting = True
+            self._wanted.clear()
+        reads = -1
+        while self._reads != reads:
+            reads = self._reads
+            if self._wanted.wait(REST_S):
+                return
+        with self._lock:
+            self._is_resting = False
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self._wanted.set()
 
     def _break(self, error: PenstockError) -> None:
         with self._lock:
@@ -244,6 +336,7 @@ class _Stream:
             self._standing.clear()
             self._early.clear()
             link = self._link
+            self._end_rest()
         if link is not None:
             link.close()
         for future in rest:
@@ -258,6 +351,7 @@ class _Stream:
                 asked = self._standing.get(frame.number)
                 if asked is not None and (frame.kind == Kind.ERROR or asked.future.done()):
                     del self._standing[frame.number]
+        self._was_awaited = asked is not None and isinstance(asked.future, _Awaited)
         if asked is None:
             log.debug("an answer came that nobody waits for")
         elif frame.kind == Kind.ERROR:

@@ -211,7 +211,7 @@ class TopicDelivery:
                     no_wait=batch.parts[0].no_wait or batch.parts[0].kind is Kind.ONEWAY,
                 )
             message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
-            answer = shipping.connections.append(address, message, timeout_s)
+            answer = shipping.connections.append(address, message, timeout_s, is_awaited=wait)
             if shipping.directory.master(name) not in (address, None):
                 shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
             if not wait:

@@ -82,8 +82,10 @@ def asked(port: int, contents: list[bytes], security: Security = PLAIN) -> list[
     with contextlib.closing(DataLink("localhost:1", port, security)) as link:
         for number, content in enumerate(contents, start=1):
             link.send(number, Method.APPEND, content)
-        frames = link.frames()
-        return [next(frames) for _ in contents]
+        found: list[Frame] = []
+        while len(found) < len(contents):
+            found += link.receive()
+        return found
 
 
 @in_own_loop

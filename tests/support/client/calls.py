@@ -87,7 +87,9 @@ class BrokerCalls:
         with contextlib.closing(DataLink(self._address, port, metadata=dict(UNTOUCHED))) as link:
             link._socket.settimeout(timeout_s)
             link.send(1, method, content)
-            frame = next(link.frames())
+            while not (found := link.receive()):
+                pass
+        [frame] = found
         if frame.kind == Kind.ERROR:
             raise from_bytes(frame.content)
         return frame.content

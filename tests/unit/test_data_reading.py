@@ -1,0 +1,173 @@
+"""Who reads what comes on a data stream: its own thread, or one that waits for an answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from penstock.client.cluster.data_streams import DataStreams
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable, OutcomeUnknown
+from penstock.runtime.data_link import DataLink
+from tests.support.data import Peer
+from tests.support.waiting import wait_until
+
+OWN = "penstock-data-answers"
+
+
+class Asking:
+    """Threads that ask at a peer, and the peer; ``read_by``: the threads' names by the answers that they read."""
+
+    def __init__(self) -> None:
+        self.peer = Peer()
+        self.streams = DataStreams()
+        self.read_by: dict[bytes, str] = {}
+        self._threads = ThreadPoolExecutor(4, "asking")
+
+    def link(self) -> DataLink:
+        return DataLink("127.0.0.1:1", self.peer.port)
+
+    def ask(self, content: bytes, timeout_s: float = 60.0, *, is_awaited: bool = False) -> Future[bytes]:
+        return self.streams.ask("a", self.link, Method.APPEND, content, self._take, timeout_s, is_awaited=is_awaited)
+
+    def wait_for(self, content: bytes, timeout_s: float = 60.0) -> Future[bytes]:
+        """A thread asks, and waits for the answer."""
+        return self._threads.submit(lambda: self.ask(content, timeout_s, is_awaited=True).result())
+
+    def exchange(self, content: bytes) -> None:
+        """One request of a waiting thread, from its beginning to its end."""
+        waiting = self.wait_for(content)
+        self.answer()
+        assert waiting.result(30) == content
+
+    def answer(self) -> None:
+        """The peer answers the next request with what it asked."""
+        number, _, content = self.peer.receive()
+        self.peer.answer(number, Method.APPEND, content)
+
+    def rest(self) -> None:
+        """Wait until the stream's own thread has left the reading to others."""
+        wait_until(lambda: self.streams._streams["a"]._is_resting, what="the rest of the stream's own thread")
+
+    def close(self) -> None:
+        self.streams.close()
+        self.peer.close()
+        self._threads.shutdown()
+
+    def _take(self, content: bytes) -> bytes:
+        self.read_by[content] = threading.current_thread().name
+        return content
+
+
+@pytest.fixture
+def asking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
+    monkeypatch.setattr("penstock.client.cluster.data_streams.REST_S", 60.0)
+    made = Asking()
+    first = made.wait_for(b"first")
+    made.peer.greet()
+    made.answer()
+    assert first.result(30) == b"first"
+    yield made
+    made.close()
+
+
+def test_who_waits_for_one_answer_after_the_other_reads_them(asking: Asking) -> None:
+    assert asking.read_by[b"first"] == OWN
+    for content in (b"one", b"two", b"three"):
+        asking.rest()
+        asking.exchange(content)
+        assert asking.read_by[content].startswith("asking")
+
+
+def test_an_answer_that_nobody_awaits_ends_the_rest_of_the_streams_own_thread(asking: Asking) -> None:
+    asking.rest()
+    future = asking.ask(b"beside")
+    asking.answer()
+    assert future.result(30) == b"beside"
+    assert asking.read_by[b"beside"] == OWN
+
+
+def test_who_has_its_answer_leaves_the_others_answers_to_the_streams_own_thread(asking: Asking) -> None:
+    asking.rest()
+    reading = asking.wait_for(b"of the one that reads")
+    first, _, _ = asking.peer.receive()
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the reader")
+    behind = asking.wait_for(b"behind it")
+    second, _, _ = asking.peer.receive()
+    asking.peer.answer(first, Method.APPEND, b"of the one that reads")
+    assert reading.result(30)
+    asking.peer.answer(second, Method.APPEND, b"behind it")
+    assert behind.result(30) == b"behind it"
+    assert asking.read_by[b"behind it"] == OWN
+
+
+def test_the_own_thread_reads_again_when_nobody_does(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.cluster.data_streams.REST_S", 0.01)
+    beside = asking.ask(b"beside")
+    asking.answer()
+    assert beside.result(30)
+    asking.exchange(b"one")
+    asking.peer.leave()
+    wait_until(lambda: asking.streams._streams["a"]._is_broken, what="that the peer has gone")
+
+
+def test_who_reads_is_told_when_its_time_is_up_and_the_stream_goes_on(asking: Asking) -> None:
+    asking.rest()
+    late = asking.wait_for(b"late", timeout_s=0.05)
+    number, _, _ = asking.peer.receive()
+    with pytest.raises(OutcomeUnknown, match="no answer within the time-out"):
+        late.result(30)
+    asking.peer.answer(number, Method.APPEND, b"late")
+    asking.exchange(b"next")
+    assert b"late" not in asking.read_by
+
+
+def test_a_connection_that_breaks_under_the_one_that_reads_ends_all_that_is_under_way(asking: Asking) -> None:
+    asking.rest()
+    reading = asking.wait_for(b"one")
+    asking.peer.receive()
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the reader")
+    beside = asking.ask(b"two")
+    asking.peer.leave()
+    for future in (reading, beside):
+        assert isinstance(future.exception(30), BrokerUnavailable)
+
+
+@pytest.mark.parametrize("at", ["recv", "settle"])
+def test_who_is_interrupted_while_it_reads_breaks_the_stream_and_the_next_request_opens_another(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    asking.rest()
+    stream = asking.streams._streams["a"]
+    read = stream._read
+
+    def interrupted(link: DataLink, patience_s: float) -> None:
+        if at == "settle":
+            link.begin_to_receive(0.0)
+            link.receive()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "_read", interrupted)
+    caught: list[BaseException] = []
+
+    def ask(content: Callable[[], Future[bytes]]) -> None:
+        try:
+            content().result()
+        except KeyboardInterrupt as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=ask, args=(lambda: asking.ask(b"one", is_awaited=True),))
+    thread.start()
+    asking.answer()
+    thread.join()
+    assert caught
+    monkeypatch.setattr(stream, "_read", read)
+    wait_until(lambda: stream._is_broken, what="its end")
+    asking.peer.leave()
+    again = asking.wait_for(b"again")
+    asking.peer.greet()
+    asking.answer()
+    assert again.result(30) == b"again"
