@@ -93,7 +93,7 @@ _IMMUNITY, _KEY = pair_name(CHECK_IMMUNITY_SECONDS), pair_name(UNIQ_KEY)
 _PREPARED = np.frombuffer(f"{TRANSACTION_PREPARED}\x01true".encode(), np.uint8)
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 _R, _T, _P, _C = map(ord, "RTPC")
-_WALK = -1
+_NONE = -1
 
 
 @kernel((int64,) * 13, int64, int64, int64)
@@ -133,6 +133,21 @@ def _values(address, start, end):
     )
 
 
+@kernel(boolean, int64, int64, int64, int64)
+def _is_same(address, start, other, size):
+    """True if ``size`` bytes at both places are the same."""
+    at = 0
+    while at + 8 <= size:
+        if load_i64(address, start + at) != load_i64(address, other + at):
+            return False
+        at += 8
+    while at < size:
+        if load_u8(address, start + at) != load_u8(address, other + at):
+            return False
+        at += 1
+    return True
+
+
 @kernel((int64,) * 2, BYTES, BYTES, int64)
 def check_halves(records, topic, queues):
     """(HalfStatus, index of the bad record) of records that are to be halves of messages of ``topic``.
@@ -140,10 +155,15 @@ def check_halves(records, topic, queues):
     ``queues``: ids below it are legal.
     """
     address, position, index = address_of(records), 0, 0
+    sound, sound_size = 0, 0  # properties of the record before
     while position < len(records):
         kind, end, _, _, _, _, _, properties, size = measure_at(address, position, len(records))
         if kind != RECORD:
             return _NO_RECORD, index
+        if size == sound_size > 0 and _is_same(address, properties, sound, size):
+            position = end
+            index += 1
+            continue
         if size > _PROPERTIES_MAX:
             return _TOO_LARGE, index
         start, stop, queue, queue_end, group, group_end, _, _, first, first_end, is_prepared, _, _ = _values(
@@ -158,6 +178,7 @@ def check_halves(records, topic, queues):
             return _NOT_PREPARED, index
         if group == group_end or group_end - group > _GROUP_MAX:
             return _NO_GROUP, index
+        sound, sound_size = properties, size
         position = end
         index += 1
     return _OK, index
@@ -180,9 +201,7 @@ def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, key
         if kind != RECORD:
             continue
         end = properties + size
-        _, _, _, _, group, group_end, asked, asked_end, first, first_end, _, told, _ = _values(
-            address, properties, end
-        )
+        _, _, _, _, group, group_end, asked, asked_end, first, first_end, _, told, _ = _values(address, properties, end)
         stored[i] = load_i64(address, store)
         if told > 0:
             value, value_end = value_at(address, told, end, _IMMUNITY)
@@ -192,17 +211,6 @@ def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, key
         groups[i] = hash_at(address, group, group_end)
         value, value_end = value_at(address, properties, end, _KEY)
         keys[i] = hash_at(address, value, value_end)
-
-
-@kernel(boolean, int64, int64, int64, int64, int64)
-def _is_same(address, start, end, other, other_end):
-    """True if the bytes of both stretches are the same."""
-    if end - start != other_end - other:
-        return False
-    for i in range(end - start):  # noqa: SIM110  kernels know no generators
-        if load_u8(address, start + i) != load_u8(address, other + i):
-            return False
-    return True
 
 
 @kernel(int64, int64, int64, int64)
@@ -222,27 +230,30 @@ def homes_of(records, positions, sizes, topics, hashes, groups, queues, kept):
     as they are; -1 otherwise.
     """
     address = address_of(records)
-    topic, topic_end, topic_hash, group, group_end, group_hash = 0, 0, np.int64(0), 0, 0, np.int64(0)
+    before, before_size, topic, keeps = 0, 0, 0, 0  # the properties of the record before, and places in them
     for i in range(len(positions)):
-        topics[i], hashes[i], groups[i], queues[i], kept[i] = -1, 0, 0, 0, _WALK
+        topics[i], hashes[i], groups[i], queues[i], kept[i] = -1, 0, 0, 0, _NONE
         begin = positions[i]
         kind, _, _, _, _, _, _, properties, size = measure_at(address, begin, begin + sizes[i])
         if kind != RECORD:
+            before_size = 0
             continue
-        properties_end = properties + size
-        start, end, queue, queue_end, own, own_end, _, _, _, _, _, _, is_sealed = _values(
-            address, properties, properties_end
-        )
-        if start != end:
-            if not _is_same(address, start, end, topic, topic_end):  # neighbours are alike as a rule
-                topic, topic_end, topic_hash = start, end, hash_at(address, start, end)
-            topics[i], hashes[i] = start, topic_hash
-        if not _is_same(address, own, own_end, group, group_end):
-            group, group_end, group_hash = own, own_end, hash_at(address, own, own_end)
-        groups[i] = group_hash
-        queues[i] = min(max(number_at(address, queue, queue_end), np.int64(0)), _QUEUE_MAX)
-        if not is_sealed:
-            kept[i] = _behind_mark(address, properties, properties_end) - begin
+        if size == before_size > 0 and _is_same(address, properties, before, size):
+            hashes[i], groups[i], queues[i] = hashes[i - 1], groups[i - 1], queues[i - 1]
+        else:
+            end = properties + size
+            start, stop, queue, queue_end, group, group_end, _, _, _, _, _, _, is_sealed = _values(
+                address, properties, end
+            )
+            topic = start - properties if start != stop else _NONE
+            keeps = _NONE if is_sealed else _behind_mark(address, properties, end) - properties
+            hashes[i], groups[i] = hash_at(address, start, stop), hash_at(address, group, group_end)
+            queues[i] = min(max(number_at(address, queue, queue_end), np.int64(0)), _QUEUE_MAX)
+        if topic >= 0:
+            topics[i] = properties + topic
+        if keeps >= 0:
+            kept[i] = properties + keeps - begin
+        before, before_size = properties, size
 
 
 @kernel(int64, OUT_BYTES, int64, int64)
