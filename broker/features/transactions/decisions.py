@@ -70,7 +70,8 @@ class Homes(NamedTuple):
         from penstock.formats.record.reposting.halves import homes_of
 
         count = len(records.offsets)
-        made = cls(*(np.empty(count, np.int64) for _ in range(3)), *(np.empty(count, np.int32) for _ in range(2)))
+        topics, hashes, groups = (np.empty(count, np.int64) for _ in range(3))
+        made = cls(topics, hashes, groups, np.empty(count, np.int32), np.empty(count, np.int32))
         homes_of(records.data, records.positions, records.sizes, *made)
         return made
 
