@@ -33,11 +33,10 @@ class Column:
         lengths = lengths_of(values) if lengths is None else lengths
         return cls(np.frombuffer(b"".join(values), dtype=np.uint8), np.cumsum(lengths))
 
-    @classmethod
-    def repeated(cls, value: bytes, count: int) -> Column:
+    @staticmethod
+    def repeated(value: bytes, count: int) -> Column:
         """``value``, ``count`` times."""
-        data = np.frombuffer(value * count, dtype=np.uint8)
-        return cls(data, np.arange(1, count + 1, dtype=np.int64) * len(value))
+        return Repeated(value, count)
 
     @classmethod
     def joined(cls, columns: Sequence[Column]) -> Column:
@@ -81,6 +80,48 @@ class Column:
         return Column(data, ends)
 
 
+class Repeated(Column):
+    """One value several times; its bytes are written when they are first asked for."""
+
+    __slots__ = ("_made", "count", "value")
+
+    value: bytes
+    count: int
+    _made: tuple[Bytes, Ends] | None
+
+    def __init__(self, value: bytes, count: int) -> None:
+        for name, content in (("value", value), ("count", count), ("_made", None)):
+            object.__setattr__(self, name, content)
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def data(self) -> Bytes:
+        return self._whole()[0]
+
+    @property
+    def ends(self) -> Ends:
+        return self._whole()[1]
+
+    @property
+    def lengths(self) -> Ends:
+        return np.full(self.count, len(self.value), np.int64)
+
+    def part(self, start: int, stop: int) -> Column:
+        return Repeated(self.value, len(range(self.count)[start:stop]))
+
+    def take(self, indexes: npt.NDArray[np.int64]) -> Column:
+        return Repeated(self.value, len(indexes))
+
+    def _whole(self) -> tuple[Bytes, Ends]:
+        if self._made is None:
+            ends = np.arange(1, self.count + 1, dtype=np.int64) * len(self.value)
+            object.__setattr__(self, "_made", (np.frombuffer(self.value * self.count, np.uint8), ends))
+        assert self._made is not None
+        return self._made
+
+
 def lengths_of(values: Sequence[bytes]) -> Ends:
     """The length of each of ``values``."""
     return np.fromiter(map(len, values), dtype=np.int64, count=len(values))
@@ -100,6 +141,8 @@ def with_property(properties: Column | None, name: str, values: Column) -> Colum
     from .record.kernels.columns import append_property
 
     count = len(values)
+    if isinstance(properties, Repeated) and isinstance(values, Repeated) and values.value:
+        return Repeated(b"%b%b\x01%b\x02" % (properties.value, name.encode(), values.value), count)
     if count == 1 and len(values.data):  # a message that is sent alone is waited for
         base = b"" if properties is None else properties.data.tobytes()
         row = b"%b%b\x01%b\x02" % (base, name.encode(), values.data.tobytes())

@@ -35,16 +35,17 @@ RECENT_BYTES: Final = 32 << 20
 
 
 class Records(NamedTuple):
-    """Sound records in memory, end to end, by ascending offset."""
+    """Sound records in memory, by ascending offset."""
 
     data: Bytes
     offsets: Longs
+    positions: Longs  # where in `data` each begins
     sizes: Ints
 
-    @property
-    def positions(self) -> Longs:
-        """Where in :attr:`data` each begins."""
-        return np.cumsum(self.sizes, dtype=np.int64) - self.sizes
+    @classmethod
+    def joined(cls, data: Bytes, offsets: Longs, sizes: Ints) -> Records:
+        """Records that lie in ``data`` end to end."""
+        return cls(data, offsets, np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
 
 
 async def records_of(
@@ -91,8 +92,11 @@ class Reposter:
             await asyncio.sleep(0)
         return Picked(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    async def read(self, journal: Journal, picked: Picked) -> Records | None:
-        """The records, without those that are damaged. None if the mastership ended while the disk was waited for."""
+    async def read(self, journal: Journal, picked: Picked, *, in_place: bool = False) -> Records | None:
+        """The records, without those that are damaged. None if the mastership ended while the disk was waited for.
+
+        ``in_place``: they are not copied where one log file has them all; for the turn in which the call returns.
+        """
         from ..store.absent import bring  # loads the kernels
 
         if len(picked.positions) and int(picked.positions.min()) < self._store.end_offset - RECENT_BYTES:
@@ -100,16 +104,23 @@ class Reposter:
         if journal.is_over:
             return None
         sound = self._picker.sound(picked)
-        return Records(self._picker.join(sound), sound.offsets, sound.sizes)
+        return self._taken(sound) if in_place else Records.joined(self._picker.join(sound), sound.offsets, sound.sizes)
 
     def recent(self, topic: str, queue_id: int, offsets: Longs) -> Records | None:
-        """The same of records so near the log's end that nobody waits for them; None if some are not, or not sound."""
+        """Records in place, so near the log's end that nobody waits for them; None if some are not, or not sound."""
         picked = self._picker.locate(topic, queue_id, offsets)
         if len(picked.positions) < len(offsets) or int(picked.positions[0]) < self._store.end_offset - RECENT_BYTES:
             return None
         if self._picker.sound(picked) is not picked:
             return None
-        return Records(self._picker.join(picked), picked.offsets, picked.sizes)
+        return self._taken(picked)
+
+    def _taken(self, picked: Picked) -> Records:
+        """Sound records, in place where one log file has them all."""
+        found = self._picker.in_place(picked)
+        if found is None:
+            return Records.joined(self._picker.join(picked), picked.offsets, picked.sizes)
+        return Records(found[0], picked.offsets, found[1], picked.sizes)
 
     def fitting(self, sizes: Ints | Longs, bytes_max: int, *, growth: int) -> int:
         """How many of the first records, of these sizes, may become one batch: as many as have ``bytes_max`` bytes.

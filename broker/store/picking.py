@@ -54,7 +54,8 @@ class Picker:
             entries = self._queues.entries(slot, first, last - first + 1)
             table = entries.view(ENTRY)
             stop = int(np.searchsorted(offsets, first + len(table)))
-            rows = table[offsets[at:stop] - first]
+            are_neighbours = offsets[stop - 1] - first == stop - 1 - at
+            rows = table[: stop - at] if are_neighbours else table[offsets[at:stop] - first]
             positions[at:stop], sizes[at:stop] = rows["physical_offset"], rows["size"]
             at = stop
         is_there = (sizes >= FIXED_BYTES) & (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
@@ -98,6 +99,13 @@ class Picker:
         joined = np.empty(int(picked.sizes.sum()), np.uint8)
         self.copy_to(picked, joined.ctypes.data)
         return joined
+
+    def in_place(self, picked: Picked) -> tuple[Bytes, Longs] | None:
+        """The bytes of the one log file that has all these records, and where in it each begins; None without one."""
+        if not len(picked.positions):
+            return None
+        file = self._log.file_of(int(picked.positions[0]))
+        return (file.bytes, picked.positions - file.base) if picked.positions[-1] < file.end else None
 
     def copy_to(self, picked: Picked, address: int) -> None:
         """Lay sound records end to end at ``address``: memory of the caller's, enough for them."""

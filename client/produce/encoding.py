@@ -34,9 +34,11 @@ class Encoder:
         mark = mark_property(producer_id, self.epoch, lane, batch.sequence, count)
         if count == 1:
             bodies, properties = _columns_of_one(parts[0], mark)
+            properties, queue_ids = destination.place(properties, batch.queue_ids)
         else:
-            bodies, properties = _bodies(parts), marked(_properties(parts), mark, count)
-        properties, queue_ids = destination.place(properties, batch.queue_ids)
+            bodies = _bodies(parts)
+            properties, queue_ids = destination.place(_properties(parts, count), batch.queue_ids)
+            properties = marked(properties, mark, count)
         sys_flag = parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         header = AppendHeader(
             topic=destination.topic,
@@ -87,9 +89,9 @@ def _bodies(parts: list[Part]) -> Column:
     return parts[0].body_column()
 
 
-def _properties(parts: list[Part]) -> Column | None:
+def _properties(parts: list[Part], count: int) -> Column:
     if all(part.properties is None for part in parts):
-        return None
+        return Column.repeated(b"", count)
     if len(parts) > 1 and not any(isinstance(part.properties, Column) for part in parts):
         values: list[bytes] = []
         for part in parts:

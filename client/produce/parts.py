@@ -256,7 +256,7 @@ def new_part(kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | N
             kind=kind,
             bodies=bodies,
             properties=column,
-            cost=cost_of(bodies, None) + len(column.data),
+            cost=cost_of(bodies, None) + len(shared) * len(bodies),
             deadline=deadline,
         )
     return Part(kind=kind, bodies=bodies, properties=properties, cost=cost_of(bodies, properties), deadline=deadline)

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from penstock.proto import frames
 
-from ..columns import Column
+from ..columns import Column, Repeated
 from .kernels import encode_batch, encoded_bytes
 from .layout import Host
 
@@ -24,6 +24,9 @@ _memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
 
 def marked(properties: Column | None, mark: bytes, count: int) -> Column:
     """The property strings of ``count`` records, the first one with the producer's ``mark`` in front."""
+    if isinstance(properties, Repeated):
+        ends = np.arange(1, count + 1, dtype=np.int64) * len(properties.value) + len(mark)
+        return Column(np.frombuffer(mark + properties.value * count, np.uint8), ends)
     first = np.frombuffer(mark, dtype=np.uint8)
     if properties is None:
         return Column(first, np.full(count, len(mark), dtype=np.int64))

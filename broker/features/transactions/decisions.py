@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from .settings import TransactionSettings
 if TYPE_CHECKING:
     from penstock.formats.record.reposting.halves import Becomes
 
+    from ...store.queues.kernels import Ints
+
 log = logging.getLogger(__name__)
 
 PRODUCER_ID: Final = RESERVED_PRODUCERS.start + ord("T")
@@ -51,6 +53,27 @@ AT_ONCE_COUNT: Final = 256
 OPS_TOGETHER: Final = 256
 _DECIDED: Final[dict[int, int]] = {wire.COMMIT: wire.COMMITTED, wire.ROLLBACK: wire.ROLLED_BACK}
 _NOTHING: Final = np.empty(0, np.int64)
+
+
+class Homes(NamedTuple):
+    """Where halves belong, a row each; see :func:`~penstock.formats.record.reposting.halves.homes_of`."""
+
+    topics: Longs
+    hashes: Longs
+    groups: Longs
+    queues: Ints
+    kept: Ints
+
+    @classmethod
+    def of(cls, records: Records) -> Homes:
+        """As their records tell of them."""
+        from penstock.formats.record.reposting.halves import homes_of
+
+        count = len(records.offsets)
+        topics, hashes, groups = (np.empty(count, np.int64) for _ in range(3))
+        made = cls(topics, hashes, groups, np.empty(count, np.int32), np.empty(count, np.int32))
+        homes_of(records.data, records.positions, records.sizes, *made)
+        return made
 
 
 class Decisions:
@@ -65,7 +88,7 @@ class Decisions:
         self.reaches: deque[tuple[int, int]] = deque()
         """Offsets of ops, ascending, and the last half that each, or one of those up to the next, decides about."""
         self.ended: Counter[str] = Counter()  # by what was decided
-        self._homes: tuple[Records | None, tuple[Longs, Longs, Longs]] = (None, (_NOTHING,) * 3)
+        self._homes: tuple[Records, Homes] | None = None  # of the records that are being decided about
         self._core = core
         self._settings: TransactionSettings = core.config.transactions
         self._reposter = Reposter(core)
@@ -131,7 +154,7 @@ class Decisions:
             offsets = offsets[states == OPEN]
             if not len(offsets):
                 return
-            records = await self.read(journal, offsets)
+            records = await self.read(journal, offsets, in_place=True)
             if self.unfinished is not None or not self._are_open(records.offsets):
                 continue  # others had their turn meanwhile
             if not len(records.offsets):
@@ -151,8 +174,8 @@ class Decisions:
         first_letter = {"C": "c", "P": "p", "R": "R"}.get(letter, "")
         return [Stretch(letter, offsets), *([Stretch(first_letter, others)] if first_letter and len(others) else [])]
 
-    async def read(self, journal: Journal, offsets: Longs) -> Records:
-        """The records of as many of these halves as one op may decide, by their offsets.
+    async def read(self, journal: Journal, offsets: Longs, *, in_place: bool = False) -> Records:
+        """The records of as many of these halves as one op may decide, by their offsets; ``in_place``: see Reposter.
 
         Raises:
             NotMaster: the mastership ended while the disk was waited for.
@@ -167,7 +190,8 @@ class Decisions:
                 raise BrokerUnavailable(f"the half at {missing} is not confirmed yet: try again")
             raise MessageNotFound(f"the half at {missing} is gone: its log file was deleted")
         fits = self._fitting(picked.sizes)
-        records = await self._reposter.read(journal, picked if fits == len(offsets) else picked.part(np.arange(fits)))
+        picked = picked if fits == len(offsets) else picked.part(np.arange(fits))
+        records = await self._reposter.read(journal, picked, in_place=in_place)
         if records is None:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         return records
@@ -235,7 +259,7 @@ class Decisions:
             if len(chosen):
                 self._post_stretch(journal, letter, records, chosen, op_offset + 1)
         self.unfinished = None
-        self._homes = None, self._homes[1]  # records are large
+        self._homes = None
         self.end = self._core.store.end_offset
 
     def _post_stretch(self, journal: Journal, letter: str, records: Records, chosen: Longs, sequence: int) -> None:
@@ -248,7 +272,7 @@ class Decisions:
                     log.error("committed messages dropped, their topic is gone topic=%s count=%d", name, len(places))
                     continue
                 target = Target(name, max(topic.write_queues, 1))
-                self._post_batch(journal, target, Becomes.COMMITTED, records, places, sequence)
+                self._post_batch(journal, target, None, records, places, sequence)
         elif letter == "P":
             self._post_batch(journal, Target(names.PARKED_TOPIC, 1), Becomes.PARKED, records, chosen, sequence)
         elif letter in ("K", "N"):
@@ -258,10 +282,13 @@ class Decisions:
                 self._add_renewed(records, chosen, first, is_asked=letter == "K")
 
     def _post_batch(
-        self, journal: Journal, target: Target, becomes: Becomes, records: Records, chosen: Longs, sequence: int
+        self, journal: Journal, target: Target, becomes: Becomes | None, records: Records, chosen: Longs, sequence: int
     ) -> int | None:
-        """Post the records at the places ``chosen``; the first one's offset in queue 0, None if they are there."""
-        from penstock.formats.record.reposting.halves import GROWTH_MAX, Becomes, restated
+        """Post the records at the places ``chosen``, as messages if they become nothing else.
+
+        Answers the first one's offset in its queue, None if they are there.
+        """
+        from penstock.formats.record.reposting.halves import GROWTH_MAX, committed, restated
 
         mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
         if self._reposter.is_done(target, mark, below=sequence + 1):
@@ -269,9 +296,13 @@ class Decisions:
         sizes = records.sizes[chosen]
         out = np.empty(int(sizes.sum()) + (len(chosen) + 1) * GROWTH_MAX, np.uint8)
         name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
-        queues = target.queues if becomes == Becomes.COMMITTED else 0
-        positions = records.positions[chosen]
-        length = int(restated(records.data, positions, sizes, int(becomes), name, queues, prefix, out))
+        rows = records.data, records.positions[chosen], sizes
+        if becomes is None:
+            homes = self._homes_of(records)
+            own = homes.queues[chosen], homes.kept[chosen]
+            length = int(committed(*rows, *own, name, target.queues, prefix, out))
+        else:
+            length = int(restated(*rows, int(becomes), name, prefix, out))
         try:
             if length < 0:
                 raise MessageTooLarge("their properties leave no room for what must be said")
@@ -283,26 +314,23 @@ class Decisions:
 
     def _by_topic(self, records: Records, chosen: Longs) -> Iterable[tuple[str, Longs]]:
         """The topics of the records at the places ``chosen``, and the places of each one's."""
-        topics, hashes, _ = self._homes_of(records)
-        left, hashes = chosen, hashes[chosen]
+        homes = self._homes_of(records)
+        left, hashes = chosen, homes.hashes[chosen]
         while len(left):
             is_this = hashes == hashes[0]
-            yield _name_at(records, int(topics[left[0]])), left[is_this]
+            yield _name_at(records, int(homes.topics[left[0]])), left[is_this]
             left, hashes = left[~is_this], hashes[~is_this]
 
-    def _homes_of(self, records: Records) -> tuple[Longs, Longs, Longs]:
-        """:func:`homes`, which is asked for several times."""
-        known, found = self._homes
-        if known is not records:
-            found = homes(records)
-            self._homes = records, found
-        return found
+    def _homes_of(self, records: Records) -> Homes:
+        """Where they belong, which is asked for several times."""
+        if self._homes is None or self._homes[0] is not records:
+            self._homes = records, Homes.of(records)
+        return self._homes[1]
 
     def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
         from penstock.formats.record.kernels.pairs import name_hash
 
-        groups = self._homes_of(records)[2]
-        foreign = np.flatnonzero(groups != name_hash(group))
+        foreign = np.flatnonzero(self._homes_of(records).groups != name_hash(group))
         if len(foreign):
             raise MessageNotFound(
                 f"transaction of group {group}: the half at {records.offsets[foreign[0]]} is of another producer group"
@@ -319,8 +347,8 @@ class Decisions:
 
     def _add_renewed(self, records: Records, chosen: Longs, first: int, *, is_asked: bool) -> None:
         assert self.halves is not None
-        old = Records(records.data, records.offsets[chosen], records.sizes[chosen])
-        rows, _ = self.rows(records.data, records.positions[chosen], old.sizes, old.offsets)
+        own = records.positions[chosen], records.sizes[chosen], records.offsets[chosen]
+        rows, _ = self.rows(records.data, *own)
         rows.times += is_asked
         rows.offsets = np.arange(first, first + len(chosen))
         rows.due = self.due(np.full(len(rows), self._core.clock.wall_ms()), rows.times, np.full(len(rows), -1))
@@ -360,17 +388,10 @@ def _places(known: Longs, wanted: Longs) -> Longs:
     """Where those of ``wanted`` that are in ``known``, which ascends, are."""
     if not len(known):
         return _NOTHING
+    if len(known) == len(wanted) and (known == wanted).all():
+        return np.arange(len(known))
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     return at if (found := known[at] == wanted).all() else at[found]
-
-
-def homes(records: Records) -> tuple[Longs, Longs, Longs]:
-    """Where in the records' bytes each one's real topic begins; hashes of topic and group."""
-    from penstock.formats.record.reposting.halves import homes_of
-
-    topics, hashes, groups = (np.empty(len(records.offsets), np.int64) for _ in range(3))
-    homes_of(records.data, records.positions, records.sizes, topics, hashes, groups)
-    return topics, hashes, groups
 
 
 def _name_at(records: Records, start: int) -> str:

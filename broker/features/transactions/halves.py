@@ -105,6 +105,8 @@ class Halves:
     def states(self, offsets: Longs) -> States:
         """The state of each; ENDED for those below :attr:`base`. None may lie behind the end."""
         at = offsets - self.base
+        if not len(at) or at.min() >= 0:
+            return self._states[at]
         found: States = np.full(len(offsets), ENDED, np.uint8)
         known = at >= 0
         found[known] = self._states[at[known]]

@@ -24,7 +24,7 @@ from enum import IntEnum
 import numpy as np
 from numba import boolean, int64, void
 
-from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
+from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from ...intrinsics.memory import (
     address_of,
     copy_bytes,
@@ -67,9 +67,8 @@ class HalfStatus(IntEnum):
 
 
 class Becomes(IntEnum):
-    """What :func:`restated` makes of halves."""
+    """What :func:`restated` makes of halves that are not committed."""
 
-    COMMITTED = 0  # messages of their topic
     PARKED = 1  # records for whoever looks after what nobody decides
     ASKED = 2  # halves again, about which somebody was asked once more
     RENEWED = 3  # halves again
@@ -80,10 +79,11 @@ PROPERTIES_GROWTH_MAX = 256
 GROWTH_MAX = PROPERTIES_GROWTH_MAX + 256
 """By so much a record grows at most: the topic's name may be longer too."""
 _OK, _NO_RECORD, _OTHER_TOPIC, _BAD_QUEUE, _NOT_PREPARED, _NO_GROUP, _TOO_LARGE = map(int, HalfStatus)
-_COMMITTED, _, _ASKED, _RENEWED = map(int, Becomes)
+_, _ASKED, _RENEWED = map(int, Becomes)
 _BYTES_MAX = PROPERTIES_BYTES_MAX
 _PROPERTIES_MAX = _BYTES_MAX - PROPERTIES_GROWTH_MAX
 _GROUP_MAX = 255
+_QUEUE_MAX = (1 << 31) - 1
 _COMMIT, _KEPT_FLAGS = SysFlag.TRANSACTION_COMMIT, ~SysFlag.TRANSACTION_MASK
 _COMMA = ord(",")
 
@@ -93,17 +93,18 @@ _IMMUNITY, _KEY = pair_name(CHECK_IMMUNITY_SECONDS), pair_name(UNIQ_KEY)
 _PREPARED = np.frombuffer(f"{TRANSACTION_PREPARED}\x01true".encode(), np.uint8)
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
 _R, _T, _P, _C = map(ord, "RTPC")
+_NONE = -1
 
 
-@kernel((int64,) * 12, int64, int64, int64)
+@kernel((int64,) * 13, int64, int64, int64)
 def _values(address, start, end):
     """Where values of the properties ``[start, end)`` begin and end, in one pass: of the last pair with each name.
 
-    Real topic, its queue, group, check times, first record's offset; then True for ``TRAN_MSG=true``, and where the
-    immunity's pair begins, 0 without one.
+    Real topic, its queue, group, check times, first record's offset; then True for ``TRAN_MSG=true``, where the
+    immunity's pair begins, 0 without one, and True if there is a checksum of the whole record.
     """
     topic, topic_end, queue, queue_end, group, group_end = end, end, end, end, end, end
-    times, times_end, first, first_end, is_prepared, immunity = end, end, end, end, 0, 0
+    times, times_end, first, first_end, is_prepared, immunity, is_sealed = end, end, end, end, 0, 0, 0
     while start < end:
         pair_end = find_byte_at(address, start, end, end, PAIR_END)
         initial = load_u8(address, start)
@@ -123,11 +124,28 @@ def _values(address, start, end):
             group, group_end = start + len(_GROUP), pair_end
         elif initial == _C and begins_with(address, start, pair_end, _IMMUNITY):
             immunity = start
+        elif initial == _CRC[0] and begins_with(address, start, pair_end, _CRC):
+            is_sealed = 1
         start = pair_end + 1
     return (
         *(topic, topic_end, queue, queue_end, group, group_end),
-        *(times, times_end, first, first_end, is_prepared, immunity),
+        *(times, times_end, first, first_end, is_prepared, immunity, is_sealed),
     )
+
+
+@kernel(boolean, int64, int64, int64, int64)
+def _is_same(address, start, other, size):
+    """True if ``size`` bytes at both places are the same."""
+    at = 0
+    while at + 8 <= size:
+        if load_i64(address, start + at) != load_i64(address, other + at):
+            return False
+        at += 8
+    while at < size:
+        if load_u8(address, start + at) != load_u8(address, other + at):
+            return False
+        at += 1
+    return True
 
 
 @kernel((int64,) * 2, BYTES, BYTES, int64)
@@ -137,13 +155,18 @@ def check_halves(records, topic, queues):
     ``queues``: ids below it are legal.
     """
     address, position, index = address_of(records), 0, 0
+    sound, sound_size = 0, 0  # properties of the record before
     while position < len(records):
         kind, end, _, _, _, _, _, properties, size = measure_at(address, position, len(records))
         if kind != RECORD:
             return _NO_RECORD, index
+        if size == sound_size > 0 and _is_same(address, properties, sound, size):
+            position = end
+            index += 1
+            continue
         if size > _PROPERTIES_MAX:
             return _TOO_LARGE, index
-        start, stop, queue, queue_end, group, group_end, _, _, first, first_end, is_prepared, _ = _values(
+        start, stop, queue, queue_end, group, group_end, _, _, first, first_end, is_prepared, _, _ = _values(
             address, properties, properties + size
         )
         if stop - start != len(topic) or not begins_with(address, start, stop, topic):
@@ -155,6 +178,7 @@ def check_halves(records, topic, queues):
             return _NOT_PREPARED, index
         if group == group_end or group_end - group > _GROUP_MAX:
             return _NO_GROUP, index
+        sound, sound_size = properties, size
         position = end
         index += 1
     return _OK, index
@@ -177,7 +201,7 @@ def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, key
         if kind != RECORD:
             continue
         end = properties + size
-        _, _, _, _, group, group_end, asked, asked_end, first, first_end, _, told = _values(address, properties, end)
+        _, _, _, _, group, group_end, asked, asked_end, first, first_end, _, told, _ = _values(address, properties, end)
         stored[i] = load_i64(address, store)
         if told > 0:
             value, value_end = value_at(address, told, end, _IMMUNITY)
@@ -189,19 +213,47 @@ def facts_of(log, positions, sizes, stored, immunity, times, firsts, groups, key
         keys[i] = hash_at(address, value, value_end)
 
 
-@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, OUT_LONGS, OUT_LONGS)
-def homes_of(records, positions, sizes, topics, hashes, groups):
-    """Where the name of each half's real topic begins in ``records`` (-1 without one); hashes of topic and group."""
+@kernel(int64, int64, int64, int64)
+def _behind_mark(address, start, end):
+    """Where the properties ``[start, end)`` begin without the mark of their batch."""
+    if end - start > MARK_BYTES and is_mark(address, start):
+        return min(find_byte_at(address, start, end, end, PAIR_END) + 1, end)
+    return start
+
+
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, OUT_LONGS, OUT_LONGS, OUT_INTS, OUT_INTS)
+def homes_of(records, positions, sizes, topics, hashes, groups, queues, kept):
+    """Where each half belongs once it is decided.
+
+    Where the name of its real topic begins in ``records`` (-1 without one), hashes of topic and group, and its queue (0
+    without one). ``kept``: where in the record its properties begin without the mark, if a committed message has them
+    as they are; -1 otherwise.
+    """
     address = address_of(records)
+    before, before_size, topic, keeps = 0, 0, 0, 0  # the properties of the record before, and places in them
     for i in range(len(positions)):
-        topics[i], hashes[i], groups[i] = -1, 0, 0
-        kind, _, _, _, _, _, _, properties, size = measure_at(address, positions[i], positions[i] + sizes[i])
+        topics[i], hashes[i], groups[i], queues[i], kept[i] = -1, 0, 0, 0, _NONE
+        begin = positions[i]
+        kind, _, _, _, _, _, _, properties, size = measure_at(address, begin, begin + sizes[i])
         if kind != RECORD:
+            before_size = 0
             continue
-        start, end, _, _, group, group_end, _, _, _, _, _, _ = _values(address, properties, properties + size)
-        if start != end:
-            topics[i], hashes[i] = start, hash_at(address, start, end)
-        groups[i] = hash_at(address, group, group_end)
+        if size == before_size > 0 and _is_same(address, properties, before, size):
+            hashes[i], groups[i], queues[i] = hashes[i - 1], groups[i - 1], queues[i - 1]
+        else:
+            end = properties + size
+            start, stop, queue, queue_end, group, group_end, _, _, _, _, _, _, is_sealed = _values(
+                address, properties, end
+            )
+            topic = start - properties if start != stop else _NONE
+            keeps = _NONE if is_sealed else _behind_mark(address, properties, end) - properties
+            hashes[i], groups[i] = hash_at(address, start, stop), hash_at(address, group, group_end)
+            queues[i] = min(max(number_at(address, queue, queue_end), np.int64(0)), _QUEUE_MAX)
+        if topic >= 0:
+            topics[i] = properties + topic
+        if keeps >= 0:
+            kept[i] = properties + keeps - begin
+        before, before_size = properties, size
 
 
 @kernel(int64, OUT_BYTES, int64, int64)
@@ -226,11 +278,23 @@ def _put_number(out, at, name, number):
     return at + 1
 
 
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64)
+def _copy_to_the_end(out, at, address, start, end):
+    """The properties ``[start, end)`` as they are, with a separator at their end; the new end."""
+    if start >= end:
+        return at
+    copy_bytes(out, at, address, start, end - start)
+    at += end - start
+    if load_u8(address, end - 1) != PAIR_END:
+        store_i8(out, at, PAIR_END)
+        at += 1
+    return at
+
+
 @kernel(int64, OUT_BYTES, int64, int64, int64, int64, boolean)
 def _copy_properties(out, at, address, start, end, is_renewed):
     """The properties ``[start, end)`` without the mark, the checksum and what a renewed half says anew; the new end."""
-    if end - start > MARK_BYTES and is_mark(address, start):
-        start = find_byte_at(address, start, end, end, PAIR_END) + 1
+    start = _behind_mark(address, start, end)
     kept = start  # all from here on to `start` is copied at once
     while start < end:
         pair_end = find_byte_at(address, start, end, end, PAIR_END)
@@ -243,26 +307,61 @@ def _copy_properties(out, at, address, start, end, is_renewed):
             at += start - kept
             kept = pair_end + 1
         start = pair_end + 1
-    if kept < end:
-        copy_bytes(out, at, address, kept, end - kept)
-        at += end - kept
-        if load_u8(address, end - 1) != PAIR_END:
-            store_i8(out, at, PAIR_END)
-            at += 1
-    return at
+    return _copy_to_the_end(out, at, address, kept, end)
 
 
-@kernel(int64, BYTES, LONGS, INTS, int64, BYTES, int64, BYTES, OUT_BYTES)
-def restated(records, positions, sizes, becomes, topic, queues, mark, out):
-    """Write the halves at ``positions`` as records of ``topic`` to ``out``; its new length.
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64, int64, int64, int64, BYTES)
+def _put_head(out, at, record, fixed, body, queue_id, committed_flag, prepared_offset, topic):
+    """Write a record up to its properties: that at the address ``record``, of ``topic``; where they begin."""
+    copy_bytes(out, at, record, 0, fixed)
+    store_i32(out, at + 12, queue_id)
+    store_i32(out, at + 36, load_i32(record, 36) & _KEPT_FLAGS | committed_flag)
+    store_i64(out, at + body - 12, prepared_offset)
+    return put_topic(out, at, at + fixed, topic)
 
-    ``becomes``: a :class:`Becomes`. A renewed half names its first record, which it may be itself, and says how often
-    somebody was asked. ``queues``: of the topic, where the half's own queue counts; 0: all go into queue 0. ``mark``: a
-    property, with its name and both separators, for the first record. -1: ``out`` is too small, some are no records, or
-    what must be said has no room.
+
+@kernel(int64, BYTES, LONGS, INTS, INTS, INTS, BYTES, int64, BYTES, OUT_BYTES)
+def committed(records, positions, sizes, own_queues, kept, topic, queues, mark, out):
+    """Write the halves at ``positions`` as committed messages of ``topic``, which has ``queues``, to ``out``.
+
+    ``own_queues`` and ``kept``: as :func:`homes_of` tells them. ``mark``: a property, with its name and both
+    separators, for the first record. Answers the new length; -1: ``out`` is too small, some are no records, or the mark
+    has no room.
     """
     at = 0
-    is_committed, is_renewed = becomes == _COMMITTED, becomes in (_ASKED, _RENEWED)
+    for i in range(len(positions)):
+        start, end = positions[i], positions[i] + sizes[i]
+        if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
+            return np.int64(-1)
+        record = address_of(records) + start
+        kind, _, _, body, body_size, _, _, properties, size = measure_at(record, 0, sizes[i])
+        if kind != RECORD or size + PROPERTIES_GROWTH_MAX > _BYTES_MAX:
+            return np.int64(-1)
+        first = behind = _put_head(
+            out, at, record, body + body_size, body, own_queues[i] % queues, _COMMIT, load_i64(record, 28), topic
+        )
+        if i == 0:
+            copy_bytes(out, behind, mark, 0, len(mark))
+            behind += len(mark)
+        if properties <= kept[i] <= properties + size:
+            behind = _copy_to_the_end(out, behind, record, kept[i], properties + size)
+        else:
+            behind = _copy_properties(out, behind, record, properties, properties + size, False)
+        store_i16(out, first - 2, behind - first)
+        store_i32(out, at, behind - at)
+        at = behind
+    return np.int64(at)
+
+
+@kernel(int64, BYTES, LONGS, INTS, int64, BYTES, BYTES, OUT_BYTES)
+def restated(records, positions, sizes, becomes, topic, mark, out):
+    """Write the halves at ``positions`` as records of ``topic``, queue 0, to ``out``; its new length.
+
+    ``becomes``: a :class:`Becomes`. A renewed half names its first record, which it may be itself, and says how often
+    somebody was asked. ``mark``, and -1: as of :func:`committed`.
+    """
+    at = 0
+    is_renewed = becomes in (_ASKED, _RENEWED)
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
         if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
@@ -272,21 +371,15 @@ def restated(records, positions, sizes, becomes, topic, queues, mark, out):
         if kind != RECORD or size + PROPERTIES_GROWTH_MAX > _BYTES_MAX:
             return np.int64(-1)
         properties_end = properties + size
-        _, _, queue, queue_end, _, _, asked, asked_end, origin, origin_end, _, _ = _values(
-            record, properties, properties_end
-        )
-        queue_id = max(number_at(record, queue, queue_end), np.int64(0)) % queues if queues > 0 else np.int64(0)
-        fixed = body + body_size
-        copy_bytes(out, at, record, 0, fixed)
-        store_i32(out, at + 12, queue_id)
-        store_i32(out, at + 36, load_i32(record, 36) & _KEPT_FLAGS | (_COMMIT if is_committed else 0))
-        store_i64(out, at + body - 12, load_i64(record, 28) if is_committed else np.int64(0))
-        first = behind = put_topic(out, at, at + fixed, topic)
+        first = behind = _put_head(out, at, record, body + body_size, body, 0, 0, 0, topic)
         if i == 0:
             copy_bytes(out, behind, mark, 0, len(mark))
             behind += len(mark)
         behind = _copy_properties(out, behind, record, properties, properties_end, is_renewed)
         if is_renewed:
+            _, _, _, _, _, _, asked, asked_end, origin, origin_end, _, _, _ = _values(
+                record, properties, properties_end
+            )
             times = max(number_at(record, asked, asked_end), np.int64(0)) + (1 if becomes == _ASKED else 0)
             if times > 0:
                 behind = _put_number(out, behind, _TIMES, times)
