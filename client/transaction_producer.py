@@ -218,18 +218,16 @@ class TransactionProducer(Producer):
             raise
 
     def _ask(self, broker_name: str, request: EndRequest, timeout_s: float) -> None:
-        content = request.SerializeToString()
-        self._calls.on(broker_name, lambda address, left_s: self._ended(address, content, left_s).result(), timeout_s)
+        self._calls.at_data_port(broker_name, Method.END, request.SerializeToString(), EndReply.FromString, timeout_s)
 
     def _start(self, broker_name: str, request: EndRequest) -> Future[EndReply]:
         address = self._calls.directory.master(broker_name)
         if address is None:
             raise BrokerUnavailable(f"broker group {broker_name} has no living master")
-        return self._ended(address, request.SerializeToString(), self.config.send_timeout_s)
-
-    def _ended(self, address: str, content: bytes, timeout_s: float) -> Future[EndReply]:
-        """Start to have a broker decide."""
-        return self._calls.connections.ask(address, Method.END, content, EndReply.FromString, timeout_s)
+        content = request.SerializeToString()
+        return self._calls.connections.ask(
+            address, Method.END, content, EndReply.FromString, self.config.send_timeout_s
+        )
 
     def _answer(self, broker_name: str, halves: Ranges, state: TransactionState) -> None:
         self._ends.end(broker_name, halves, _RESOLUTIONS[state], self.config.send_timeout_s, is_answer=True)
