@@ -94,11 +94,12 @@ class Giver:
             queue = self._state.queue(wanted.group, each.topic, queue_id)
             if queue is None or (queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S):
                 continue
-            parts = self._reader.absent(each.topic, queue_id, queue.next, max(wanted.max_bytes, BROUGHT_BYTES))
+            size = max(wanted.max_bytes, BROUGHT_BYTES)
+            parts, queue.brought = self._reader.absent_until(each.topic, queue_id, queue.next, size)
+            queue.brought_s = now_s
             if parts:
-                count = sum(len(part.sizes) for part in parts)
-                found += [*self._reader.absent_entries(each.topic, queue_id, queue.next, count), *parts]
-                queue.brought, queue.brought_s = queue.next + count, now_s
+                entries = self._reader.absent_entries(each.topic, queue_id, queue.next, queue.brought - queue.next)
+                found += [*entries, *parts]
                 break
         return found
 

@@ -35,7 +35,7 @@ from ...core.metrics import Families
 from ...core.wire import Service, service
 from .finishing import Finisher
 from .giving import Given, Giver
-from .request import Wanted, check_invisible, receipts_of
+from .request import Wanted, Wants, check_invisible, receipts_of
 from .state import PopState, flights
 from .table import POP_GROUP, PopTable
 from .waiting import Waiters
@@ -68,6 +68,7 @@ class Pop(Feature):
         self._received: dict[str, float] = {}  # group -> when it received last, by the monotonic clock
         self._given = 0
         self._settle_at = 0.0
+        self._wants = Wants(core.tables, core.config.topics.property_filter)
         self._calls = (
             _Receives(self.receive, core.config.limits.fetches_max),
             DataCalls(Method.ACKNOWLEDGE, wire.AcknowledgeRequest, self.acknowledge),
@@ -98,7 +99,7 @@ class Pop(Feature):
             OutcomeUnknown: given, and not known to be safe: the messages come again when their time is over.
         """
         journal = await self._ready()
-        wanted = Wanted.of(header, self.core.tables, self.core.config.topics.property_filter)
+        wanted = self._wants.of(header)
         is_orderly = self._check_group(journal, wanted.group)
         self._received[wanted.group] = self.core.clock.monotonic_s()
         loop = asyncio.get_running_loop()

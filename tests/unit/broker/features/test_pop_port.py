@@ -206,6 +206,8 @@ async def test_a_client_that_reads_nothing_is_given_little_more() -> None:
         reply, _ = await received(reader, 8)
         assert sum(part.count for part in reply.results) > 0
         lazy.writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await lazy.writer.wait_closed()
 
 
 @in_loop
