@@ -218,23 +218,16 @@ class TransactionProducer(Producer):
             raise
 
     def _ask(self, broker_name: str, request: EndRequest, timeout_s: float) -> None:
-        content = request.SerializeToString()
-
-        def ended(address: str, left_s: float) -> EndReply:
-            return self._ended(address, content, left_s, is_awaited=True).result()
-
-        self._calls.on(broker_name, ended, timeout_s)
+        self._calls.at_data_port(broker_name, Method.END, request.SerializeToString(), EndReply.FromString, timeout_s)
 
     def _start(self, broker_name: str, request: EndRequest) -> Future[EndReply]:
         address = self._calls.directory.master(broker_name)
         if address is None:
             raise BrokerUnavailable(f"broker group {broker_name} has no living master")
-        return self._ended(address, request.SerializeToString(), self.config.send_timeout_s)
-
-    def _ended(self, address: str, content: bytes, timeout_s: float, *, is_awaited: bool = False) -> Future[EndReply]:
-        """Start to have a broker decide."""
-        connections = self._calls.connections
-        return connections.ask(address, Method.END, content, EndReply.FromString, timeout_s, is_awaited=is_awaited)
+        content = request.SerializeToString()
+        return self._calls.connections.ask(
+            address, Method.END, content, EndReply.FromString, self.config.send_timeout_s
+        )
 
     def _answer(self, broker_name: str, halves: Ranges, state: TransactionState) -> None:
         self._ends.end(broker_name, halves, _RESOLUTIONS[state], self.config.send_timeout_s, is_answer=True)

@@ -35,6 +35,9 @@ class Method(enum.IntEnum):
     FETCH = 3  # FetchHeader (proto/frames.py) -> FetchReply and records; nothing: that fetch waits no longer
     END = 4  # EndRequest (transactions.proto) -> EndReply
     LISTEN = 5  # ListenRequest (replies.proto) -> again and again ListenEvent and records; it stands
+    RECEIVE = 6  # ReceiveHeader (pop.proto) -> ReceiveReply and records; nothing: that receive ends
+    ACKNOWLEDGE = 7  # AcknowledgeRequest (pop.proto) -> AcknowledgeReply
+    CHANGE_INVISIBLE = 8  # ChangeInvisibleRequest (pop.proto) -> ChangeInvisibleReply
 
 
 class Kind(enum.IntEnum):

@@ -14,6 +14,7 @@ from ..rig import Rig
 from ..runner import RATIO, Case, Figures, Turns, alone
 from .cold_reads import cold_reads
 from .lookups import lookups
+from .pop import pop
 from .request_reply import request_reply
 from .transactions import transactions
 
@@ -148,6 +149,12 @@ CASES: dict[str, Case] = {
             "produce 1 KiB to 8, 1,000 and 10,000 queues that have their files",
             alone(_many_queues),
             floors={f"1000{RATIO}8": 0.8, f"10000{RATIO}8": 0.8},
+        ),
+        Case(
+            "pop",
+            "SimpleConsumer.receive and ack of 32 messages of 1 KiB, by four processes",
+            alone(pop),
+            units={"broker": "µs of CPU per message", "consumer": "µs of CPU per message"},
         ),
         Case("transactions", "messages of 100 B in transactions, against plain ones", alone(transactions)),
         Case(

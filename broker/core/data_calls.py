@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from penstock.proto.data_frames import Method
+from penstock.proto.errors import InvalidArgument
 from penstock.runtime.channel import decoded, reported
 from penstock.runtime.data_port import Link
+from penstock.runtime.data_sending import Data
 
 from .wire import REQUEST_BYTES_MAX, Answer
 
@@ -31,12 +33,17 @@ class DataCalls(Generic[M]):
         *,
         before: Callable[[], None] | None = None,
         at_once: Callable[[M], Message | None] | None = None,
+        under_way_max: int = UNDER_WAY_MAX,
+        may_end: bool = False,
     ) -> None:
         """``answer(request)``: as of a unary method of gRPC; ``before`` is called before it.
 
-        ``at_once(request)``: the answer if it waits for nothing, else None, and nothing was done.
+        ``at_once(request)``: the answer if it waits for nothing, else None, and nothing was done. With ``may_end`` a
+        request of nothing cancels the one of its number, whose answer is nothing then.
         """
         self.method = method
+        self.under_way_max = under_way_max
+        self.may_end = may_end
         self._kind = kind
         self._answer = answer
         self._before = before
@@ -66,13 +73,18 @@ class DataCalls(Generic[M]):
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def found(self, request: M, link: Link) -> Sequence[Data]:
+        """The pieces of the answer. Raises what the caller is to be told."""
+        answer: Message = await self._answer(request)
+        return [answer.SerializeToString()]
+
     async def _run(self, number: int, request: M, link: Link) -> None:
         try:
-            found: Message = await self._answer(request)
+            pieces = await self.found(request, link)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
             link.refuse(number, self.method, reported(error, self.method.name))
         else:
-            link.answer(number, self.method, found.SerializeToString())
+            link.answer(number, self.method, *pieces)
 
 
 class _Conversation(Generic[M]):
@@ -81,31 +93,40 @@ class _Conversation(Generic[M]):
     def __init__(self, calls: DataCalls[M], link: Link) -> None:
         self._calls = calls
         self._link = link
-        self._tasks: set[asyncio.Task[None]] = set()  # whose answers are to come
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by number, whose answers are to come
 
     def take(self, number: int, content: memoryview) -> None:
         """See :class:`~penstock.runtime.data_port.Conversation`."""
-        method = self._calls.method
+        calls, method = self._calls, self._calls.method
+        if calls.may_end and not content:
+            self._end(number)
+            return
         try:
-            found = self._calls.answered(content)
+            if number in self._tasks:
+                raise InvalidArgument(f"{method.name} {number} is under way: the next needs another number")
+            found = calls.answered(content)
         except Exception as error:  # noqa: BLE001  as above
             self._link.refuse(number, method, reported(error, method.name))
             return
         if isinstance(found, bytes):
             self._link.answer(number, method, found)
             return
-        task = self._calls.start(number, found, self._link)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        if len(self._tasks) >= UNDER_WAY_MAX:
+        task = self._tasks[number] = calls.start(number, found, self._link)
+        task.add_done_callback(lambda _: self._on_done(number))
+        if len(self._tasks) >= calls.under_way_max:
             self._link.hold(True, method.name)
 
     def left(self) -> None:
         """See :class:`~penstock.runtime.data_port.Conversation`."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if len(self._tasks) == UNDER_WAY_MAX // 2:
+    def _end(self, number: int) -> None:
+        task = self._tasks.get(number)
+        if task is not None and task.cancel():  # else its answer is sent already
+            self._link.answer(number, self._calls.method)
+
+    def _on_done(self, number: int) -> None:
+        del self._tasks[number]
+        if len(self._tasks) == self._calls.under_way_max // 2:
             self._link.hold(False, self._calls.method.name)

@@ -229,12 +229,15 @@ class Reader:
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
         """Records from ``offset`` on that may not be in memory; to be brought in the same way."""
+        return self.absent_until(topic, queue_id, offset, max_bytes)[0]
+
+    def absent_until(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> tuple[list[Absent], int]:
+        """The same, and the offset up to which they are all that is missing."""
         slot, low, high = self._queues.look(topic, queue_id)
-        if (
-            not low <= offset < high
-            or self._queues.entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset
-        ):
-            return []
+        if not low <= offset < high:
+            return [], offset
+        if self._queues.entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset:
+            return [], high
         found: list[Absent] = []
         while offset < high and max_bytes > 0:
             entries = self._queues.entries(slot, offset, min(high - offset, _ENTRIES_AT_ONCE))
@@ -243,11 +246,11 @@ class Reader:
             if chosen < 0:
                 break
             found += absent_parts(self._disk, self._log, self._positions[:chosen].copy(), self._sizes[:chosen])
+            offset += scanned
             if scanned < count or count == 0:
                 break
-            offset += scanned
             max_bytes -= size
-        return found
+        return found, offset
 
     def _with_hashes(self, entries: Bytes, count: int) -> tuple[Bytes, bool]:
         """The entries with the hash of the tag also where there is an extension; and whether there is any."""

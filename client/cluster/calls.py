@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from penstock.proto import names
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
     Forbidden,
     GroupNotFound,
@@ -80,6 +81,16 @@ class Calls:
         return self.on(
             broker_name,
             lambda address, left_s: self.connections.call(address, method, request, left_s, service=service),
+            timeout_s,
+        )
+
+    def at_data_port(
+        self, broker_name: str, method: Method, content: bytes, take: Callable[[bytes], T], timeout_s: float
+    ) -> T:
+        """The same of a method of the data port; ``take`` makes the answer out of its bytes, and may not block."""
+        return self.on(
+            broker_name,
+            lambda address, left_s: self.connections.ask(address, method, content, take, left_s).result(),
             timeout_s,
         )
 

@@ -2,7 +2,8 @@
 
 A stream opens with the first request after there was none, and breaks as a whole: everything under way on it is then
 unknown, except when no connection was made at all. A *standing* request has any number of answers, until the broker
-refuses it or the stream breaks.
+refuses it or the stream breaks. A request of :data:`ENDABLE` whose future is cancelled, or whose time is over, is ended
+at the broker.
 
 A thread reads what comes on a stream. One that waits for an answer does so in its place, where nothing else is under
 way: the answer then wakes the thread that wants it, not another that would have to tell it.
@@ -15,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import ClientClosed, OutcomeUnknown, PenstockError, from_bytes
@@ -37,6 +39,9 @@ OpenLink = Callable[[], DataLink]
 """Connects, which may take a while. Raises a PenstockError."""
 Take = Callable[[bytes], T]
 """What an answer's content stands for. Called by the thread that reads answers: it may not block."""
+
+ENDABLE: Final = frozenset({Method.RECEIVE})
+"""A request of nothing ends the one of its number, so that what is answered is not lost with nobody to have it."""
 
 
 class _Awaited(Future[T]):
@@ -211,7 +216,20 @@ class _Stream:
                 self._early.append((number, method, content))
             else:
                 self._link.send(number, method, content)
+        if method in ENDABLE:
+            asked.future.add_done_callback(partial(self._on_done, number, method))
         return True
+
+    def _on_done(self, number: int, method: Method, _: Future[Any]) -> None:
+        """End the request at the broker, unless that has ended it."""
+        with self._lock:
+            if number not in self._under_way:
+                return
+            if self._link is not None:
+                self._link.send(number, method)
+                return
+            self._early = [each for each in self._early if each[0] != number]
+            del self._under_way[number]
 
     def look(self, now: float) -> float:
         """Fail what is not answered in time, and break a stream whose broker is silent; when to look again.
@@ -244,7 +262,9 @@ class _Stream:
 
     def end(self) -> None:
         """Break it from here."""
-        if self._link is None:
+        with self._lock:
+            link = self._link
+        if link is None:
             self._break(self._not_sent())
         else:
             self._break(broken(self._address, "cancelled here", "CANCELLED"))

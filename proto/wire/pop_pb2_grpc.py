@@ -34,16 +34,6 @@ class PopStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Acknowledge = channel.unary_unary(
-                '/penstock.v1.Pop/Acknowledge',
-                request_serializer=penstock_dot_proto_dot_wire_dot_pop__pb2.AcknowledgeRequest.SerializeToString,
-                response_deserializer=penstock_dot_proto_dot_wire_dot_pop__pb2.AcknowledgeReply.FromString,
-                _registered_method=True)
-        self.ChangeInvisible = channel.unary_unary(
-                '/penstock.v1.Pop/ChangeInvisible',
-                request_serializer=penstock_dot_proto_dot_wire_dot_pop__pb2.ChangeInvisibleRequest.SerializeToString,
-                response_deserializer=penstock_dot_proto_dot_wire_dot_pop__pb2.ChangeInvisibleReply.FromString,
-                _registered_method=True)
         self.ForwardToDeadLetters = channel.unary_unary(
                 '/penstock.v1.Pop/ForwardToDeadLetters',
                 request_serializer=penstock_dot_proto_dot_wire_dot_pop__pb2.ForwardRequest.SerializeToString,
@@ -59,21 +49,9 @@ class PopStub(object):
 class PopServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def Acknowledge(self, request, context):
-        """Answered when it is as safe as the mode promises; a call that is repeated is answered alike.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ChangeInvisible(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ForwardToDeadLetters(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """As safe as an acknowledgement.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -88,16 +66,6 @@ class PopServicer(object):
 
 def add_PopServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Acknowledge': grpc.unary_unary_rpc_method_handler(
-                    servicer.Acknowledge,
-                    request_deserializer=penstock_dot_proto_dot_wire_dot_pop__pb2.AcknowledgeRequest.FromString,
-                    response_serializer=penstock_dot_proto_dot_wire_dot_pop__pb2.AcknowledgeReply.SerializeToString,
-            ),
-            'ChangeInvisible': grpc.unary_unary_rpc_method_handler(
-                    servicer.ChangeInvisible,
-                    request_deserializer=penstock_dot_proto_dot_wire_dot_pop__pb2.ChangeInvisibleRequest.FromString,
-                    response_serializer=penstock_dot_proto_dot_wire_dot_pop__pb2.ChangeInvisibleReply.SerializeToString,
-            ),
             'ForwardToDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ForwardToDeadLetters,
                     request_deserializer=penstock_dot_proto_dot_wire_dot_pop__pb2.ForwardRequest.FromString,
@@ -118,60 +86,6 @@ def add_PopServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Pop(object):
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Acknowledge(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Pop/Acknowledge',
-            penstock_dot_proto_dot_wire_dot_pop__pb2.AcknowledgeRequest.SerializeToString,
-            penstock_dot_proto_dot_wire_dot_pop__pb2.AcknowledgeReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ChangeInvisible(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Pop/ChangeInvisible',
-            penstock_dot_proto_dot_wire_dot_pop__pb2.ChangeInvisibleRequest.SerializeToString,
-            penstock_dot_proto_dot_wire_dot_pop__pb2.ChangeInvisibleReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ForwardToDeadLetters(request,

@@ -57,7 +57,11 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Records of a batch", send.COUNT_MAX, errors.InvalidArgument),
     ("Bytes of a batch above maxMessageSize", RECORD_OVERHEAD_BYTES, errors.MessageTooLarge),
     ("Batches of one stream that wait for their answers", append_streams.UNANSWERED_MAX, "nothing more is read"),
-    ("Ends of transactions of one connection that are under way", data_calls.UNDER_WAY_MAX, "nothing more is read"),
+    (
+        "Ends of transactions, or acknowledgements, of one connection that are under way",
+        data_calls.UNDER_WAY_MAX,
+        "nothing more is read",
+    ),
     ("Connections to a data port", data_port.CONNECTIONS_MAX, errors.LimitReached),
     ("Bytes of a frame of the data port", data_frames.FRAME_BYTES_MAX, errors.InvalidArgument),
     ("Bytes of the greeting to a data port", data_frames.HELLO_BYTES_MAX, errors.InvalidArgument),

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.client import BrokerUnavailable
 from penstock.gateway.v2.consume import renewal
+from penstock.proto.data_frames import Method
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, ChangeInvisibleReply
+from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, ChangeInvisibleReply, ChangeInvisibleRequest
 
 GIVEN = Receipt("g", "topic", "broker-a", 0, 7, 1, 1, 1)
 RENEWED = ChangeInvisibleReply(check_point=9, epoch=2, visible_ms=3)
@@ -28,8 +29,9 @@ class _Brokers:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def at_master(self, broker_name: str, method: str, request: Any, timeout_s: float, **_: Any) -> Any:
-        self.asked.append((broker_name, request))
+    async def at_data_port(self, broker_name: str, method: Method, content: bytes, take: Any, timeout_s: float) -> Any:
+        assert method is Method.CHANGE_INVISIBLE
+        self.asked.append((broker_name, ChangeInvisibleRequest.FromString(content)))
         answer = self.answers.pop(0)
         self.calls.release()
         await self.may_answer.wait()

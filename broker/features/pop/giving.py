@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from penstock.proto import names
 from penstock.proto.errors import FlowControl
-from penstock.proto.frames import allocate
+from penstock.proto.frames import allocate, new_bytes, pack
 from penstock.proto.wire import pop_pb2 as wire
+from penstock.runtime.data_sending import Data
 
 from ...core.core import Core
 from ...core.journal import Journal
@@ -33,6 +35,8 @@ SCANS_MAX: Final = 16
 BROUGHT_BYTES: Final = 4 << 20
 """So much of old records is brought into memory ahead, and taken to stay there for :data:`BROUGHT_S`."""
 BROUGHT_S: Final = 5.0
+LARGE_BYTES: Final = 64 << 10
+"""Of records: a smaller reply is one piece."""
 ALL: Final = Subscribed("", (), None, None)
 
 
@@ -90,11 +94,12 @@ class Giver:
             queue = self._state.queue(wanted.group, each.topic, queue_id)
             if queue is None or (queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S):
                 continue
-            parts = self._reader.absent(each.topic, queue_id, queue.next, max(wanted.max_bytes, BROUGHT_BYTES))
+            size = max(wanted.max_bytes, BROUGHT_BYTES)
+            parts, queue.brought = self._reader.absent_until(each.topic, queue_id, queue.next, size)
+            queue.brought_s = now_s
             if parts:
-                count = sum(len(part.sizes) for part in parts)
-                found += [*self._reader.absent_entries(each.topic, queue_id, queue.next, count), *parts]
-                queue.brought, queue.brought_s = queue.next + count, now_s
+                entries = self._reader.absent_entries(each.topic, queue_id, queue.next, queue.brought - queue.next)
+                found += [*entries, *parts]
                 break
         return found
 
@@ -131,8 +136,24 @@ class Giver:
                 part.queue.attempt = wanted.attempt
         return given
 
-    def message(self, given: Given, epoch: int) -> bytes:
-        """The framed reply, with the records."""
+    def pieces(self, given: Given, epoch: int) -> list[Data]:
+        """The framed reply: of a large one, records that lie together are sent from the log, which they keep."""
+        reply = self._reply(given, epoch)
+        if given.bytes < LARGE_BYTES:
+            message, address = allocate(reply, given.bytes)
+            self._copy(given.parts, address)
+            return [message]
+        pieces: list[Data] = [pack(reply)]
+        for part in given.parts:
+            views = [] if part.read is None else part.read.views()
+            if not views:
+                copied, room = new_bytes(part.size)
+                self._copy([part], np.frombuffer(room, np.uint8).ctypes.data)
+                views = [memoryview(copied)]
+            pieces += views
+        return pieces
+
+    def _reply(self, given: Given, epoch: int) -> wire.ReceiveReply:
         reply = wire.ReceiveReply(
             check_point=given.point, epoch=epoch, received_ms=given.received_ms, visible_ms=given.visible_ms
         )
@@ -146,14 +167,15 @@ class Giver:
                 redelivered=part.times if any(part.times) else (),
             )
             self._core.counters.topic(queue.topic).on_fetched(part.count, part.size)
-        message, address = allocate(reply, given.bytes)
-        for part in given.parts:
+        return reply
+
+    def _copy(self, parts: Iterable[Part], address: int) -> None:
+        for part in parts:
             if part.read is not None:
                 part.read.copy_to(address)
             elif part.picked is not None:
                 self._picker.copy_to(part.picked, address)
             address += part.size
-        return message
 
     def _queues(self, wanted: Wanted) -> list[tuple[Subscribed, int]]:
         """In the order in which they are looked at: another one is first each time, every other time a retry queue."""

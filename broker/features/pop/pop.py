@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
-
-import grpc
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, Forbidden, GroupNotFound
-from penstock.proto.frames import unpack
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable, FlowControl, Forbidden, GroupNotFound
 from penstock.proto.wire import pop_pb2 as wire
-from penstock.runtime.channel import reporting
+from penstock.runtime.data_port import Converse, Link
+from penstock.runtime.data_sending import Data
 
 from ...core.core import Core
+from ...core.data_calls import DataCalls
 from ...core.delivering import due_clock
 from ...core.failed import ensure_group
 from ...core.feature import Feature, Hold
@@ -35,7 +35,7 @@ from ...core.metrics import Families
 from ...core.wire import Service, service
 from .finishing import Finisher
 from .giving import Given, Giver
-from .request import Wanted, check_invisible, receipts_of
+from .request import Wanted, Wants, check_invisible, receipts_of
 from .state import PopState, flights
 from .table import POP_GROUP, PopTable
 from .waiting import Waiters
@@ -68,23 +68,30 @@ class Pop(Feature):
         self._received: dict[str, float] = {}  # group -> when it received last, by the monotonic clock
         self._given = 0
         self._settle_at = 0.0
+        self._wants = Wants(core.tables, core.config.topics.property_filter)
+        self._calls = (
+            _Receives(self.receive, core.config.limits.fetches_max),
+            DataCalls(Method.ACKNOWLEDGE, wire.AcknowledgeRequest, self.acknowledge),
+            DataCalls(Method.CHANGE_INVISIBLE, wire.ChangeInvisibleRequest, self.change_invisible),
+        )
 
     def services(self) -> Iterable[Service]:
         yield service(
             wire.DESCRIPTOR.services_by_name["Pop"],
-            Acknowledge=self.acknowledge,
-            ChangeInvisible=self.change_invisible,
             ForwardToDeadLetters=self.forward,
             DescribePop=self.describe_pop,
         )
-        # No (de)serializers: request and answer are bytes, framed by the service itself.
-        receive = grpc.unary_unary_rpc_method_handler(reporting(self._receive_framed))
-        yield Service("penstock.v1.PopData", {"Receive": receive})
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {calls.method: calls for calls in self._calls}
 
     # What consumers ask.
 
-    async def receive(self, header: wire.ReceiveHeader) -> bytes:
+    async def receive(self, header: wire.ReceiveHeader, has_room: Callable[[], bool] = lambda: True) -> list[Data]:
         """A framed :class:`ReceiveReply` with records, at once or when there is something, or the wait ran out.
+
+        Its pieces may be views of the log, as a fetch's are. Nothing is given unless ``has_room()``: the client takes
+        its answers. What was given to one that goes before it is safe comes again at once.
 
         Raises:
             InvalidName, InvalidArgument, Forbidden, TopicNotFound, GroupNotFound, LimitReached: nothing was given.
@@ -92,16 +99,16 @@ class Pop(Feature):
             OutcomeUnknown: given, and not known to be safe: the messages come again when their time is over.
         """
         journal = await self._ready()
-        wanted = Wanted.of(header, self.core.tables, self.core.config.topics.property_filter)
+        wanted = self._wants.of(header)
         is_orderly = self._check_group(journal, wanted.group)
         self._received[wanted.group] = self.core.clock.monotonic_s()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wanted.wait_s
         topics = [*(each.topic for each in wanted.subscribed), names.RETRY_PREFIX + wanted.group]
-        given = await self._give(journal, wanted, is_orderly)
+        given = await self._give(journal, wanted, is_orderly, has_room)
         while not given.count and self.core.events.is_open and not journal.is_over and loop.time() < deadline:
             with self.waiters.waiting(topics) as woken:
-                given = await self._give(journal, wanted, is_orderly)  # what came before somebody waited
+                given = await self._give(journal, wanted, is_orderly, has_room)  # what came before somebody waited
                 if not given.count:
                     timer = loop.call_at(deadline, _finish, woken)
                     try:
@@ -109,7 +116,7 @@ class Pop(Feature):
                     finally:
                         timer.cancel()
                     if self.core.events.is_open:
-                        given = await self._give(journal, wanted, is_orderly)
+                        given = await self._give(journal, wanted, is_orderly, has_room)
         self._received[wanted.group] = self.core.clock.monotonic_s()
         if given.ops:
             try:
@@ -118,7 +125,7 @@ class Pop(Feature):
                 self._finisher.release(journal, given.ops, given.point, self._now())
                 raise
         self._given += given.count
-        return self._giver.message(given, self.core.role.epoch)
+        return self._giver.pieces(given, self.core.role.epoch)
 
     async def acknowledge(self, request: wire.AcknowledgeRequest) -> wire.AcknowledgeReply:
         """Finish messages by their receipts.
@@ -232,10 +239,8 @@ class Pop(Feature):
 
     async def stop(self) -> None:
         self.waiters.wake_all()
-
-    async def _receive_framed(self, request: bytes, context: Any) -> bytes:
-        header, _ = unpack(request, wire.ReceiveHeader)
-        return await self.receive(header)
+        for calls in self._calls:
+            await calls.close()
 
     async def _ready(self) -> Journal:
         if not self.core.events.is_open:
@@ -257,13 +262,15 @@ class Pop(Feature):
             journal.put(POP_GROUP, {"group": name})
         return group.orderly
 
-    async def _give(self, journal: Journal, wanted: Wanted, is_orderly: bool) -> Given:
+    async def _give(self, journal: Journal, wanted: Wanted, is_orderly: bool, has_room: Callable[[], bool]) -> Given:
         self.core.dispatcher.catch_up()
         absent = self._giver.absent(wanted)
         if absent:
             await asyncio.to_thread(_bring, absent)
         if journal.is_over:
             raise BrokerUnavailable("the broker has ceased to be master meanwhile: ask the new one")
+        if not has_room():
+            raise FlowControl(f"receive of group {wanted.group}: answers over this connection are not taken: read them")
         return self._giver.give(journal, wanted, self._now(), is_orderly)
 
     def _wake(self, topics: Iterable[str], group: str) -> None:
@@ -279,6 +286,17 @@ class Pop(Feature):
 
     def _on_taken(self, base: int, end: int) -> None:
         log.error("log file goes with messages in flight base=%d end=%d: they do not come again", base, end)
+
+
+class _Receives(DataCalls[wire.ReceiveHeader]):
+    """Receives over the data port. Those that wait hold up nothing else that comes over their connection."""
+
+    def __init__(self, receive: Callable[..., Awaitable[list[Data]]], waiting_max: int) -> None:
+        super().__init__(Method.RECEIVE, wire.ReceiveHeader, receive, under_way_max=waiting_max, may_end=True)
+        self._receive = receive
+
+    async def found(self, request: wire.ReceiveHeader, link: Link) -> Sequence[Data]:
+        return await self._receive(request, lambda: link.has_room)
 
 
 def _bring(parts: Iterable[Absent | AbsentEntries]) -> None:

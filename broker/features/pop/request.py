@@ -30,6 +30,9 @@ INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 RECEIPTS_MAX: Final = 1024
 ACKNOWLEDGED_MAX: Final = 8192
 ATTEMPT_LENGTH_MAX: Final = 128
+WANTS_KEPT_MAX: Final = 1024
+WANT_BYTES_MAX: Final = 1024
+"""Of a receive that is kept: more than most have."""
 
 
 class Subscribed(NamedTuple):
@@ -88,6 +91,30 @@ class Wanted(NamedTuple):
             begins_first=header.begin == wire.ReceiveHeader.FIRST,
             attempt=header.attempt_id,
         )
+
+
+class Wants:
+    """What consumers ask for again and again, checked once as long as no topic changes; event loop only."""
+
+    def __init__(self, tables: Tables, takes_sql: bool) -> None:
+        self._tables = tables
+        self._takes_sql = takes_sql
+        self._known: dict[bytes, Wanted] = {}
+        self._changes = -1
+
+    def of(self, header: wire.ReceiveHeader) -> Wanted:
+        """See :meth:`Wanted.of`."""
+        changes = self._tables.topics.changes
+        if changes != self._changes or len(self._known) >= WANTS_KEPT_MAX:
+            self._known.clear()
+            self._changes = changes
+        content = header.SerializeToString()
+        found = self._known.get(content)
+        if found is None:
+            found = Wanted.of(header, self._tables, self._takes_sql)
+            if len(content) <= WANT_BYTES_MAX:
+                self._known[content] = found
+        return found
 
 
 def check_invisible(where: str, invisible_ms: int, least: int) -> None:

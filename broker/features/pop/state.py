@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.formats.record.batch import encode_messages
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import WAIT, encode_properties
 from penstock.proto import names
@@ -40,8 +40,8 @@ class PopState:
         self._store = core.store
         self._table = core.tables[PopTable]
         self._table.on_moved = self._on_moved
-        self._host = Host.parse(core.config.advertised_address)
-        self._properties = encode_properties({WAIT: "true"})
+        host = Host.parse(core.config.advertised_address)
+        self._form = RecordForm(names.POP_TOPIC, encode_properties({WAIT: "true"}), host)
         self.on_role()
 
     def on_role(self) -> None:
@@ -109,9 +109,7 @@ class PopState:
         Raises:
             As :meth:`Journal.append`: nothing has changed.
         """
-        body = b"".join(op.encode() for op in ops)
-        host = self._host
-        records = encode_messages(names.POP_TOPIC, [body], [self._properties], born_host=host, store_v6=host.is_ipv6)
+        records = self._form.encode(b"".join(op.encode() for op in ops))
         receipt = journal.append(_TARGET, records, count=1)
         point = receipt.queue_offsets[0]
         self.op_end, self.end = point + 1, receipt.end

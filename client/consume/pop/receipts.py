@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt, ReceiptExpired
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire import pop_pb2 as wire
@@ -26,37 +27,37 @@ class Settling:
 
     def acknowledge(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
         """Be done with these messages. Raises as :meth:`~penstock.client.SimpleConsumer.ack`."""
-        self._each(
-            receipts,
-            timeout_s,
-            "Acknowledge",
-            lambda parts: wire.AcknowledgeRequest(group=self._group, receipts=parts),
-        )
+
+        def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.AcknowledgeReply:
+            content = wire.AcknowledgeRequest(group=self._group, receipts=parts).SerializeToString()
+            take = wire.AcknowledgeReply.FromString
+            return self._calls.at_data_port(broker_name, Method.ACKNOWLEDGE, content, take, timeout_s)
+
+        self._each(receipts, ask)
 
     def forward(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
         """Make dead letters of these messages. Raises likewise."""
-        self._each(
-            receipts,
-            timeout_s,
-            "ForwardToDeadLetters",
-            lambda parts: wire.ForwardRequest(group=self._group, receipts=parts),
-        )
+
+        def ask(broker_name: str, parts: list[wire.Receipts]) -> Any:
+            request = wire.ForwardRequest(group=self._group, receipts=parts)
+            return self._calls.at_master(broker_name, "ForwardToDeadLetters", request, timeout_s, service=POP)
+
+        self._each(receipts, ask)
 
     def change(self, receipt: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         """Have a message come again at another time; its new receipt. Raises likewise."""
-        (answer,) = self._each(
-            [receipt],
-            timeout_s,
-            "ChangeInvisible",
-            lambda parts: wire.ChangeInvisibleRequest(group=self._group, receipts=parts, invisible_ms=invisible_ms),
-        )
+
+        def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.ChangeInvisibleReply:
+            request = wire.ChangeInvisibleRequest(group=self._group, receipts=parts, invisible_ms=invisible_ms)
+            content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
+            return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
+
+        (answer,) = self._each([receipt], ask)
         if answer.check_point < 0:  # it had been acknowledged
             return receipt
         return receipt._replace(check_point=answer.check_point, epoch=answer.epoch, visible_ms=answer.visible_ms)
 
-    def _each(
-        self, receipts: Sequence[Receipt], timeout_s: float, method: str, make: Callable[[list[wire.Receipts]], Any]
-    ) -> list[Any]:
+    def _each(self, receipts: Sequence[Receipt], ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
         """The answers; one error for all receipts that were refused."""
         foreign = [each for each in receipts if each.group != self._group]
         if foreign:
@@ -68,8 +69,7 @@ class Settling:
         expired: list[Receipt] = []
         unknown: list[Receipt] = []
         for broker_name, some in _calls(receipts):
-            parts = _parts(some)
-            answer = self._calls.at_master(broker_name, method, make(parts), timeout_s, service=POP)
+            answer = ask(broker_name, _parts(some))
             answers.append(answer)
             for receipt, status in zip(some, answer.statuses, strict=False):
                 if status == wire.RECEIPT_EXPIRED:

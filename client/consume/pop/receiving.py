@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import grpc
+from typing import TYPE_CHECKING, Final
 
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire import pop_pb2 as wire
@@ -19,7 +18,6 @@ from ...message import RetriedMessage
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
 
-RECEIVE_METHOD: Final = "/penstock.v1.PopData/Receive"
 TRY_S_MIN: Final = 3.0
 """Beyond the wait, so long one call may take."""
 SUBSCRIPTIONS_MAX: Final = 64
@@ -56,13 +54,6 @@ class ReceivedMessage(RetriedMessage):
         self.parsed = receipt
 
 
-class _PopDataStub:
-    """No serializers: frames are bytes already."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.Receive: Any = channel.unary_unary(RECEIVE_METHOD, None, None)
-
-
 class Receiving:
     """Receives of one consumer. Thread-safe."""
 
@@ -97,11 +88,10 @@ class Receiving:
             max_wait_ms=round(wait_s * 1000),
             begin=self._begin,
         )
-        call_s = wait_s + TRY_S_MIN
+        content, call_s = header.SerializeToString(), wait_s + TRY_S_MIN
 
-        def call(address: str, left_s: float) -> Any:
-            connections = self._calls.connections
-            return connections.call(address, "Receive", frames.pack(header), call_s, service=_PopDataStub)
+        def call(address: str, left_s: float) -> bytes:
+            return self._calls.connections.ask(address, Method.RECEIVE, content, bytes, call_s).result()
 
         answer = self._calls.on(broker_name, call, max(timeout_s, 0.2))
         reply, body = frames.unpack(answer, wire.ReceiveReply)

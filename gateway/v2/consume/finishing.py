@@ -17,15 +17,16 @@ from penstock.gateway.v2.wire.service_pb2 import (
     ForwardMessageToDeadLetterQueueRequest,
     ForwardMessageToDeadLetterQueueResponse,
 )
+from penstock.proto.data_frames import Method
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeRequest, ChangeInvisibleRequest, ForwardRequest
+from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeReply, AcknowledgeRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
 from ..callers import Caller
 from ..names import group_of, topic_of
 from ..status import Refusal, merged, named, ok, status_of
-from .handles import receipt_of, receipts_of
+from .handles import changed, receipt_of, receipts_of
 from .renewal import Renewal
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
@@ -68,9 +69,11 @@ class Acknowledgements:
             self._sending = None
 
     async def _ask(self, handles: Sequence[Receipt]) -> list[Status]:
-        request = AcknowledgeRequest(group=self._group, receipts=receipts_of(handles))
+        content = AcknowledgeRequest(group=self._group, receipts=receipts_of(handles)).SerializeToString()
         try:
-            reply = await self._brokers.at_master(self._broker_name, "Acknowledge", request, TIMEOUT_S, service=PopStub)
+            reply = await self._brokers.at_data_port(
+                self._broker_name, Method.ACKNOWLEDGE, content, AcknowledgeReply.FromString, TIMEOUT_S
+            )
             statuses = [_status(each) for each in reply.statuses] or [ok()] * len(handles)
             if len(statuses) != len(handles):
                 raise PenstockError(f"broker {self._broker_name}: {len(statuses)} answers to {len(handles)} receipts")
@@ -160,10 +163,7 @@ class Finishing:
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
 
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
-        request = ChangeInvisibleRequest(group=handle.group, receipts=receipts_of([handle]), invisible_ms=invisible_ms)
-        reply = await self._brokers.at_master(
-            handle.broker_name, "ChangeInvisible", request, timeout_s, service=PopStub
-        )
+        reply = await changed(self._brokers, handle.broker_name, handle.group, [handle], invisible_ms, timeout_s)
         _check(reply.statuses)
         return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 

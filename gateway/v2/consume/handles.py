@@ -1,15 +1,19 @@
-"""Receipt handles: the cluster's receipts (``proto/receipts.py``) as clients hold them, and as brokers take them."""
+"""Receipt handles: the cluster's receipts (``proto/receipts.py``) as clients hold them, and as brokers take and
+change them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.gateway.v2.wire.definition_pb2 import Code
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import Receipts
+from penstock.proto.wire.pop_pb2 import ChangeInvisibleReply, ChangeInvisibleRequest, Receipts
 
+from ..brokers import Brokers
 from ..status import Refusal
 
 _INT32_MAX: Final = 2**31 - 1
@@ -45,3 +49,16 @@ def receipts_of(deliveries: Iterable[Receipt]) -> list[Receipts]:
         )
         for each in deliveries
     ]
+
+
+async def changed(
+    brokers: Brokers, broker_name: str, group: str, handles: Sequence[Receipt], invisible_ms: int, timeout_s: float
+) -> ChangeInvisibleReply:
+    """What the broker group says when these deliveries of its are to come again so long from now.
+
+    Raises:
+        PenstockError: it could not be asked, or refused.
+    """
+    request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=invisible_ms)
+    content, take = request.SerializeToString(), ChangeInvisibleReply.FromString
+    return await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)

@@ -9,20 +9,18 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Any, Final, NamedTuple
 
-import grpc
-
 from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
 from penstock.formats.record.batch import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Message, Status
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from penstock.proto import frames
+from penstock.proto.data_frames import Method
 from penstock.proto.names import PERM_READ
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.common_pb2 import TopicQueues
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
-from penstock.proto.wire.pop_pb2 import ChangeInvisibleRequest, ReceiveHeader, ReceiveReply
-from penstock.proto.wire.pop_pb2_grpc import PopStub
+from penstock.proto.wire.pop_pb2 import ReceiveHeader, ReceiveReply
 
 from ..brokers import Brokers
 from ..callers import Caller
@@ -31,7 +29,7 @@ from ..messages import delivered, timestamp
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .finishing import INVISIBLE_MS_MAX, Finishing
-from .handles import receipts_of
+from .handles import changed
 from .renewal import INVISIBLE_MS, Renewal
 
 log = logging.getLogger(__name__)
@@ -53,13 +51,6 @@ _MESSAGE_GAP: Final = 16
 
 
 Answers = AsyncGenerator[ReceiveMessageResponse, None]
-
-
-class _PopData:
-    """The stub of the framed service. No serializers: frames are bytes already."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.Receive: Any = channel.unary_unary("/penstock.v1.PopData/Receive", None, None)
 
 
 class _Wish(NamedTuple):
@@ -141,7 +132,7 @@ class Receiving:
             if left_s < 0 and header.max_wait_ms:
                 break
             header.max_wait_ms = max(int(left_s * 1000), 0)
-            answer = await self._received(broker_name, header, max(left_s, 0.0) + REQUEST_S, topic)
+            answer = await self._received(broker_name, header, max(left_s, 0.0) + REQUEST_S)
             reply, records = frames.unpack(answer, ReceiveReply)
             await self._take(request, wish, broker_name, reply, records, received)
             if not header.max_wait_ms:
@@ -149,10 +140,10 @@ class Receiving:
         if not received and (left_s := until - loop.time()) > -_LONGER_S:
             await asyncio.sleep(left_s + _LONGER_S)  # an empty answer never comes before the time that was asked for
 
-    async def _received(self, broker_name: str, header: ReceiveHeader, timeout_s: float, topic: str) -> Any:
+    async def _received(self, broker_name: str, header: ReceiveHeader, timeout_s: float) -> bytes:
         try:
-            return await self._brokers.at_master(
-                broker_name, "Receive", frames.pack(header), timeout_s, service=_PopData
+            return await self._brokers.at_data_port(
+                broker_name, Method.RECEIVE, header.SerializeToString(), bytes, timeout_s
             )
         except InvalidArgument as error:
             raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
@@ -222,9 +213,8 @@ class Receiving:
         return known
 
     async def _given_back(self, broker_name: str, group: str, handles: list[Receipt]) -> None:
-        request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=1000)
         try:
-            await self._brokers.at_master(broker_name, "ChangeInvisible", request, REQUEST_S, service=PopStub)
+            await changed(self._brokers, broker_name, group, handles, 1000, REQUEST_S)
         except PenstockError as error:
             log.info("messages of a client that is gone come again later group=%s error=%s", group, error.message)
 

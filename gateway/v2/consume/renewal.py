@@ -18,11 +18,10 @@ from typing import Final
 
 from penstock.client import PenstockError
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import RECEIPT_OK, ChangeInvisibleRequest
-from penstock.proto.wire.pop_pb2_grpc import PopStub
+from penstock.proto.wire.pop_pb2 import RECEIPT_OK
 
 from ..brokers import Brokers
-from .handles import receipts_of
+from .handles import changed
 
 log = logging.getLogger(__name__)
 
@@ -154,9 +153,8 @@ class Renewal:
     async def _ask(self, broker_name: str, group: str, deliveries: Sequence[_Held], invisible_ms: int) -> bool:
         """False: the broker could not be asked."""
         handles = [held.handle for held in deliveries]
-        request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=invisible_ms)
         try:
-            reply = await self._brokers.at_master(broker_name, "ChangeInvisible", request, _TIMEOUT_S, service=PopStub)
+            reply = await changed(self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S)
         except PenstockError as error:
             log.info("deliveries not renewed broker=%s group=%s error=%s", broker_name, group, error.message)
             self._put_off(deliveries)

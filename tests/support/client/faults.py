@@ -22,6 +22,13 @@ from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt, FetchHeader
+from penstock.proto.wire.pop_pb2 import (
+    AcknowledgeReply,
+    AcknowledgeRequest,
+    ChangeInvisibleReply,
+    ChangeInvisibleRequest,
+    ReceiveHeader,
+)
 from penstock.proto.wire.replies_pb2 import ListenRequest
 from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
 from penstock.runtime.channel import fail
@@ -36,6 +43,9 @@ DATA: dict[Method, tuple[str, type[Message] | None, type[Message] | None]] = {
     Method.FETCH: ("Fetch", None, None),
     Method.END: ("End", EndRequest, EndReply),
     Method.LISTEN: ("Listen", ListenRequest, None),
+    Method.RECEIVE: ("Receive", ReceiveHeader, None),
+    Method.ACKNOWLEDGE: ("Acknowledge", AcknowledgeRequest, AcknowledgeReply),
+    Method.CHANGE_INVISIBLE: ("ChangeInvisible", ChangeInvisibleRequest, ChangeInvisibleReply),
 }
 """Methods of the data port: name, request, answer; None: framed."""
 

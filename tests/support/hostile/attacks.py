@@ -21,7 +21,7 @@ from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
 from tests.support.data import connected_to
 
-from .methods import APPEND, FETCH, Method, methods
+from .methods import AT_DATA_PORT, Method, methods
 from .target import Target
 from .values import plausible, requests
 
@@ -69,7 +69,7 @@ async def every_method(target: Target, scale: Scale) -> Findings:
 async def noise(target: Target, scale: Scale) -> Findings:
     """Each method with random bytes, with the begin of a sound request, and with one in another method's place."""
     dice = random.Random(SEED)
-    sound = {method: plausible(method.request).SerializeToString() for method in (APPEND, FETCH, *methods())}
+    sound = {method: plausible(method.request).SerializeToString() for method in (*AT_DATA_PORT.values(), *methods())}
 
     def contents(method: Method) -> Iterator[tuple[str, bytes]]:
         for _ in range(scale.noise):
@@ -100,10 +100,10 @@ async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[
             async with asyncio.TaskGroup() as calls:
                 for told, content in contents(method):
                     calls.create_task(send(told, content))
-    for number, method in ((DataMethod.APPEND, APPEND), (DataMethod.FETCH, FETCH)):
+    for number, method in AT_DATA_PORT.items():
         async with connected_to(target.master.address) as connection:
             for told, content in contents(method):
-                if not content and method is FETCH:
+                if not content and number in (DataMethod.FETCH, DataMethod.RECEIVE):
                     continue  # it ends a wait, and is not answered itself
                 try:
                     async with asyncio.timeout(TIMEOUT_S):

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 from penstock.proto import wire
-from penstock.proto.wire import broker_pb2, pipeline_pb2, pop_pb2, replication_pb2
+from penstock.proto.data_frames import Method as DataMethod
+from penstock.proto.wire import broker_pb2, pipeline_pb2, pop_pb2, replication_pb2, transactions_pb2
 
 FOREIGN = ("etcd",)
 """Files whose services Penstock calls and does not serve."""
@@ -27,11 +28,18 @@ class Method(NamedTuple):
     is_nameservers: bool
 
 
-APPEND = Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, False)
-FETCH = Method("Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False)
+AT_DATA_PORT = {
+    DataMethod.APPEND: Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, False),
+    DataMethod.FETCH: Method("Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False),
+    DataMethod.END: Method("End", transactions_pb2.EndRequest.DESCRIPTOR, False, False, False),
+    DataMethod.RECEIVE: Method("Receive", pop_pb2.ReceiveHeader.DESCRIPTOR, False, False, False),
+    DataMethod.ACKNOWLEDGE: Method("Acknowledge", pop_pb2.AcknowledgeRequest.DESCRIPTOR, False, False, False),
+    DataMethod.CHANGE_INVISIBLE: Method(
+        "ChangeInvisible", pop_pb2.ChangeInvisibleRequest.DESCRIPTOR, False, False, False
+    ),
+}
 """Of the data port, which has no paths."""
 FRAMED = [
-    Method("/penstock.v1.PopData/Receive", pop_pb2.ReceiveHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, False),
     Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, False),
 ]

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
+from penstock.formats.record.batch import encode_messages
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.layout import (
     Host,
     PhysicalOffset,
@@ -20,6 +22,7 @@ from penstock.formats.record.layout import (
     parse_offset_message_id,
     record_bytes,
 )
+from penstock.formats.record.properties import encode_properties
 from penstock.proto.errors import Corrupt, InvalidArgument
 from tests.support.record.reference import record_crc_property, verify_record_crc
 from tests.support.record.shapes import HOSTILE, HOSTS, INT64, RECORDS
@@ -139,3 +142,14 @@ def test_the_digits_of_a_record_checksum_run_backwards() -> None:
     assert len(digits) == 20
     assert digits.startswith(b"__CRC32#\x01")
     assert digits.endswith(b"\x02")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1:10911", "[2001:db8::1]:10911"])
+def test_a_form_makes_what_the_kernels_make(host: str) -> None:
+    born, text = Host.parse(host), encode_properties({"WAIT": "true"})
+    for topic, body in (("ops", b"hello"), ("t" * 200, b"")):
+        made = decode_record(RecordForm(topic, text, born).encode(body), check_crc=True)
+        by_kernels = encode_messages(
+            topic, [body], [text], born_host=born, store_v6=born.is_ipv6, born_timestamp_ms=made.born_timestamp_ms
+        )
+        assert encode_record(made) == by_kernels

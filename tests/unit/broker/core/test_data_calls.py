@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.core import data_calls
 from penstock.broker.core.data_calls import DataCalls
 from penstock.broker.core.wire import REQUEST_BYTES_MAX
-from penstock.proto.data_frames import Method
+from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import InvalidArgument, MessageTooLarge, NotMaster, PenstockError
 from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
 from penstock.runtime.data_port import DataPort
@@ -44,10 +43,10 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    server: Server, at_once: Callable[[EndRequest], EndReply | None] | None = None
+    server: Server, at_once: Callable[[EndRequest], EndReply | None] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[DataConnection, DataCalls[EndRequest]]]:
     port = DataPort()
-    calls = DataCalls(Method.END, EndRequest, server.answer, at_once=at_once)
+    calls = DataCalls(Method.END, EndRequest, server.answer, at_once=at_once, **settings)
     port.methods[Method.END] = calls
     await port.open("127.0.0.1", 0, "dataPort")
     await port.start()
@@ -123,10 +122,9 @@ async def test_what_is_no_request_or_too_long_is_refused_unread() -> None:
 
 
 @in_own_loop
-async def test_a_connection_is_not_read_further_than_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_calls, "UNDER_WAY_MAX", 4)
+async def test_a_connection_is_not_read_further_than_so_many_calls() -> None:
     server = Server()
-    async with serving(server) as (connection, _):
+    async with serving(server, under_way_max=4) as (connection, _):
         for number in range(1, 21):
             connection.send(number, Method.END, request("a"))
         await eventually(lambda: len(server.asked) == 4, what="those that may be under way")
@@ -148,3 +146,35 @@ async def test_calls_of_a_client_that_is_gone_are_given_up_and_others_are_waited
         connection.writer.transport.abort()
         await asyncio.wait_for(closing, 10)
     assert server.cancelled == 1
+
+
+@in_own_loop
+async def test_a_request_of_nothing_ends_the_one_of_its_number_and_no_other() -> None:
+    server = Server()
+    async with serving(server, may_end=True) as (connection, _):
+        for number in (1, 2):
+            connection.send(number, Method.END, request("a"))
+        await eventually(lambda: len(server.asked) == 2, what="both calls")
+        connection.send(7, Method.END)
+        connection.send(1, Method.END)
+        assert await connection.receive() == (1, Kind.ANSWER, b"")
+        await eventually(lambda: server.cancelled == 1, what="the end of the first")
+        server.allowed.set()
+        assert (await connection.receive())[0] == 2
+        assert counts(await connection.ask(Method.END, request("bb"), 1)) == [2]
+
+
+@in_own_loop
+async def test_a_number_that_is_under_way_is_refused_and_its_call_goes_on() -> None:
+    server = Server()
+    async with serving(server) as (connection, _):
+        connection.send(1, Method.END, request("a"))
+        with pytest.raises(InvalidArgument, match="END 1 is under way"):
+            await connection.ask(Method.END, request("b"), 1)
+        server.allowed.set()
+        assert await connection.receive() == (
+            1,
+            Kind.ANSWER,
+            EndReply(states=[EndReply.States(count=1)]).SerializeToString(),
+        )
+    assert server.asked == ["a"]

@@ -182,7 +182,7 @@ async def test_a_filter_leaves_out_what_is_finished_by_it() -> None:
     header = wire.ReceiveHeader(
         group=GROUP, invisible_ms=10_000, subscriptions=[wire.ReceiveHeader.Subscription(topic="orders", filter=sql)]
     )
-    assert (await node.pop.receive(header)).count(b"TAGS\x01paid") == 3
+    assert b"".join(await node.pop.receive(header)).count(b"TAGS\x01paid") == 3
 
 
 @in_loop
@@ -402,3 +402,15 @@ async def test_a_new_group_begins_at_the_end_and_that_is_remembered() -> None:
     node.fill(2)
     again = Node.after(node)
     assert bodies(await again.receive(begin=wire.ReceiveHeader.LAST)) == [b"0", b"1"]
+
+
+@in_loop
+async def test_a_receive_that_was_right_before_is_refused_once_its_topic_may_not_be_read() -> None:
+    node = opened()
+    for perm in (6, 6, 2, 6):
+        node.add_topic(perm=perm)
+        if perm == 6:
+            assert len(await node.receive(2)) == 2
+        else:
+            with pytest.raises(Forbidden, match="may not be read"):
+                await node.receive(2)

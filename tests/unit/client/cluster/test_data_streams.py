@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
 from penstock.client.cluster.connections import Connections, Receipts
+from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.cluster.retry import Outcome, outcome_of
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
+from penstock.runtime.data_link import DataLink
 from tests.support.broker.requests import batch
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
+from tests.support.data import Peer
 from tests.support.waiting import wait_until
 
 
@@ -138,3 +143,60 @@ def test_a_cancelled_answer_is_ignored_when_it_comes(connections: Connections, b
         first, second = send(connections, broker, b"1"), send(connections, broker, b"2")
         assert first.cancel()
     assert list(second.result(10).queue_offsets) == [1]
+
+
+class Receiver:
+    """Receives from a broker that is in the test's hands."""
+
+    def __init__(self) -> None:
+        self.peer = Peer()
+        self.streams = DataStreams()
+
+    def ask(self, content: bytes, timeout_s: float = 60.0) -> Future[bytes]:
+        def open_link() -> DataLink:
+            return DataLink(f"127.0.0.1:{self.peer.port}", self.peer.port)
+
+        return self.streams.ask("peer", open_link, Method.RECEIVE, content, bytes, timeout_s)
+
+    def heard(self) -> tuple[int, bytes]:
+        """What the broker hears next of receives: number, content."""
+        while True:
+            number, method, content = self.peer.receive()
+            if method != Method.PING:
+                return number, content
+            self.peer.answer(number, Method.PING)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.streams.close()
+    made.peer.close()
+
+
+def test_a_receive_that_nobody_waits_for_is_ended_at_the_broker(receiver: Receiver) -> None:
+    cancelled = receiver.ask(b"cancelled")
+    receiver.peer.greet()
+    number, _ = receiver.heard()
+    cancelled.cancel()
+    assert receiver.heard() == (number, b"")
+    receiver.peer.answer(number, Method.RECEIVE)
+    late = receiver.ask(b"late", 0.05)
+    number, content = receiver.heard()
+    assert content == b"late"
+    with pytest.raises(OutcomeUnknown, match="no answer"):
+        late.result(30)
+    assert receiver.heard() == (number, b"")
+
+
+def test_a_receive_that_is_answered_or_was_never_sent_is_not_ended(receiver: Receiver) -> None:
+    receiver.ask(b"never sent").cancel()
+    answered = receiver.ask(b"answered")
+    receiver.peer.greet()
+    number, content = receiver.heard()
+    assert content == b"answered"
+    receiver.peer.answer(number, Method.RECEIVE, b"messages")
+    assert answered.result(30) == b"messages"
+    receiver.ask(b"next")
+    assert receiver.heard()[1] == b"next"
