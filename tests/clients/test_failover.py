@@ -73,6 +73,8 @@ class Program:
                     self.sent[kind].append(int(number))
                 case ["got", self._language, kind, number]:
                     self.got[kind].append(int(number))
+                case ["got", *_]:
+                    pass  # another language's
                 case words:
                     self.other.append(" ".join(words))
 

@@ -124,7 +124,7 @@ func simple(kind string, filter *rmq.FilterExpression, wanted []string) {
 		views, _ := consumer.Receive(context.TODO(), 32, 15*time.Second)
 		for _, view := range views {
 			if !isGivenBack && strings.HasPrefix(string(view.GetBody()), run) {
-				must(consumer.ChangeInvisibleDuration(view, 10*time.Second), "change of an invisible time")
+				must(consumer.ChangeInvisibleDuration(view, time.Second), "change of an invisible time")
 				isGivenBack = true
 				continue
 			}
