@@ -1,7 +1,7 @@
 """Sends and receives with RocketMQ's Python client until its input ends: ``endless.py HOST:PORT``.
 
-Then it only receives. It prints ``sent KIND NUMBER`` where a call has said so, ``failed KIND NUMBER: ERROR`` where it has
-not, ``got python KIND NUMBER`` for what is received, and ``idle`` when it sends no more.
+Then it only receives. It prints ``sent KIND NUMBER`` where a call has said so, ``failed KIND NUMBER: ERROR``
+where it has not, ``got python KIND NUMBER`` for what is received, and ``idle`` when it sends no more.
 """
 
 from __future__ import annotations

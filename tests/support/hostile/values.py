@@ -39,7 +39,8 @@ PLAUSIBLE: dict[str, Any] = {
     "max_count": 10,
     "role": 2,
 }
-"""By the field's name: what gets as far into the method as a stranger's request does, and breaks nobody else's data."""
+"""By the field's name, if it is of that type: what gets as far into the method as a stranger's request does, and breaks
+nobody else's data."""
 
 
 def integers(bits: int, *, signed: bool) -> list[int]:
@@ -169,10 +170,15 @@ def _fill(made: Message, field: FieldDescriptor, depth: int) -> None:
         if depth < DEPTH_MAX:
             is_map = field.message_type.GetOptions().map_entry
             _set(made, field, [_entry(field.message_type, 0) if is_map else plausible(field.message_type, depth + 1)])
-    elif field.name in PLAUSIBLE:
+    elif isinstance(PLAUSIBLE.get(field.name), _python_type(field)):
         _set(made, field, [PLAUSIBLE[field.name]])
     elif field.is_repeated:
         _set(made, field, list(_many(field, 1, depth)))
+
+
+def _python_type(field: FieldDescriptor) -> type:
+    """Of values of the field that :data:`PLAUSIBLE` has: another protocol's field of that name may be of another."""
+    return str if field.type == FieldDescriptor.TYPE_STRING else int
 
 
 def _set(made: Message, field: FieldDescriptor, values: list[Any]) -> None:
