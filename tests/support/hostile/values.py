@@ -71,7 +71,7 @@ def texts(length: int) -> list[str]:
     ]
 
 
-_INTEGERS = {
+_NUMBERS: dict[int, list[Any]] = {
     FieldDescriptor.TYPE_INT32: integers(32, signed=True),
     FieldDescriptor.TYPE_SINT32: integers(32, signed=True),
     FieldDescriptor.TYPE_INT64: integers(64, signed=True),
@@ -82,6 +82,7 @@ _INTEGERS = {
     FieldDescriptor.TYPE_FIXED64: integers(64, signed=False),
     FieldDescriptor.TYPE_ENUM: [-1, 0, 1, 99, 2**31 - 1],
     FieldDescriptor.TYPE_BOOL: [False, True],
+    FieldDescriptor.TYPE_FLOAT: [-1.0, 0.0, float("inf"), float("nan")],
 }
 
 
@@ -138,7 +139,7 @@ def _scalars(field: FieldDescriptor, length: int) -> Iterable[Any]:
         return texts(length)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return [b"", bytes(length), b"\xff" * 100]
-    return _INTEGERS[field.type]
+    return _NUMBERS[field.type]
 
 
 def _many(field: FieldDescriptor, count: int, depth: int) -> Iterator[Any]:
