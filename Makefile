@@ -43,8 +43,8 @@ test-etcd: setup ## elections whose registers are in etcd, which is installed
 test-connect: setup-spark ## sources, sink and jobs through a Spark Connect server, and on a local cluster
 	@NO_SKIPS=1 SINK_KILLS=1 $(PY) -m pytest tests/spark/test_elsewhere.py
 
-test-clients: setup ## RocketMQ 5's own clients, from their registries, against a cluster with a gateway (LANGUAGES="python node")
-	@scripts/test-clients $(LANGUAGES)
+test-clients: setup ## RocketMQ 5's own clients, from their registries, also over TLS and through changes of masters (LANGUAGES="python node java go")
+	@CLIENTS="$(or $(LANGUAGES),python node java go)" $(PY) -m pytest -s tests/clients
 
 test-seeded: setup ## the tests find the defects kept in tests/seeded (some: PATCHES="07 08"); 12 minutes
 	@$(PY) -m tests.seeded.run $(PATCHES)

@@ -17,7 +17,7 @@ from penstock.proto.errors import ConfigError, PenstockError
 from penstock.runtime.channel import new_server
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
-from penstock.runtime.memory import keep_large_buffers
+from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
 
 from .config import GatewayConfig, load_gateway_config
@@ -93,6 +93,7 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
         config = GatewayConfig() if config_path is None else load_gateway_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         compile_kernels(lambda *_: None, [])
+        give_back_unused()
         asyncio.run(serve_until_signalled(config))
     except ConfigError as error:
         log.error("gateway not started error=%s", error)

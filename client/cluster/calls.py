@@ -90,7 +90,9 @@ class Calls:
         """The same of a method of the data port; ``take`` makes the answer out of its bytes, and may not block."""
         return self.on(
             broker_name,
-            lambda address, left_s: self.connections.ask(address, method, content, take, left_s).result(),
+            lambda address, left_s: self.connections.ask(
+                address, method, content, take, left_s, is_awaited=True
+            ).result(),
             timeout_s,
         )
 

@@ -18,7 +18,7 @@ from penstock.runtime.channel import MESSAGE_BYTES_MAX, Decoded, decoded
 from penstock.runtime.security.access import Access
 
 from .callers import Caller, caller_of
-from .status import Refusal, status_of
+from .status import Refusal, status_of, unread
 from .telemetry import Telemetry, refuse
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["MessagingService"]
@@ -79,7 +79,7 @@ class Service:
                     async for each in answers:
                         await context.write(each)
             except TimeoutError:
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{name}: the answer was not read in time")
+                await unread(context, f"{name}: the answer was not read in time")
             except (Refusal, PenstockError) as error:
                 await context.write(answer(status=status_of(error, name)))
 

@@ -25,7 +25,7 @@ from .clients import Client, Clients, Stream
 from .groups import Groups
 from .names import group_of
 from .settings import CONSUMERS, answer_to, topics_of
-from .status import Refusal, ok, status_of
+from .status import Refusal, ok, status_of, unread
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ AGAIN_S: Final = 1.5
 """Node.js loses settings that come while it still waits for a route: it is told them again."""
 COMMANDS_AT_ONCE: Final = 16
 """Commands of one client between two pauses for others."""
+TAKEN_S: Final = 30.0
+"""A client that does not take a command for so long loses its stream."""
 
 OnProducer = Callable[[Client], None]
 OnGone = Callable[[str], None]
@@ -56,7 +58,12 @@ class Telemetry:
         reading = asyncio.create_task(self._read(caller, client, stream, requests))
         try:
             while (command := await stream.next()) is not None:
-                await context.write(command)
+                async with asyncio.timeout(TAKEN_S):
+                    await context.write(command)
+        except TimeoutError:
+            log.warning("client reads no commands, its stream ends client=%s", caller.client_id)
+            await unread(context, f"commands of the server were not read for {TAKEN_S:g} s")
+            return
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

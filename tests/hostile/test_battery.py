@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.runtime.memory import SELDOM_S
-from tests.support.hostile import attacks, crowds, data_port, records
+from tests.support.hostile import attacks, crowds, data_port, gateways, records
 from tests.support.hostile.attacks import LONG, SHORT, Attack
 from tests.support.hostile.methods import methods
 from tests.support.hostile.target import Target, target
@@ -42,6 +42,9 @@ ATTACKS: list[Attack] = [
     crowds.stuck_readers,
     crowds.bombs,
     crowds.names,
+    gateways.silent_telemetry,
+    gateways.stuck_telemetry,
+    gateways.unread_receives,
 ]
 
 

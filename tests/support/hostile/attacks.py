@@ -27,6 +27,10 @@ from .values import plausible, requests
 
 AT_ONCE = 8
 TIMEOUT_S = 10.0
+POLL_S = 0.3
+"""A stream of answers may wait for messages for as long as it is let."""
+STRANGER = (("x-mq-client-id", "stranger"),)
+"""A gateway listens to nobody without."""
 SEED = 20_260_114
 
 
@@ -87,9 +91,11 @@ async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[
     async with (
         open_async_channel(target.master.address) as broker,
         open_async_channel(target.nameserver.address) as nameserver,
+        open_async_channel(target.gateway.address) as gateway,
     ):
+        channels = {"broker": broker, "nameserver": nameserver, "gateway": gateway}
         for method in methods():
-            channel = nameserver if method.is_nameservers else broker
+            channel = channels[method.server]
 
             async def send(told: str, content: bytes, method: Method = method, channel: Any = channel) -> None:
                 async with gate:
@@ -127,10 +133,14 @@ async def _answer(channel: Any, method: Method, content: bytes) -> str:
     """What is wrong with the answer to ``content``; empty: it was answered, or refused by name."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            if not method.is_stream:
-                await channel.unary_unary(method.path)(content, timeout=TIMEOUT_S / 2)
+            if method.is_answered_by_stream:
+                async for _ in channel.unary_stream(method.path)(content, timeout=POLL_S, metadata=STRANGER):
+                    pass
                 return ""
-            call = channel.stream_stream(method.path)(timeout=1)
+            if not method.is_stream:
+                await channel.unary_unary(method.path)(content, timeout=TIMEOUT_S / 2, metadata=STRANGER)
+                return ""
+            call = channel.stream_stream(method.path)(timeout=1, metadata=STRANGER)
             try:
                 await call.write(content)
                 await call.done_writing()

@@ -47,7 +47,7 @@ def foreign_openings() -> list[bytes]:
 async def connections(target: Target, scale: Scale) -> Findings:
     """Thousands at once, at each port: silent ones, half-open ones, and ones that say what nobody understands."""
     openings = foreign_openings()
-    for address in (target.master.address, target.nameserver.address):
+    for address in (target.master.address, target.nameserver.address, target.gateway.address):
         host, _, port = address.rpartition(":")
         with contextlib.ExitStack() as held:
             for number in range(scale.many * 5):
@@ -205,6 +205,7 @@ async def bombs(target: Target, scale: Scale) -> Findings:
         (target.master.address, "/penstock.v1.Broker/CreateTopic"),
         (target.master.address, "/penstock.v1.StagingData/Stage"),
         (target.nameserver.address, "/penstock.v1.Nameserver/QueryRoute"),
+        (target.gateway.address, "/apache.rocketmq.v2.MessagingService/SendMessage"),
     ):
         async with grpc.aio.insecure_channel(address, options, grpc.Compression.Gzip) as channel:
             try:

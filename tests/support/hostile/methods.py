@@ -1,14 +1,15 @@
-"""Every method that a broker or a nameserver serves, from the generated descriptors; the framed ones by name."""
+"""Every method that broker, nameserver and gateway serve, from the generated descriptors; the framed ones by name."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
+from penstock.gateway.v2.wire import service_pb2
 from penstock.proto import wire
 from penstock.proto.data_frames import Method as DataMethod
 from penstock.proto.wire import broker_pb2, pipeline_pb2, pop_pb2, replication_pb2, transactions_pb2
@@ -16,6 +17,7 @@ from penstock.proto.wire import broker_pb2, pipeline_pb2, pop_pb2, replication_p
 FOREIGN = ("etcd",)
 """Files whose services Penstock calls and does not serve."""
 NAMESERVER_FILES = ("nameserver", "coordination")
+Server = Literal["broker", "nameserver", "gateway"]
 
 
 class Method(NamedTuple):
@@ -25,23 +27,24 @@ class Method(NamedTuple):
     request: Descriptor
     is_stream: bool
     is_framed: bool
-    is_nameservers: bool
+    server: Server
+    is_answered_by_stream: bool = False  # one request, whose answers are a stream
 
 
 AT_DATA_PORT = {
-    DataMethod.APPEND: Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, False),
-    DataMethod.FETCH: Method("Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, False),
-    DataMethod.END: Method("End", transactions_pb2.EndRequest.DESCRIPTOR, False, False, False),
-    DataMethod.RECEIVE: Method("Receive", pop_pb2.ReceiveHeader.DESCRIPTOR, False, False, False),
-    DataMethod.ACKNOWLEDGE: Method("Acknowledge", pop_pb2.AcknowledgeRequest.DESCRIPTOR, False, False, False),
+    DataMethod.APPEND: Method("Append", broker_pb2.AppendHeader.DESCRIPTOR, False, True, "broker"),
+    DataMethod.FETCH: Method("Fetch", broker_pb2.FetchHeader.DESCRIPTOR, False, True, "broker"),
+    DataMethod.END: Method("End", transactions_pb2.EndRequest.DESCRIPTOR, False, False, "broker"),
+    DataMethod.RECEIVE: Method("Receive", pop_pb2.ReceiveHeader.DESCRIPTOR, False, False, "broker"),
+    DataMethod.ACKNOWLEDGE: Method("Acknowledge", pop_pb2.AcknowledgeRequest.DESCRIPTOR, False, False, "broker"),
     DataMethod.CHANGE_INVISIBLE: Method(
-        "ChangeInvisible", pop_pb2.ChangeInvisibleRequest.DESCRIPTOR, False, False, False
+        "ChangeInvisible", pop_pb2.ChangeInvisibleRequest.DESCRIPTOR, False, False, "broker"
     ),
 }
 """Of the data port, which has no paths."""
 FRAMED = [
-    Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, False),
-    Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, False),
+    Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, "broker"),
+    Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, "broker"),
 ]
 
 
@@ -52,12 +55,14 @@ def methods() -> list[Method]:
         name, _, kind = module.name.rpartition("_")
         if kind == "pb2" and name not in FOREIGN:
             content: FileDescriptor = importlib.import_module(f"{wire.__name__}.{module.name}").DESCRIPTOR
-            found += _of_file(content, name in NAMESERVER_FILES)
+            found += _of_file(content, "nameserver" if name in NAMESERVER_FILES else "broker")
+    found += _of_file(service_pb2.DESCRIPTOR, "gateway")
     return found
 
 
-def _of_file(content: FileDescriptor, is_nameservers: bool) -> Iterator[Method]:
+def _of_file(content: FileDescriptor, server: Server) -> Iterator[Method]:
     for service in content.services_by_name.values():
         for method in service.methods:
             path = f"/{service.full_name}/{method.name}"
-            yield Method(path, method.input_type, method.client_streaming, False, is_nameservers)
+            is_answered_by_stream = method.server_streaming and not method.client_streaming
+            yield Method(path, method.input_type, method.client_streaming, False, server, is_answered_by_stream)

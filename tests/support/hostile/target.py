@@ -1,4 +1,4 @@
-"""What is attacked: a nameserver and brokers, each with a watchdog, and a client that must not suffer."""
+"""What is attacked: a nameserver, brokers and a gateway, each with a watchdog, and a client that must not suffer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from penstock.client import Admin
-from tests.support.cluster.cluster import BrokerNode, Cluster, Node, cluster
+from tests.support.cluster.cluster import BrokerNode, Cluster, Node, cluster, free_ports
 from tests.support.cluster.failover import TOPIC, Writer
 from tests.support.waiting import wait_until
 
@@ -65,6 +65,10 @@ class Target:
     @property
     def nameserver(self) -> Node:
         return self.cluster.nodes["nameserver-0"]
+
+    @property
+    def gateway(self) -> Node:
+        return self.cluster.nodes["gateway"]
 
     def memory(self) -> dict[str, int]:
         """What each process has for itself, in bytes."""
@@ -119,6 +123,9 @@ def target(directory: Path, *, is_elected: bool) -> Iterator[Target]:
         for node in made.nodes.values():
             if node.kind == "broker":
                 node.settings["brokerRole"] = role  # of each that may be master
+        (port,) = free_ports(1)
+        own: dict[str, object] = {"namesrvAddr": made.nameservers, "listenPort": port, "bindAddress": "127.0.0.1"}
+        made.nodes["gateway"] = Node("gateway", "gateway", directory / "gateway", port, own)
         watched = [WatchedNode(node) for node in made.nodes.values()]
         made.start()
         if is_elected:

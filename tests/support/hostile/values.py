@@ -39,7 +39,8 @@ PLAUSIBLE: dict[str, Any] = {
     "max_count": 10,
     "role": 2,
 }
-"""By the field's name: what gets as far into the method as a stranger's request does, and breaks nobody else's data."""
+"""By the field's name, if it is of that type: what gets as far into the method as a stranger's request does, and breaks
+nobody else's data."""
 
 
 def integers(bits: int, *, signed: bool) -> list[int]:
@@ -70,7 +71,7 @@ def texts(length: int) -> list[str]:
     ]
 
 
-_INTEGERS = {
+_NUMBERS: dict[int, list[Any]] = {
     FieldDescriptor.TYPE_INT32: integers(32, signed=True),
     FieldDescriptor.TYPE_SINT32: integers(32, signed=True),
     FieldDescriptor.TYPE_INT64: integers(64, signed=True),
@@ -81,6 +82,7 @@ _INTEGERS = {
     FieldDescriptor.TYPE_FIXED64: integers(64, signed=False),
     FieldDescriptor.TYPE_ENUM: [-1, 0, 1, 99, 2**31 - 1],
     FieldDescriptor.TYPE_BOOL: [False, True],
+    FieldDescriptor.TYPE_FLOAT: [-1.0, 0.0, float("inf"), float("nan")],
 }
 
 
@@ -137,7 +139,7 @@ def _scalars(field: FieldDescriptor, length: int) -> Iterable[Any]:
         return texts(length)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return [b"", bytes(length), b"\xff" * 100]
-    return _INTEGERS[field.type]
+    return _NUMBERS[field.type]
 
 
 def _many(field: FieldDescriptor, count: int, depth: int) -> Iterator[Any]:
@@ -169,10 +171,15 @@ def _fill(made: Message, field: FieldDescriptor, depth: int) -> None:
         if depth < DEPTH_MAX:
             is_map = field.message_type.GetOptions().map_entry
             _set(made, field, [_entry(field.message_type, 0) if is_map else plausible(field.message_type, depth + 1)])
-    elif field.name in PLAUSIBLE:
+    elif isinstance(PLAUSIBLE.get(field.name), _python_type(field)):
         _set(made, field, [PLAUSIBLE[field.name]])
     elif field.is_repeated:
         _set(made, field, list(_many(field, 1, depth)))
+
+
+def _python_type(field: FieldDescriptor) -> type:
+    """Of values of the field that :data:`PLAUSIBLE` has: another protocol's field of that name may be of another."""
+    return str if field.type == FieldDescriptor.TYPE_STRING else int
 
 
 def _set(made: Message, field: FieldDescriptor, values: list[Any]) -> None:

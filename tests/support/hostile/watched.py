@@ -1,4 +1,4 @@
-"""``python -m tests.support.hostile.watched broker|nameserver -c FILE``: that process, with a watchdog in it.
+"""``python -m tests.support.hostile.watched broker|nameserver|gateway -c FILE``: that process, with a watchdog in it.
 
 A task of its event loop beats every few milliseconds. A thread looks whether it does: when a beat is late, it notes
 what the loop's thread is doing. SIGUSR2 writes what was seen since the last time to the file that ``WATCH_REPORT``

@@ -1,0 +1,77 @@
+"""A cluster of processes with a gateway before it, and which clients are tried.
+
+``make test`` tries those of Python and Node.js, plain; ``make test-clients`` (``CLIENTS="python node java go"``) these,
+over TLS too, and changes of masters under them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from penstock.client import Admin
+from penstock.deploy import LocalCluster
+from tests.clients.languages import INSTALL_S, SHORT_INSTALL_S, Commands, Missing, commands
+from tests.support.cluster.certificates import Authority
+from tests.support.cluster.cluster import Node, free_ports
+from tests.support.cluster.failover import local_cluster
+
+IS_LONG = "CLIENTS" in os.environ
+TRIED = os.environ.get("CLIENTS", "python node").split()
+KINDS: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+ORDERLY = "ClientsOrderly"
+
+
+@dataclass
+class Gateway:
+    """A running gateway: its process, the cluster behind it, and what clients over TLS trust."""
+
+    node: Node
+    cluster: LocalCluster
+    tls_address: str
+    authority: Path
+
+    def address(self, transport: str) -> str:
+        return self.tls_address if transport == "tls" else self.node.address
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, **shape: Any) -> Iterator[Gateway]:
+    """A gateway with a plain and a TLS port, of a cluster that has a topic of each type and an orderly group."""
+    plain, tls = free_ports(2)
+    authority = Authority(folder / "certificates")
+    pair = authority.issue("gateway")
+    with local_cluster(folder / "cluster", **shape) as cluster:
+        nameservers = cluster.plan.nameserver_addresses
+        with Admin(nameservers) as admin:
+            for kind in KINDS:
+                admin.create_topic(f"Clients{kind}", queues=4, type=kind)
+            admin.create_group(ORDERLY, orderly=True)
+        settings: dict[str, object] = {
+            "namesrvAddr": nameservers,
+            "listenPort": plain,
+            "tlsListenPort": tls,
+            "bindAddress": "127.0.0.1",
+            "tls.server.certPath": pair.cert,
+            "tls.server.keyPath": pair.key,
+        }
+        node = Node("gateway", "gateway", folder / "gateway", plain, settings)
+        try:
+            node.restart()
+            yield Gateway(node, cluster, f"127.0.0.1:{tls}", authority.file)
+        finally:
+            node.end()
+
+
+def installed(language: str) -> Commands:
+    """How its programs are run; skips the test, and says why, where its client cannot be had."""
+    try:
+        return commands(language, INSTALL_S if IS_LONG else SHORT_INSTALL_S)
+    except Missing as missing:
+        pytest.skip(f"{language}: {missing}")

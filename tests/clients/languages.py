@@ -1,0 +1,117 @@
+"""RocketMQ 5's own clients, each installed from its registry into a folder that is kept, and the programs over them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+ROOM = Path(os.environ.get("CLIENTS_ROOM", ".clients")).absolute()
+PROGRAMS = Path(__file__).parent / "programs"
+INSTALL_S = 300.0
+SHORT_INSTALL_S = 45.0
+"""So much does the short part of every test run wait for a registry."""
+
+PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
+NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
+
+Command = list[str]
+Commands = Callable[[str], Command]
+"""The words that run a program of that name, ``scenarios`` or ``endless``, but for its arguments."""
+
+
+class Missing(Exception):
+    """The language cannot be tried here; the text tells why."""
+
+
+def _run(command: Command, limit_s: float, folder: Path = ROOM) -> None:
+    """Run a step of an installation.
+
+    Raises:
+        Missing: it failed, or its registry did not answer in time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    told = " ".join(command[:4])
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"`{told}` did not end within {limit_s:g} s: the registry does not answer") from None
+    if done.returncode:
+        raise Missing(f"`{told}` failed: {(done.stderr.strip() or done.stdout.strip())[-400:]}")
+
+
+def _tool(name: str, place: str = "") -> str:
+    found = shutil.which(name) or shutil.which(place)
+    if found is None:
+        raise Missing(f"{name} is not here")
+    return found
+
+
+def _python(limit_s: float) -> Commands:
+    python = ROOM / "python" / "bin" / "python"
+    if not python.exists():
+        _run([sys.executable, "-m", "venv", str(ROOM / "python")], limit_s)
+    if not list(ROOM.glob("python/lib/*/site-packages/rocketmq")):
+        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT], limit_s)
+    return lambda program: [str(python), str(PROGRAMS / f"{program}.py")]
+
+
+def _node(limit_s: float) -> Commands:
+    node, npm, home = _tool("node"), _tool("npm"), ROOM / "node"
+    if not (home / "node_modules" / "rocketmq-client-nodejs").exists():
+        _run([npm, "install", "--silent", "--prefix", str(home), NODE_CLIENT], limit_s)
+
+    def command(program: str) -> Command:
+        shutil.copy(PROGRAMS / f"{program}.js", home)  # beside its modules
+        return [node, str(home / f"{program}.js")]
+
+    return command
+
+
+def _java(limit_s: float) -> Commands:
+    java, maven, home = _tool("java"), _tool("mvn"), ROOM / "java"
+    if not list((home / "lib").glob("rocketmq-client-java-*.jar")):
+        copying = ["dependency:copy-dependencies", f"-DoutputDirectory={home / 'lib'}", "-DincludeScope=runtime"]
+        _run([maven, "-q", "-B", "-f", str(PROGRAMS / "java" / "pom.xml"), *copying], limit_s)
+    logs = [f"-Drocketmq.log.root={home / 'logs'}", "-Drocketmq.log.level=warn"]
+    return lambda program: [
+        java,
+        *logs,
+        "-cp",
+        f"{home}/lib/*",
+        str(PROGRAMS / "java" / f"{program.capitalize()}.java"),
+    ]
+
+
+def _go(limit_s: float) -> Commands:
+    go, home = _tool("go", "/usr/local/go/bin/go"), ROOM / "go"
+    for program in ("scenarios", "endless"):
+        built = home / program
+        source = PROGRAMS / "go" / program
+        if not built.exists() or any(each.stat().st_mtime > built.stat().st_mtime for each in source.iterdir()):
+            _run([go, "build", "-o", str(built), f"./{program}"], limit_s, PROGRAMS / "go")
+    return lambda program: [str(home / program)]
+
+
+LANGUAGES = {"python": _python, "node": _node, "java": _java, "go": _go}
+
+
+@cache
+def commands(language: str, limit_s: float = INSTALL_S) -> Commands:
+    """How programs of the language are run, once its client is there.
+
+    Raises:
+        Missing: there is no such toolchain, or the registry has not answered within ``limit_s`` a step.
+    """
+    return LANGUAGES[language](limit_s)
+
+
+def environment(authority: Path) -> dict[str, str]:
+    """Of a program: those clients that look whom they speak to trust the authority's file."""
+    logs = str(ROOM / "logs")
+    trusting = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority), "NODE_EXTRA_CA_CERTS": str(authority)}
+    return os.environ | trusting | {"rocketmq.client.logRoot": logs, "rocketmq.client.logLevel": "warn"}
