@@ -1,7 +1,8 @@
 """Messages of a lake by topic, time, key, id or place.
 
-Files are chosen by what the table's commits say of them (topics and times); within them Parquet's statistics and Bloom filters choose. For
-one message of a store that is still there, ``penstock store query`` answers sooner: Spark takes seconds to start.
+Files are chosen by what the table's commits say of them (topics and times); within them Parquet's statistics and Bloom
+filters choose. For one message of a store that is still there, ``penstock store query`` answers sooner: Spark takes
+seconds to start.
 """
 
 from __future__ import annotations

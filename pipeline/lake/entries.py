@@ -1,16 +1,17 @@
 """What a commit of the lake says about each log file that it adds, and how far a log is archived by that.
 
-Entries stand in the table's own log: the field ``penstock`` of a commit's ``commitInfo`` is ``{"version": 1, "logFiles":
-[…]}``. One has the fields of :class:`Entry`: ``crc32`` is of the range's bytes; ``headCrc32`` and ``tailCrc32`` are of
-its first and last 4 KiB, by which a log file is known again without reading it whole; ``queues`` are topic, queue id,
-messages, first and last offset; ``files`` are name in the table, bytes, and CRC-32 of these; ``epochs`` are the masters
-that wrote the range, each with the position at which it begins, null where the store does not say. Times are in ms.
+Entries stand in the table's own log: the field ``penstock`` of a commit's ``commitInfo`` is an object with ``version``,
+1, and ``logFiles``, which have the fields of :class:`Entry`. ``crc32`` is of the range's bytes; ``headCrc32`` and
+``tailCrc32`` are of its first and last 4 KiB, by which a log file is known again without reading it whole; ``queues``
+are topic, queue id, messages, first and last offset; ``files`` are name in the table, bytes, and CRC-32 of these;
+``epochs`` are the masters that wrote the range, each with the position at which it begins, null where the store does
+not say. Times are in ms.
 
 A body that cannot be decompressed is in the lake as it was stored, and ``damages`` counts its message.
 
 In a lake of topics (the job ``archive-topic``) an entry stands for one run's messages of one broker: ``segment`` is its
-number, ``fileBytes`` and ``crc32`` are 0, the other checksums of a log null, and the range reaches from its first record
-to behind its last one.
+number, ``fileBytes`` and ``crc32`` are 0, the other checksums of a log null, and the range reaches from its first
+record to behind its last one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Entry:
         return f"log file {self.segment:020d} of broker {self.broker}"
 
     def may_replace(self, former: Entry) -> bool:
-        """Whether it has more of the log than ``former``. An entry of topics stands for one run: nothing replaces it."""
+        """Whether it has more of the log than ``former``. Nothing replaces what stands for a run of topics."""
         if (self.endPhysicalOffset, self.sealed) == (former.endPhysicalOffset, former.sealed):
             return False
         reaches = self.endPhysicalOffset >= former.endPhysicalOffset and self.sealed >= former.sealed

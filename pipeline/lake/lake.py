@@ -12,7 +12,7 @@ version behind the one that was read, which only one job can make; so a log file
 
 An entry (:mod:`.entries`) stands while the table has all of its files. What others take out of the table, as
 ``DeltaTable.repair`` does with files that are missing, is archived again, if the store still has it. The table keeps
-all commits (``delta.enableExpiredLogCleanup`` is off), because the entries are in them.
+all commits (``delta.logRetentionDuration`` is a hundred years), because the entries are in them.
 
 Beside the table the job ``lag`` keeps its rows, in ``lag/``: see :mod:`..jobs.lag.files`.
 """
@@ -150,8 +150,10 @@ class Lake:
         ]
         broker, segment = entries[0].place
         with self._delta():
-            table = self._opened() or self._created()
-            before = table.version()
+            table = self._opened()
+            if table is None:
+                self._create()
+                return False  # another job may have added to it
             try:
                 table.create_write_transaction(
                     actions,
@@ -163,7 +165,7 @@ class Lake:
                 )
             except CommitFailedError:
                 table.update_incremental()
-                if table.version() == before:
+                if table.version() == self._seen:
                     raise
                 return False
         self.sync_log()
@@ -188,16 +190,21 @@ class Lake:
         self._table = table
         return table
 
-    def _created(self) -> DeltaTable:
+    def _create(self) -> None:
         self.files.create_dir(f"{self.path}/{TABLE}", recursive=True)
-        settings = {"delta.enableExpiredLogCleanup": "false"}
+        settings = {"delta.logRetentionDuration": "interval 36500 days"}
         try:
-            self._table = DeltaTable.create(
-                self._uri(), _schema(), mode="error", partition_by=list(_PARTITIONS), configuration=settings
+            DeltaTable.create(
+                self._uri(),
+                _schema(),
+                mode="error",
+                partition_by=list(_PARTITIONS),
+                configuration=settings,
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except DeltaError:
-            self._table = DeltaTable(self._uri())  # another job made it first
-        return self._table
+            if not DeltaTable.is_deltatable(self._uri()):  # else another job made it first
+                raise
 
     def _uri(self) -> str:
         return Path(self.path, TABLE).as_uri() if self.is_local else f"{self.root}/{TABLE}"
@@ -303,7 +310,7 @@ class Lake:
             self.files.delete_file(f"{self.path}/{TABLE}/{name}")
 
 
-REMEDY = "restore it, or delete it, take it out of the table with deltalake's DeltaTable.repair, and archive the log file again"
+REMEDY = "restore it, or delete it, have deltalake's DeltaTable.repair take it out of the table, and archive again"
 """What to do about a file that is not whole."""
 
 

@@ -50,8 +50,9 @@ COLUMNS = columns(
     "rows bigint, record_bytes bigint, unreadable bigint, first_offset bigint, last_offset bigint, start bigint, "
     "end bigint, first_time bigint, last_time bigint"
 )
-"""What one file of the table holds of one queue. ``statistics``: the file's, as Delta writes them. ``start`` and ``end`` are positions of the log; times in
-ms, null where the file's messages have none. ``unreadable``: messages with a body that cannot be decompressed."""
+"""What one file of the table holds of one queue. ``statistics``: the file's, as Delta writes them. ``start`` and
+``end`` are positions of the log; times in ms, null where the file's messages have none. ``unreadable``: messages with a
+body that cannot be decompressed."""
 
 
 def write_sorted(
@@ -253,7 +254,7 @@ class _Summing:
 
 
 def examine(lake: Lake, name: str, size: int, checksum: int) -> tuple[int, str]:
-    """How many messages a file of the table holds, and what is wrong with it, all of it being read; nothing if empty."""
+    """How many messages a file of the lake holds, and what is wrong with it, all of it being read; nothing if empty."""
     path = f"{lake.path}/{TABLE}/{name}"
     wrong = wrong_size(lake.files.get_file_info(path), size)
     if wrong:

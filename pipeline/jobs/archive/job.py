@@ -1,7 +1,8 @@
 """Log files of stores into a lake: sorted, compressed, each exactly once.
 
-The lake is a Delta table. A log file that the table has is skipped, one that it has not is written whole and added in one
-commit; so the job may be killed and repeated at any time, and beside itself. Only sealed files, unless ``tail`` is set: then the last file's present content too, replaced by the next run.
+The lake is a Delta table. A log file that the table has is skipped; one that it has not is written whole, and added by
+one commit. So the job may be killed and repeated at any time, and run beside itself. Only sealed files, unless ``tail``
+is set: then the last file's present content too, replaced by the next run.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ def _archive(job: _Job, store: Store, files: list[LogFile], epochs: tuple[tuple[
 
 
 def add(lake: Lake, made: Mapping[Entry, pa.Table]) -> list[Entry]:
-    """Add these to the lake's table; those that it took. Files of the others, which another job has added, are deleted."""
+    """Add these to the lake's table; those that it took. Files of the others, which another job has added, go."""
     statistics = {
         file["name"]: file["statistics"]
         for own in made.values()

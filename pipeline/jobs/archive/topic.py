@@ -1,9 +1,9 @@
 """Topics of a running cluster into a lake, over the network: for lakes that cannot see the brokers' directories.
 
 Each run archives what came since the last one. It adds all of it to the lake's Delta table in one commit, which says up
-to which offset of each queue the lake reaches, so the job may be killed and repeated at any time. The archive's mark at each broker
-is a position of its log below which every message of these topics is archived: as far as the log was when the run
-began, so that topics in which nothing comes do not hold back the retention of others.
+to which offset of each queue the lake reaches, so the job may be killed and repeated at any time. The archive's mark at
+each broker is a position of its log below which every message of these topics is archived: as far as the log was when
+the run began, so that topics in which nothing comes do not hold back the retention of others.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def _archive(frame: Any, lake: Lake, before: list[Entry]) -> list[Entry]:
     taken = add(lake, made)
     if len(taken) < len(made):
         raise StorageError(
-            f"{lake.root}: another job has archived these topics into the lake meanwhile: run it again when that one is "
-            "done, for what is left"
+            f"{lake.root}: another job has archived these topics into the lake meanwhile: run it again when that one "
+            "is done, for what is left"
         )
     return taken
 
