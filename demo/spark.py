@@ -249,7 +249,7 @@ class Story(Stage):
         self._audit(spark)
         self._cluster.up()
         opened = Lake(lake)
-        frame = spark.read.parquet(*opened.paths_of(file for entry in opened.entries() for file in entry.files))
+        frame = spark.read.parquet(*opened.paths_of(file for entry in opened.readable() for file in entry.files))
         frame.createOrReplaceTempView("lake")
         self._totals["lake"] = count_flights(spark.sql(f"select body from lake where topic = '{SOURCE}'"))  # noqa: S608
         self._say(f"archived into a Delta table under {lake}; in SQL, the carriers that are late most:")

@@ -118,7 +118,7 @@ def find(spark: Any, config: Wanted, report: Report) -> Any:
     """
     lake = Lake(config.lake)
     lake.require()
-    entries = lake.entries()
+    entries = lake.readable()
     if not entries:
         raise ConfigError(f"{lake.root}: an empty lake: archive into it first")
     topics = sorted({topic for entry in entries for topic, *_ in entry.queues})
@@ -154,7 +154,7 @@ def naming_files(root: str) -> Iterator[None]:
         if named is None:
             raise
         lake = Lake(root)
-        if all(named[1] != file.name for entry in lake.entries() for file in entry.files):
+        if all(named[1] != file.name for entry in lake.readable() for file in entry.files):
             raise StorageError(
                 f"{lake.root}/{named[0]}: an archive replaced the file while it was read: run the job again"
             ) from error

@@ -26,6 +26,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,7 +83,7 @@ class Lake:
             raise ConfigError(f"{self.root}: no lake: it has no Delta table {TABLE}; make one with the job archive")
 
     def entries(self) -> list[Entry]:
-        """What the table holds now, by broker and position; nothing where there is no table.
+        """The log files that the table has whole now, by broker and position; nothing where there is no table.
 
         Raises:
             ConfigError: it is a lake of an earlier form, or not this archive's table.
@@ -102,8 +103,17 @@ class Lake:
             )
         return sorted(standing.values(), key=lambda entry: entry.place)
 
+    def readable(self) -> list[Entry]:
+        """What queries read: entries with those of their files that the table has, also where others took some out.
+
+        Raises: as :meth:`entries`.
+        """
+        self.entries()
+        held = (replace(entry, files=tuple(f for f in entry.files if f.name in self._live)) for entry in self._told)
+        return sorted((entry for entry in held if entry.files), key=lambda entry: entry.place)
+
     def standing(self, broker: str, segment: int) -> Entry | None:
-        """What the table holds of a log file now; None where nothing."""
+        """What the table says of a log file that it has whole now; None of others."""
         return next((entry for entry in self.entries() if entry.place == (broker, segment)), None)
 
     def commit(self, entries: Sequence[Entry], statistics: Mapping[str, str]) -> list[Entry]:

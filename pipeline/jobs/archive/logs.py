@@ -77,8 +77,8 @@ def _another_log(lake: Lake, store: Store, entry: Entry, file: LogFile) -> Confi
         f"archive: {lake.root}: its {entry} is of another log than {file.path} of the store {store.root}, and "
         f"both would be broker {store.broker_name!r}: set broker_name to another name for this store, or name another "
         "lake. Nothing was archived, and no watermark set. (If it is the same log, it is damaged, which penstock store "
-        "verify tells, or was cut off there and written anew since: then delete its rows from the "
-        "table, with deltalake's DeltaTable.delete.)"
+        "verify tells, or was cut off there and written anew since: then take it out of the table, with deltalake's "
+        f'DeltaTable.delete("broker = {entry.broker!r} and segment = {entry.segment}").)'
     )
 
 

@@ -224,6 +224,22 @@ def test_what_is_left_of_a_log_file_leaves_the_table_when_it_is_archived_again(l
     assert sorted(left) == ["2026-03-01/b.parquet", "2026-03-02/b.parquet"]
 
 
+def test_days_that_are_dropped_leave_the_rest_readable(lake: Lake) -> None:
+    old, new = (LakeFile(f"dt=2026-03-0{day}/x.parquet", 4, 0) for day in (1, 2))
+    lake.commit(
+        [
+            replace(entry(0, 100), files=(old,)),
+            replace(entry(100, 200), files=(old._replace(name="dt=2026-03-01/y.parquet"), new)),
+        ],
+        {},
+    )
+    table(lake).delete("dt < '2026-03-02'")
+    assert lake.entries() == []
+    assert [(one.segment, one.files) for one in lake.readable()] == [(100, (new,))]
+    table(lake).delete("broker = 'b' and segment = 100")
+    assert lake.readable() == []
+
+
 def test_a_restored_version_of_the_table_is_what_counts(store: Path, lake: Lake, tmp_path: Path) -> None:
     run(copied(store, tmp_path / "half", 2, 30_000), lake, tail=True, up_to="end")
     before = (table(lake).version(), lake.entries())
