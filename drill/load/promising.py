@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from penstock.bench.load.ledger import HEADER
-from penstock.client import MessageView, TransactionProducer, TransactionState
+from penstock.client import MessageView, SendStatus, TransactionProducer, TransactionState
 from penstock.judge.history import Op, Outcome, Recorder
 from penstock.judge.invariants.promises import LATER, TRANSACTIONS
 from penstock.proto.errors import PenstockError
@@ -90,10 +90,11 @@ class Promising:
         self._note(Op.LATER, LATER, number, Outcome.UNKNOWN, due_ms)
         body = self._body(LATER, number)
         if by_level:
-            self._producer.send(self._topic, body, delay_level=LEVEL, timeout_s=TIMEOUT_S)
+            receipt = self._producer.send(self._topic, body, delay_level=LEVEL, timeout_s=TIMEOUT_S)
         else:
-            self._producer.send(self._topic, body, deliver_at=due_ms, timeout_s=TIMEOUT_S)
-        self._note(Op.LATER, LATER, number, Outcome.OK, due_ms)
+            receipt = self._producer.send(self._topic, body, deliver_at=due_ms, timeout_s=TIMEOUT_S)
+        if receipt.status is SendStatus.SEND_OK:  # else it is stored at a master that may have lost its replicas
+            self._note(Op.LATER, LATER, number, Outcome.OK, due_ms)
 
     def _body(self, stream: int, number: int) -> bytes:
         return HEADER.pack(self._run, stream, number, time.time_ns())

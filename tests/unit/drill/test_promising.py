@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.bench.load.ledger import HEADER
+from penstock.client import Producer, SendReceipt, SendStatus
 from penstock.drill.load.popping import GIVEN_BACK_EVERY, Popping
 from penstock.drill.load.promising import Promising
 from penstock.drill.load.working import Working
@@ -55,6 +56,29 @@ def test_what_may_be_shown_is_noted_before_it_is_tried(cluster: RunningCluster, 
         mine = later[later["sequence"] == number]
         assert mine["outcome"].tolist() == [Outcome.UNKNOWN, Outcome.OK]
         assert len(set(mine["offset"].tolist())) == 1
+
+
+def test_what_no_replica_has_is_no_promise(
+    cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends = Producer.send
+    stop = threading.Event()
+
+    def send(self: Producer, *args: Any, **options: Any) -> SendReceipt:
+        return sends(self, *args, **options)._replace(status=SendStatus.FLUSH_SLAVE_TIMEOUT)
+
+    monkeypatch.setattr(Producer, "send", send)
+    with recorded(tmp_path) as recorder:
+        made = Promising(cluster.namesrv, "orders", RUN, recorder, stop)
+        thread = threading.Thread(target=made.run)
+        thread.start()
+        try:
+            wait_until(lambda: rows(tmp_path, Op.LATER)["sequence"].max(initial=0) > 1)
+        finally:
+            stop.set()
+            thread.join()
+            made.close()
+    assert set(rows(tmp_path, Op.LATER)["outcome"].tolist()) == {Outcome.UNKNOWN}
 
 
 def test_work_is_noted_when_it_begins_and_when_it_has_ended(cluster: RunningCluster, tmp_path: Path) -> None:
