@@ -1,7 +1,7 @@
 """``make demo-spark``: the flights as a stream through Spark, a death in the middle, a lake, SQL, replay, audit.
 
 Every flight is counted at five places: the data set, its topic, the topic of sums that the stream writes exactly once,
-the Parquet lake, and a topic replayed from the lake. All of them must agree.
+the lake, and a topic replayed from the lake. All of them must agree.
 """
 
 from __future__ import annotations
@@ -249,10 +249,10 @@ class Story(Stage):
         self._audit(spark)
         self._cluster.up()
         opened = Lake(lake)
-        frame = spark.read.parquet(*opened.paths_of(opened.manifests()))
+        frame = spark.read.parquet(*opened.paths_of(file for entry in opened.readable() for file in entry.files))
         frame.createOrReplaceTempView("lake")
         self._totals["lake"] = count_flights(spark.sql(f"select body from lake where topic = '{SOURCE}'"))  # noqa: S608
-        self._say(f"archived to Parquet under {lake}; in SQL, the carriers that are late most:")
+        self._say(f"archived into a Delta table under {lake}; in SQL, the carriers that are late most:")
         delay = "round(avg(cast(get_json_object(cast(body as string), '$.arr_delay') as int)), 1)"
         worst = spark.sql(
             f"select tags as carrier, count(*) as flights, {delay} as delay from lake "  # noqa: S608

@@ -8,8 +8,8 @@ from typing import Any
 
 _HERE = "penstock.pipeline.jobs"
 JOBS = {
-    "archive": (f"{_HERE}.archive.job", "Sealed log files of stores into a Parquet lake with manifests."),
-    "archive-topic": (f"{_HERE}.archive.topic", "Topics of a running cluster into a Parquet lake, over the network."),
+    "archive": (f"{_HERE}.archive.job", "Sealed log files of stores into a Delta lake."),
+    "archive-topic": (f"{_HERE}.archive.topic", "Topics of a running cluster into a Delta lake, over the network."),
     "audit": (f"{_HERE}.audit.job", "Histories of drills and load tests against the invariants, and against stores."),
     "dead-letters": (f"{_HERE}.dead_letters", "Dead letters by group, topic and tag; and back into a topic."),
     "lag": (f"{_HERE}.lag.job", "How far consumer groups are behind, at every interval, as rows of a lake."),

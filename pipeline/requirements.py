@@ -15,7 +15,7 @@ from penstock.proto.errors import ConfigError
 
 JAVA_VERSION_MIN = 17
 PYARROW_VERSION_MIN = 24  # the first to write Bloom filters
-_PACKAGES = ("pyspark", "pyarrow", "pandas")
+_PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake")
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 8 was called 1.8
 
 

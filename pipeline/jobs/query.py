@@ -1,7 +1,8 @@
 """Messages of a lake by topic, time, key, id or place.
 
-Files are chosen from the manifests (topics and times); within them Parquet's statistics and Bloom filters choose. For
-one message of a store that is still there, ``penstock store query`` answers sooner: Spark takes seconds to start.
+Files are chosen by what the table's commits say of them (topics and times); within them Parquet's statistics and Bloom
+filters choose. For one message of a store that is still there, ``penstock store query`` answers sooner: Spark takes
+seconds to start.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 from penstock.proto.errors import ConfigError, Corrupt, PenstockError, StorageError
 from penstock.runtime.nearest import hint
 
-from ..lake.lake import Lake, Manifest
+from ..lake.entries import Entry, LakeFile
+from ..lake.lake import NO_DAY, REMEDY, TABLE, Lake
 from ..options import parse_time_ms, setting
 from .framework.reading import local_path, require_absent
 from .framework.report import Report, Table
 
-_LAKE_FILE = re.compile(r"messages/dt=[^/\s]+/broker=[^/\n]+/\d{20}-\d+-[0-9a-f]+\.parquet")
+_LAKE_FILE = re.compile(rf"{TABLE}/(dt=[^/\s]+/[0-9a-f]{{32}}\.parquet)")
+
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +118,17 @@ def find(spark: Any, config: Wanted, report: Report) -> Any:
     """
     lake = Lake(config.lake)
     lake.require()
-    manifests = lake.manifests()
-    if not manifests:
-        raise ConfigError(f"{lake.root}: an empty lake: no manifest in its directory manifests; archive into it first")
-    topics = sorted({topic for manifest in manifests for topic, *_ in manifest.queues})
+    entries = lake.readable()
+    if not entries:
+        raise ConfigError(f"{lake.root}: an empty lake: archive into it first")
+    topics = sorted({topic for entry in entries for topic, *_ in entry.queues})
     if config.topic is not None and config.topic not in topics:
         close = hint(config.topic, topics)
         raise ConfigError(f"{lake.root}: no message of the topic {config.topic!r}{close}; it has {len(topics)} topics")
-    chosen = [manifest for manifest in manifests if _may_match(manifest, config)]
+    chosen = [entry for entry in entries if _may_match(entry, config)]
     lake.require_files(chosen)
-    files = lake.paths_of(chosen)
-    report.figures |= {"segments": len(manifests), "segments_read": len(chosen), "files_read": len(files)}
+    files = lake.paths_of(file for one in chosen for file in one.files if _may_have(file, config))
+    report.figures |= {"segments": len(entries), "segments_read": len(chosen), "files_read": len(files)}
     if not files:
         return None
     with naming_files(config.lake):
@@ -150,23 +154,33 @@ def naming_files(root: str) -> Iterator[None]:
         if named is None:
             raise
         lake = Lake(root)
-        if all(named[0] != name for manifest in lake.manifests() for name, _ in manifest.files):
+        if all(named[1] != file.name for entry in lake.readable() for file in entry.files):
             raise StorageError(
                 f"{lake.root}/{named[0]}: an archive replaced the file while it was read: run the job again"
             ) from error
         raise Corrupt(
-            f"{lake.root}/{named[0]}: Spark cannot read it: restore it, or delete its manifest and archive again; "
-            "penstock pipeline archive --check names all such files"
+            f"{lake.root}/{named[0]}: Spark cannot read it: {REMEDY}; penstock pipeline archive --check names "
+            "all such files"
         ) from error
 
 
-def _may_match(manifest: Manifest, config: Wanted) -> bool:
-    if config.topic is not None and all(topic != config.topic for topic, *_ in manifest.queues):
+def _may_match(entry: Entry, config: Wanted) -> bool:
+    if config.topic is not None and all(topic != config.topic for topic, *_ in entry.queues):
         return False
-    first, last = manifest.firstStoreTimestamp, manifest.lastStoreTimestamp
+    first, last = entry.firstStoreTimestamp, entry.lastStoreTimestamp
     if config.start is not None and last is not None and last < parse_time_ms(config.start):
         return False
     return config.end is None or first is None or first < parse_time_ms(config.end)
+
+
+def _may_have(file: LakeFile, config: Wanted) -> bool:
+    """Whether messages of the file's day may be wanted."""
+    if file.day == NO_DAY:
+        return config.start is None and config.end is None
+    first_ms = parse_time_ms(file.day)
+    if config.start is not None and first_ms + _DAY_MS <= parse_time_ms(config.start):
+        return False
+    return config.end is None or first_ms < parse_time_ms(config.end)
 
 
 def _matching(frame: Any, config: Wanted) -> Any:

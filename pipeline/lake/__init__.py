@@ -1,1 +1,1 @@
-"""Archives as Parquet files with manifests."""
+"""Archives as a Delta table of Parquet files."""

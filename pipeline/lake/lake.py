@@ -1,100 +1,59 @@
-"""The lake: Parquet files of archived messages, and one manifest per log file, which alone says what counts.
+"""The lake: a Delta table of archived messages, each commit of which says what it holds of which log files.
 
 ::
 
-    messages/dt=2026-03-01/broker=broker-a/00000000001073741824-00003-<run>.parquet
-    manifests/broker-a/00000000001073741824.json
+    messages/_delta_log/00000000000000000007.json     the commits, which alone say what counts
+    messages/dt=2026-03-01/<name>.parquet             Parquet files, sorted by topic, queue and offset
 
-Beside these the job ``lag`` keeps its rows, in ``lag/``: see :mod:`.lag.files`.
+The table has the columns of messages (:mod:`..columns.schema`) and three that its files are partitioned by: ``dt``, the
+day (UTC) of ``storeTimestamp``; ``broker``; and ``segment``, the log file. What a killed job leaves behind is in no
+commit, so nobody sees it, and a later run removes it. A commit is written when its files are on the disk, as the
+version behind the one that was read, which only one job can make; so a log file is archived once, whoever repeats it.
 
-A manifest is written last, as a whole, when the files it names are on the disk, so that what a killed job leaves behind
-(there, and in ``_staging``, which may be deleted while no job runs) is seen by nobody; archiving the file again
-replaces it. Its fields: ``version``, ``broker``, ``segment``, ``startPhysicalOffset``, ``endPhysicalOffset``,
-``fileBytes``, ``sealed``, ``rows``, ``recordBytes``, ``damages``, ``firstStoreTimestamp``, ``lastStoreTimestamp`` (ms),
-``crc32`` (of the bytes of that range), ``headCrc32`` and ``tailCrc32`` (of its first and last 4 KiB, by which a log
-file is known again without reading it whole), ``queues`` (topic, queue id, messages, first and last offset), ``files``
-(path in the lake, bytes), ``fileCrc32`` (of each of these), ``archivedAt`` (ms), ``epochs`` (each with the position at
-which it begins, of the masters that wrote the range; null where the store does not say), and ``replaced`` (files of
-manifests that stood here before, and when they were replaced, ms): queries may still read these, so a later run removes
-them.
+An entry (:mod:`.entries`) stands while the table has all of its files. What others take out of the table, as
+``DeltaTable.repair`` does with files that are missing, is archived again, if the store still has it. The table keeps
+all commits (``delta.logRetentionDuration`` is a hundred years), because the entries are in them.
 
-A body that cannot be decompressed is in the lake as it was stored, and ``damages`` counts its message.
-
-In a lake of topics (the job ``archive-topic``) a manifest stands for one run's messages of one broker: ``segment`` is
-its number, ``fileBytes`` and ``crc32`` are 0, the other checksums of a log null, and the range reaches from its first
-record to behind its last one.
+Beside the table the job ``lag`` keeps its rows, in ``lag/``: see :mod:`..jobs.lag.files`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
+import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
 from pyarrow import fs
 
-from penstock.proto.errors import ConfigError, Corrupt
+from penstock.proto.errors import ConfigError, Corrupt, StorageError
 
+from ..columns.schema import STORE_COLUMNS
+from ..spark.arrow_types import arrow_schema
 from ..stores.files import open_file_system
+from .entries import Entry, LakeFile, from_document, to_document
 
-VERSION = 3
+log = logging.getLogger(__name__)
+
+TABLE = "messages"
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"
+"""The day, as Spark names it, of messages whose store time is no time."""
+_LOG = f"{TABLE}/_delta_log"
+_FIELD = "penstock"
+_PARTITIONS = {"dt": pa.date32(), "broker": pa.string(), "segment": pa.int64()}
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 """What Spark takes for a pattern in a path."""
-_END = 1 << 63
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What the lake holds of one log file; see the module's text."""
-
-    broker: str
-    segment: int
-    startPhysicalOffset: int
-    endPhysicalOffset: int
-    fileBytes: int
-    sealed: bool
-    rows: int
-    recordBytes: int
-    damages: int
-    firstStoreTimestamp: int | None
-    lastStoreTimestamp: int | None
-    crc32: int
-    queues: tuple[tuple[str, int, int, int, int], ...]
-    files: tuple[tuple[str, int], ...]
-    fileCrc32: tuple[int, ...]
-    archivedAt: int
-    headCrc32: int | None = None
-    tailCrc32: int | None = None
-    epochs: tuple[tuple[int, int], ...] | None = None
-    replaced: tuple[tuple[str, int], ...] = ()
-    version: int = VERSION
-
-    @property
-    def of_topics(self) -> bool:
-        """Whether it is of messages that were read over the network, so that there is no log file."""
-        return self.fileBytes == 0
-
-    @property
-    def name(self) -> str:
-        """Where it lies in the lake."""
-        return manifest_name(self.broker, self.segment)
-
-    def may_replace(self, former: Manifest) -> bool:
-        """Whether the lake loses nothing if it stands where ``former`` did: it has the same files, or more of the log.
-
-        A manifest of topics stands for one run, and is never replaced.
-        """
-        if (self.endPhysicalOffset, self.sealed) == (former.endPhysicalOffset, former.sealed):
-            return self.files == former.files
-        reaches = self.endPhysicalOffset >= former.endPhysicalOffset and self.sealed >= former.sealed
-        return reaches and not former.of_topics
+_UNKNOWN_TO_DELTA = frozenset("?#\\")
+"""What delta-rs loses of a local path when it makes a URL of it."""
 
 
 class Lake:
@@ -103,10 +62,15 @@ class Lake:
     def __init__(self, root: str) -> None:
         self.files, self.path = open_file_system(root.rstrip("/"))
         self.root = root.rstrip("/") if "://" in root else self.path  # the same in every process
+        self.is_local = isinstance(self.files, fs.LocalFileSystem)
+        self._table: DeltaTable | None = None
+        self._seen = -1  # the version up to which `_told` is read
+        self._told: list[Entry] = []  # all entries of all commits, the newest first
+        self._live: dict[str, tuple[str, int]] = {}  # the table's files, each with its place
 
     def mark_name(self, job: str) -> str:
         """What brokers call the archive that ``job`` keeps here, unless told otherwise; each lake has its own."""
-        place = f"file://{self.path}" if isinstance(self.files, fs.LocalFileSystem) else self.root
+        place = f"file://{self.path}" if self.is_local else self.root
         return f"{job}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
     def require(self) -> None:
@@ -115,92 +79,204 @@ class Lake:
         Raises:
             ConfigError: there is none.
         """
-        if self.files.get_file_info(f"{self.path}/manifests").type != fs.FileType.Directory:
-            raise ConfigError(f"{self.root}: no lake: it has no directory manifests; make one with the job archive")
+        if self._opened() is None:
+            raise ConfigError(f"{self.root}: no lake: it has no Delta table {TABLE}; make one with the job archive")
 
-    def manifests(self) -> list[Manifest]:
-        """All manifests, by broker and position.
-
-        Raises:
-            Corrupt: a file is no manifest.
-        """
-        selector = fs.FileSelector(f"{self.path}/manifests", recursive=True, allow_not_found=True)
-        found = []
-        for info in self.files.get_file_info(selector):
-            name = info.base_name.removesuffix(".json")
-            if info.type == fs.FileType.File and name.isdecimal() and info.base_name.endswith(".json"):
-                found.append(self._load(info.path))
-        return sorted(found, key=lambda manifest: (manifest.broker, manifest.segment))
-
-    def standing(self, name: str) -> Manifest | None:
-        """The manifest of this name as it is now; None where there is none.
+    def entries(self) -> list[Entry]:
+        """The log files that the table has whole now, by broker and position; nothing where there is no table.
 
         Raises:
-            Corrupt: the file is no manifest.
+            ConfigError: it is a lake of an earlier form, or not this archive's table.
+            Corrupt: another program has changed its files. StorageError: it cannot be read.
         """
-        path = f"{self.path}/{name}"
-        return self._load(path) if self.files.get_file_info(path).type == fs.FileType.File else None
-
-    def _load(self, path: str) -> Manifest:
-        with self.files.open_input_file(path) as file:
-            text = file.read()
-        try:
-            document: dict[str, Any] = json.loads(text)
-            if int(document["version"]) != VERSION:
-                raise Corrupt(f"{path}: a manifest of version {document['version']}, this program knows {VERSION}")
-            document["queues"] = tuple(tuple(queue) for queue in document["queues"])
-            document["files"] = tuple((str(name), int(size)) for name, size in document["files"])
-            document["fileCrc32"] = tuple(map(int, document["fileCrc32"]))
-            if document["epochs"] is not None:
-                document["epochs"] = tuple((int(epoch), int(start)) for epoch, start in document["epochs"])
-            document["replaced"] = tuple((str(name), int(at)) for name, at in document["replaced"])
-            if len(document["fileCrc32"]) != len(document["files"]):
-                raise ValueError("it has not one checksum for each file")
-            return Manifest(**document)
-        except (ValueError, KeyError, TypeError) as error:
+        self._refresh()
+        standing: dict[tuple[str, int], Entry] = {}
+        for entry in self._told:
+            if entry.place not in standing and all(file.name in self._live for file in entry.files):
+                standing[entry.place] = entry
+        known = {file.name for entry in self._told for file in entry.files}
+        foreign = min(self._live.keys() - known, default=None)
+        if foreign is not None:
             raise Corrupt(
-                f"{path}: no manifest of a lake: {error}; delete it and archive the log file again"
-            ) from error
+                f"{self.root}/{TABLE}/{foreign}: no archive has committed this file, so another program has written to "
+                "the table, or compacted it: restore the version before, with deltalake's DeltaTable.restore"
+            )
+        return sorted(standing.values(), key=lambda entry: entry.place)
 
-    def commit(self, manifest: Manifest) -> bool:
-        """Write a manifest, whole or not at all; False, with nothing written, where one stands that it may not replace.
+    def readable(self) -> list[Entry]:
+        """What queries read: entries with those of their files that the table has, also where others took some out.
 
-        Files of the one that it replaces stay, told in ``replaced``, until :meth:`sweep_replaced`. What stands there is
-        asked for immediately before, for pyarrow has neither a conditional put nor a rename that refuses. So two jobs
-        that commit the same manifest within these milliseconds do not see each other, and the later one holds: have one
-        job at a time archive a broker.
+        Raises: as :meth:`entries`.
         """
-        folder = manifest.name.rpartition("/")[0]
-        self.files.create_dir(f"{self.path}/{folder}", recursive=True)
-        former = self.standing(manifest.name)
-        if former is not None and not manifest.may_replace(former):
-            return False
-        if former is not None and former.files != manifest.files:
-            old = tuple((name, manifest.archivedAt) for name, _ in former.files)
-            manifest = replace(manifest, replaced=(*former.replaced, *old))
-        draft = f"{folder}/.{manifest.segment:020d}.{manifest.archivedAt}"
-        with self.files.open_output_stream(f"{self.path}/{draft}") as file:
-            file.write(json.dumps(asdict(manifest)).encode())
-        self.sync(draft)
-        self.move(draft, manifest.name)
+        self.entries()
+        held = (replace(entry, files=tuple(f for f in entry.files if f.name in self._live)) for entry in self._told)
+        return sorted((entry for entry in held if entry.files), key=lambda entry: entry.place)
+
+    def standing(self, broker: str, segment: int) -> Entry | None:
+        """What the table says of a log file that it has whole now; None of others."""
+        return next((entry for entry in self.entries() if entry.place == (broker, segment)), None)
+
+    def commit(self, entries: Sequence[Entry], statistics: Mapping[str, str]) -> list[Entry]:
+        """Add these and their files, which are on the disk, to the table; those that the table took, when it has them.
+
+        Left out are those in whose place one stands that they may not replace: the caller deletes their files. Files of
+        one that is replaced leave the table in the same commit, and stay on the disk until :meth:`vacuum`.
+
+        ``statistics``: what the table says about each file, by name; see the Delta protocol, Per-file Statistics.
+
+        Raises:
+            StorageError: the table cannot be written.
+        """
+        left, done = list(entries), list[Entry]()
+        while left:
+            standing = {entry.place: entry for entry in self.entries()}
+            left = [one for one in left if one.place not in standing or one.may_replace(standing[one.place])]
+            occupied = set(self._live.values())
+            fresh = [one for one in left if one.place not in occupied]
+            part = fresh or left[:1]
+            if part and self._commit(part, statistics, replaces=not fresh):
+                done += part
+                left = [one for one in left if one not in part]
+        return done
+
+    def _commit(self, entries: list[Entry], statistics: Mapping[str, str], *, replaces: bool) -> bool:
+        """Make the next version of the table; False where another job has made it first. Of what replaces, only one."""
+        now_ms = time.time_ns() // 1_000_000
+        actions = [
+            AddAction(
+                path=file.name,
+                size=file.size,
+                partition_values={
+                    "dt": None if file.day == NO_DAY else file.day,
+                    "broker": entry.broker,
+                    "segment": str(entry.segment),
+                },
+                modification_time=now_ms,
+                data_change=True,
+                stats=statistics.get(file.name, "{}"),
+            )
+            for entry in entries
+            for file in entry.files
+        ]
+        broker, segment = entries[0].place
+        with self._delta():
+            table = self._opened()
+            if table is None:
+                self._create()
+                return False  # another job may have added to it
+            try:
+                table.create_write_transaction(
+                    actions,
+                    "overwrite" if replaces else "append",
+                    _schema(),
+                    list(_PARTITIONS),
+                    [("broker", "=", broker), ("segment", "=", str(segment))] if replaces else None,
+                    commit_properties=CommitProperties({_FIELD: to_document(entries)}, max_commit_retries=0),
+                )
+            except CommitFailedError:
+                table.update_incremental()
+                if table.version() == self._seen:
+                    raise
+                return False
+        self.sync_log()
         return True
+
+    def _opened(self) -> DeltaTable | None:
+        if self._table is not None:
+            return self._table
+        if self.is_local and _UNKNOWN_TO_DELTA & set(self.path):
+            raise ConfigError(f"{self.root}: a lake's path has none of the signs ? # \\: name another directory")
+        if self.files.get_file_info(f"{self.path}/{_LOG}").type != fs.FileType.Directory:
+            if self.files.get_file_info(f"{self.path}/manifests").type == fs.FileType.Directory:
+                raise ConfigError(
+                    f"{self.root}: a lake of an earlier form, with manifests, which is no Delta table: archive into a "
+                    "new directory, while the stores still have their log files"
+                )
+            return None
+        with self._delta():
+            table = DeltaTable(self._uri())
+            if table.metadata().partition_columns != list(_PARTITIONS):
+                raise ConfigError(f"{self.root}/{TABLE}: another program's Delta table: name another lake")
+        self._table = table
+        return table
+
+    def _create(self) -> None:
+        self.files.create_dir(f"{self.path}/{TABLE}", recursive=True)
+        settings = {"delta.logRetentionDuration": "interval 36500 days"}
+        try:
+            DeltaTable.create(
+                self._uri(),
+                _schema(),
+                mode="error",
+                partition_by=list(_PARTITIONS),
+                configuration=settings,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except DeltaError:
+            if not DeltaTable.is_deltatable(self._uri()):  # else another job made it first
+                raise
+
+    def _uri(self) -> str:
+        return Path(self.path, TABLE).as_uri() if self.is_local else f"{self.root}/{TABLE}"
+
+    def _refresh(self) -> None:
+        """Read the commits that are new, and which files the table has."""
+        table = self._opened()
+        if table is None:
+            return
+        with self._delta():
+            table.update_incremental()
+            version = table.version()
+            if version == self._seen:
+                return
+            if table.protocol().min_reader_version != 1:
+                raise Corrupt(
+                    f"{self.root}/{TABLE}: another program has given the table features that readers of its Parquet "
+                    "files do not see, as deletion vectors: restore the version before, with DeltaTable.restore"
+                )
+            commits = table.history(version - self._seen)
+            live = pa.table(table.get_add_actions(flatten=True))
+        told = []
+        for commit in commits:
+            if commit["version"] > self._seen and _FIELD in commit:
+                told += from_document(commit[_FIELD], f"{self.root}/{_LOG}/{commit['version']:020d}.json")
+        places = zip(live["partition.broker"].to_pylist(), live["partition.segment"].to_pylist(), strict=True)
+        self._live = dict(zip(live["path"].to_pylist(), places, strict=True))
+        self._told = [*told, *self._told]
+        self._seen = version
+
+    @contextmanager
+    def _delta(self) -> Iterator[None]:
+        """What delta-rs says becomes an error that names the lake."""
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"{self.root}/{TABLE}: the Delta table cannot be read or written: {error}") from error
+
+    def sync_log(self) -> None:
+        """Have the disk keep all commits: retention deletes what they say is here. delta-rs syncs nothing itself."""
+        if self.is_local and self._table is not None:
+            for name in os.listdir(f"{self.path}/{_LOG}"):
+                self.sync(f"{_LOG}/{name}")
+            self.sync_folders(_LOG)
 
     def move(self, name: str, to: str) -> None:
         """Give a file another name, in place of what has it; directories are made, and the name is on the disk then."""
-        parent = to.rpartition("/")[0]
-        self.files.create_dir(f"{self.path}/{parent}", recursive=True)
+        folder = to.rpartition("/")[0]
+        self.files.create_dir(f"{self.path}/{folder}", recursive=True)
         self.files.move(f"{self.path}/{name}", f"{self.path}/{to}")
-        while parent:
-            self.sync(parent)
-            parent = parent.rpartition("/")[0]
+        self.sync_folders(folder)
+
+    def sync_folders(self, folder: str) -> None:
+        """Have the disk keep the names in a folder of the lake, and in those above it."""
+        while folder:
+            self.sync(folder)
+            folder = folder.rpartition("/")[0]
         self.sync("")
 
     def sync(self, name: str) -> None:
-        """Have the disk keep a file or a directory's names: retention deletes what a manifest says is here.
-
-        Object stores keep what they have taken.
-        """
-        if not isinstance(self.files, fs.LocalFileSystem):
+        """Have the disk keep a file or a directory's names. Object stores keep what they have taken."""
+        if not self.is_local:
             return
         handle = os.open(f"{self.path}/{name}", os.O_RDONLY)
         try:
@@ -208,85 +284,53 @@ class Lake:
         finally:
             os.close(handle)
 
-    def paths_of(self, manifests: Iterable[Manifest]) -> list[str]:
-        """The Parquet files, as Spark takes them: signs of patterns in the lake's path stand for themselves."""
+    def paths_of(self, files: Iterable[LakeFile]) -> list[str]:
+        """Parquet files of the table as Spark takes them: signs of patterns in the lake's path stand for themselves."""
         prefix = _PATTERN.sub(r"\\\g<0>", self.root if "://" in self.root else f"file://{self.root}")
-        return [f"{prefix}/{name}" for manifest in manifests for name, _ in manifest.files]
+        return [f"{prefix}/{TABLE}/{file.name}" for file in files]
 
-    def require_files(self, manifests: Iterable[Manifest]) -> None:
-        """Nothing, if the files that these manifests name are there with the bytes that they should have.
+    def require_files(self, entries: Iterable[Entry]) -> None:
+        """Nothing, if the files of these are there with the bytes that they should have.
 
         Raises:
             Corrupt: one is not.
         """
-        named = [(manifest, name, size) for manifest in manifests for name, size in manifest.files]
-        infos = self.files.get_file_info([f"{self.path}/{name}" for _, name, _ in named])
-        for (manifest, name, size), info in zip(named, infos, strict=True):
-            wrong = wrong_size(info, size)
+        files = [file for entry in entries for file in entry.files]
+        infos = self.files.get_file_info([f"{self.path}/{TABLE}/{file.name}" for file in files])
+        for file, info in zip(files, infos, strict=True):
+            wrong = wrong_size(info, file.size)
             if wrong:
-                raise Corrupt(
-                    f"{self.root}/{name}: {wrong}: restore it, or delete {self.root}/{manifest.name} and archive again"
-                )
+                raise Corrupt(f"{self.root}/{TABLE}/{file.name}: {wrong}: {REMEDY}")
 
-    def sweep(self, name: str, age_s: float) -> None:
-        """Remove the directories in a folder that nobody has written to for so long."""
-        selector = fs.FileSelector(f"{self.path}/{name}", allow_not_found=True)
-        for info in self.files.get_file_info(selector):
-            old = info.mtime is not None and time.time() - info.mtime.timestamp() > age_s
-            if old and info.type == fs.FileType.Directory:
-                with contextlib.suppress(OSError):  # another job may sweep too
-                    self.files.delete_dir(info.path)
-
-    def sweep_replaced(self, age_s: float) -> None:
-        """Remove the files that were replaced so long ago, and have their manifests forget them."""
-        due = (time.time() - age_s) * 1000
-        for manifest in self.manifests():
-            kept = tuple((name, at) for name, at in manifest.replaced if at > due)
-            if kept != manifest.replaced:
-                self.delete(name for name, at in manifest.replaced if at <= due)
-                self.commit(replace(manifest, replaced=kept))
+    def vacuum(self, hours: int) -> None:
+        """Delete files that are in no version, or left the table, so long ago. Another job may do the same."""
+        table = self._opened()
+        if table is None:
+            return
+        try:
+            table.update_incremental()
+            if table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True):
+                table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        except (DeltaError, OSError) as error:
+            log.warning("files that do not count are left lake=%s error=%s", self.root, error)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files that no manifest names any more."""
+        """Remove files that no commit names."""
         for name in names:
-            try:
-                self.files.delete_file(f"{self.path}/{name}")
-            except FileNotFoundError:
-                continue
+            self.files.delete_file(f"{self.path}/{TABLE}/{name}")
+
+
+REMEDY = "restore it, or delete it, have deltalake's DeltaTable.repair take it out of the table, and archive again"
+"""What to do about a file that is not whole."""
 
 
 def wrong_size(info: fs.FileInfo, size: int) -> str:
     """What is wrong with a file that has to have so many bytes; nothing where it is empty."""
     if info.type != fs.FileType.File:
         return "the file is missing"
-    return "" if info.size == size else f"the file has {info.size} bytes where its manifest says {size}"
+    return "" if info.size == size else f"the file has {info.size} bytes where the table says {size}"
 
 
-def folder_name(broker: str) -> str:
-    """A broker's name as part of a path, written as Spark does."""
-    return quote(broker, safe=" ")
-
-
-def manifest_name(broker: str, segment: int) -> str:
-    """Where in the lake the manifest of a broker's log file lies."""
-    return f"manifests/{folder_name(broker)}/{segment:020d}.json"
-
-
-def watermark(manifests: list[Manifest], broker: str, log_start: int) -> int:
-    """The first byte of the broker's log that is not archived, from ``log_start`` (its first one) on."""
-    return reach(
-        ((one.startPhysicalOffset, one.endPhysicalOffset) for one in manifests if one.broker == broker), log_start
-    )
-
-
-def reach(ranges: Iterable[tuple[int, int]], start: int) -> int:
-    """The first position at or behind ``start`` that none of these ranges has."""
-    return next(holes([*ranges, (_END, _END)], start))[0]
-
-
-def holes(ranges: Iterable[tuple[int, int]], start: int) -> Iterator[tuple[int, int]]:
-    """What none of these ranges has, from ``start`` up to the last one."""
-    for first, end in sorted(ranges):
-        if first > start:
-            yield start, first
-        start = max(start, end)
+def _schema() -> Schema:
+    partitions = [pa.field(name, of) for name, of in _PARTITIONS.items()]
+    return Schema.from_arrow(pa.schema([*arrow_schema(STORE_COLUMNS), *partitions]))

@@ -1,4 +1,4 @@
-"""The lake's Parquet files: sorted messages, and what each file holds of each queue.
+"""The lake's Parquet files: sorted messages, what each file holds of each queue, and its statistics for the table.
 
 A file holds messages of one broker stored on one day (UTC), sorted by topic, queue and offset: zstd, row groups of
 about 128 MiB, Bloom filters on message ids and keys, statistics and page indexes on what queries ask for. Arrow sorts
@@ -7,9 +7,11 @@ and writes them in the process that has the rows, with less work than it is to p
 
 from __future__ import annotations
 
+import json
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,15 +25,13 @@ from penstock.proto.errors import StorageError
 
 from ..columns.schema import STORE_COLUMNS, columns
 from ..spark.arrow_types import arrow_schema
-from .lake import Lake, wrong_size
+from .lake import NO_DAY, TABLE, Lake, wrong_size
 
 GROUP_BYTES = 128 << 20
 PAGE_BYTES = 1 << 20
 SORTED_BYTES = 256 << 20
 """Rows that are held, and sorted, together: a task needs about three times as much. Far below the 2 GiB that a column
 of texts may have."""
-NO_DAY = "__HIVE_DEFAULT_PARTITION__"
-"""The day, as Spark names it, of messages whose store time is no time."""
 _NO_TIME = np.iinfo(np.int64).min
 _DAY_MICROS = 86_400_000_000
 _DICTIONARY = (
@@ -39,23 +39,26 @@ _DICTIONARY = (
     *("bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset"),
 )
 _NO_STATISTICS = ("body", "properties", "keys")
+_SKIPPED_BY = ("topic", "queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp")
+"""What the table says the least and the greatest value of, so that queries of any program skip files."""
 _FALSE_POSITIVES = 0.01
 _ZSTD_LEVEL = 3  # Parquet's Java library writes this one
 _FIXED_BYTES = 200  # about what a message takes beside its body
 _READ_BYTES = 8 << 20
 COLUMNS = columns(
-    "path string, file_bytes bigint, file_crc32 bigint, day string, broker string, topic string, queue_id int, "
+    "name string, file_bytes bigint, file_crc32 bigint, statistics string, broker string, topic string, queue_id int, "
     "rows bigint, record_bytes bigint, unreadable bigint, first_offset bigint, last_offset bigint, start bigint, "
     "end bigint, first_time bigint, last_time bigint"
 )
-"""What one file, at ``path`` in the lake, holds of one queue. ``start`` and ``end`` are positions of the log; times in
-ms, null where the file's messages have none. ``unreadable``: messages with a body that cannot be decompressed."""
+"""What one file of the table holds of one queue. ``statistics``: the file's, as Delta writes them. ``start`` and
+``end`` are positions of the log; times in ms, null where the file's messages have none. ``unreadable``: messages with a
+body that cannot be decompressed."""
 
 
 def write_sorted(
-    batches: Iterable[pa.RecordBatch], lake: Lake, folder: str, *, sorted_bytes: int = SORTED_BYTES
+    batches: Iterable[pa.RecordBatch], lake: Lake, *, sorted_bytes: int = SORTED_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Write all rows to new files in ``folder`` of the lake, which is there; what each file holds, as :data:`COLUMNS`.
+    """Write all rows to new files in the table's folder, in no commit yet; what each holds, as :data:`COLUMNS`.
 
     The columns of ``batches`` are those of messages of stores or topics. One more, ``corrupt``, says which bodies are
     unreadable, and is not written. About ``sorted_bytes`` are held, and sorted together. A file is whole, and on the
@@ -71,13 +74,13 @@ def write_sorted(
             held.append(batch)
             size += batch.nbytes
         if size >= sorted_bytes:
-            yield from _write(held, lake, folder)
+            yield from _write(held, lake)
             size = 0
     if held:
-        yield from _write(held, lake, folder)
+        yield from _write(held, lake)
 
 
-def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[pa.RecordBatch]:
+def _write(batches: list[pa.RecordBatch], lake: Lake) -> Iterator[pa.RecordBatch]:
     """Sort and write these, which are dropped from the list."""
     table = pa.Table.from_batches(batches).combine_chunks()
     batches.clear()
@@ -116,11 +119,11 @@ def _write(batches: list[pa.RecordBatch], lake: Lake, folder: str) -> Iterator[p
     }
     file_starts = np.flatnonzero(begins_file).tolist()
     for start, end in zip(file_starts, [*file_starts[1:], len(order)], strict=True):
-        path = f"{folder}/{uuid.uuid4().hex}.parquet"
-        size, checksum = _write_file(table, order[start:end], lake, path)
+        name = f"dt={_day(days[start])}/{uuid.uuid4().hex}.parquet"
+        size, checksum, statistics = _write_file(table, order[start:end], lake, f"{TABLE}/{name}")
         first, last = np.searchsorted(starts, (start, end)).tolist()
-        shared: dict[str, Any] = {"path": path, "file_bytes": size, "file_crc32": checksum}
-        shared |= {"day": _day(days[start]), "broker": broker_names[brokers[start]]}
+        shared: dict[str, Any] = {"name": name, "file_bytes": size, "file_crc32": checksum, "statistics": statistics}
+        shared["broker"] = broker_names[brokers[start]]
         own = {name: column.slice(first, last - first) for name, column in columns.items()}
         arrays = [own[name] if name in own else pa.repeat(shared[name], last - first) for name in COLUMNS]
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(COLUMNS))
@@ -147,8 +150,8 @@ def _changes(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path: str) -> tuple[int, int]:
-    """Write these rows of ``table``, in this order, as one file; the number of its bytes, and their CRC-32."""
+def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path: str) -> tuple[int, int, str]:
+    """Write these rows of ``table``, in this order, as one file; its bytes, their CRC-32, and its statistics."""
     groups = _groups(table, order)
     rows_min, rows_max = min(map(len, groups)), max(map(len, groups))
     group_bytes = table.nbytes * len(order) // len(table) // len(groups)
@@ -157,6 +160,8 @@ def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path:
         "messageId": {"ndv": rows_max, "fpp": _FALSE_POSITIVES},
         "keys.list.element": {"ndv": max(rows_max, len(keys) * rows_max // len(table)), "fpp": _FALSE_POSITIVES},
     }
+    folder = path.rpartition("/")[0]
+    lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
     with (
         _Summing(lake.files.open_output_stream(f"{lake.path}/{path}")) as sink,
         pq.ParquetWriter(
@@ -176,10 +181,39 @@ def _write_file(table: pa.Table, order: npt.NDArray[np.int64], lake: Lake, path:
         for group in groups:
             writer.write_table(table.take(pa.array(group)), row_group_size=len(group))
     lake.sync(path)
-    written = pq.read_metadata(f"{lake.path}/{path}", filesystem=lake.files).num_rows
-    if written != len(order):
-        raise StorageError(f"{lake.root}/{path}: {written} rows were written of {len(order)}: run the job again")
-    return sink.size, sink.crc32
+    lake.sync_folders(folder)
+    written = pq.read_metadata(f"{lake.path}/{path}", filesystem=lake.files)
+    if written.num_rows != len(order):
+        raise StorageError(
+            f"{lake.root}/{path}: {written.num_rows} rows were written of {len(order)}: run the job again"
+        )
+    return sink.size, sink.crc32, statistics_of(written)
+
+
+def statistics_of(metadata: pq.FileMetaData) -> str:
+    """What a Delta table says about a file, from what Parquet says about its row groups.
+
+    Source: the Delta protocol, Per-file Statistics.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            name, found = column.path_in_schema, column.statistics
+            if name in _SKIPPED_BY:
+                nulls[name] = nulls.get(name, 0) + found.null_count
+                if found.has_min_max:
+                    least[name] = min(least.get(name, found.min), found.min)
+                    greatest[name] = max(greatest.get(name, found.max), found.max)
+    told = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return json.dumps(told, default=_as_delta, ensure_ascii=False)
+
+
+def _as_delta(time: datetime) -> str:
+    """Stored times have milliseconds."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _Summing:
@@ -221,7 +255,7 @@ class _Summing:
 
 def examine(lake: Lake, name: str, size: int, checksum: int) -> tuple[int, str]:
     """How many messages a file of the lake holds, and what is wrong with it, all of it being read; nothing if empty."""
-    path = f"{lake.path}/{name}"
+    path = f"{lake.path}/{TABLE}/{name}"
     wrong = wrong_size(lake.files.get_file_info(path), size)
     if wrong:
         return 0, wrong
@@ -231,7 +265,7 @@ def examine(lake: Lake, name: str, size: int, checksum: int) -> tuple[int, str]:
             while data := file.read(_READ_BYTES):
                 found = zlib.crc32(data, found)
         if found != checksum:
-            return 0, f"the file has the checksum {found:#010x} where its manifest says {checksum:#010x}"
+            return 0, f"the file has the checksum {found:#010x} where the table says {checksum:#010x}"
         return pq.read_metadata(path, filesystem=lake.files).num_rows, ""
     except (pa.ArrowException, OSError) as error:
         return 0, f"the file cannot be read: {error}"

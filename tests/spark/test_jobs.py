@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from penstock.pipeline.jobs import audit, query, stats
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.rebuild import job as rebuild
 from penstock.pipeline.jobs.verify import job as verify
+from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError
 from tests.support import golden
 from tests.support.cluster import histories
@@ -51,9 +51,15 @@ def test_a_store_is_archived_once_and_searched(spark: Any, store: str, tmp_path:
 def test_the_check_of_an_archive_finds_a_changed_store(spark: Any, store: str, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     archive.run(spark, archive.Config(store=(store,), lake=str(lake)))
-    path = next(lake.glob("manifests/*/*.json"))
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"crc32": document["crc32"] ^ 1, "rows": document["rows"] + 1}))
+    path = max(lake.glob("messages/_delta_log/*.json"))
+    entry, text = Lake(str(lake)).entries()[0], path.read_text()
+    for said, other in (
+        (f'"crc32":{entry.crc32}', f'"crc32":{entry.crc32 ^ 1}'),
+        (f'"rows":{entry.rows}', f'"rows":{entry.rows + 1}'),
+    ):
+        assert said in text
+        text = text.replace(said, other, 1)
+    path.write_text(text)
     report = archive.run(spark, archive.Config(store=(store,), lake=str(lake), check=True))
     assert [problem["problem"].split()[0:3] for problem in report.problems] == [
         ["the", "log", "file"],

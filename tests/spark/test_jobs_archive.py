@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,15 +53,20 @@ def test_a_store_is_not_archived_into_the_lake_of_another_one_of_its_name(
     archive.run(spark, first)
     before = {path: path.read_bytes() for path in Path(lake.path).rglob("*") if path.is_file()}
     del told[:]
-    name = lake.manifests()[0].name
     with pytest.raises(ConfigError) as caught:
         archive.run(spark, second)
-    for part in (lake.root, name, stores[1], "set broker_name to another name", "another lake"):
+    for part in (
+        lake.root,
+        "log file 00000000000000000000 of broker broker",
+        stores[1],
+        "set broker_name to another name",
+        "another lake",
+    ):
         assert part in str(caught.value)
     assert told == []
     assert {path: path.read_bytes() for path in Path(lake.path).rglob("*") if path.is_file()} == before
     report = archive.run(spark, first)
-    assert (report.figures["segments"], report.figures["skipped_segments"]) == (0, len(before) // 2 + 1)
+    assert (report.figures["segments"], report.figures["skipped_segments"]) == (0, len(lake.entries()) + 1)
     both = archive.Config(store=stores, lake=lake.root, broker_name=("broker", "other"))
     assert archive.run(spark, both).figures["rows"] > 0
 
@@ -77,12 +81,12 @@ def test_another_log_with_the_same_first_records_is_told(spark: Any, stores: tup
     other = Path(stores[1], "commitlog", f"{0:020d}").read_bytes()
     content[-4096:] = other[-4096:]
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="is about another log than"):
+    with pytest.raises(ConfigError, match="is of another log than"):
         archive.run(spark, archive.Config(store=(str(forked),), lake=lake))
     wide = tmp_path / "wide" / "broker"
     generate(wide, records=2000, body_bytes=100, queues=3, segment_bytes=SEGMENT_BYTES // 2 * 3)
     (wide / "commitlog" / f"{0:020d}").unlink()  # it has no log file in common with the lake
-    with pytest.raises(ConfigError, match="is about another log than"):
+    with pytest.raises(ConfigError, match="is of another log than"):
         archive.run(spark, archive.Config(store=(str(wide),), lake=lake))
 
 
@@ -114,7 +118,7 @@ def test_a_tail_is_replaced_by_its_own_log_only(spark: Any, tmp_path: Path) -> N
         return int(archive.run(spark, archive.Config(store=(store,), lake=lake, tail=True)).figures["rows"])
 
     assert rows(small) == 100
-    with pytest.raises(ConfigError, match="is about another log than"):
+    with pytest.raises(ConfigError, match="is of another log than"):
         rows(other)
     assert rows(same) == 200
     assert query.run(spark, query.Config(lake=lake)).figures["messages"] == 200
@@ -123,7 +127,7 @@ def test_a_tail_is_replaced_by_its_own_log_only(spark: Any, tmp_path: Path) -> N
 def test_a_lake_whose_path_looks_like_a_pattern_is_searched(
     spark: Any, stores: tuple[str, str], tmp_path: Path
 ) -> None:
-    lake = Lake(f"{tmp_path}/lake[1]{{a,b}}*?\\")
+    lake = Lake(f"{tmp_path}/lake[1]{{a,b}}* %é")
     rows = archive.run(spark, archive.Config(store=stores[:1], lake=lake.root)).figures["rows"]
     assert query.run(spark, query.Config(lake=lake.root)).figures["messages"] == rows
 
@@ -145,7 +149,7 @@ def test_the_check_names_files_of_the_lake_that_are_not_whole(
     lake = Lake(str(tmp_path / "lake"))
     config = archive.Config(store=stores[:1], lake=lake.root, check=True)
     archive.run(spark, archive.Config(store=stores[:1], lake=lake.root))
-    paths = [Path(lake.path, name) for manifest in lake.manifests() for name, _ in manifest.files]
+    paths = [Path(lake.path, "messages", file.name) for entry in lake.entries() for file in entry.files]
     report = archive.run(spark, config)
     assert report.ok, report.problems
     assert report.figures["checked_files"] == len(paths) >= 2
@@ -160,7 +164,7 @@ def test_the_check_names_files_of_the_lake_that_are_not_whole(
     (problem,) = told()
     assert problem.startswith(f"{paths[0]}: the file has the checksum")
     paths[0].write_bytes(content[:-1])
-    assert told() == [f"{paths[0]}: the file has {len(content) - 1} bytes where its manifest says {len(content)}"]
+    assert told() == [f"{paths[0]}: the file has {len(content) - 1} bytes where the table says {len(content)}"]
     paths[0].unlink()
     assert told() == [f"{paths[0]}: the file is missing"]
 
@@ -170,7 +174,7 @@ def test_a_query_names_a_file_that_is_missing_or_unreadable(
 ) -> None:
     lake = Lake(str(tmp_path / "lake"))
     archive.run(spark, archive.Config(store=stores[:1], lake=lake.root))
-    path = Path(lake.path, lake.manifests()[0].files[0][0])
+    path = Path(lake.path, "messages", lake.entries()[0].files[0].name)
     content = path.read_bytes()
     # Some bits change messages and no structure: only the pages' checksums tell.
     for spoilt in (flipped(content, 1), flipped(content, 64), b"x" * len(content)):
@@ -191,11 +195,3 @@ def flipped(content: bytes, count: int = 64) -> bytes:
     """A file with some bits of its pages turned over."""
     half = len(content) // 4
     return content[:half] + bytes(byte ^ 0x10 for byte in content[half : half + count]) + content[half + count :]
-
-
-def test_manifests_of_other_versions_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "manifests" / "b" / f"{0:020d}.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"version": 4, "unheardOf": 1}))
-    with pytest.raises(Corrupt, match=r"0\.json: a manifest of version 4, this program knows 3"):
-        Lake(str(tmp_path)).manifests()

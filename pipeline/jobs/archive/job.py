@@ -1,16 +1,15 @@
 """Log files of stores into a lake: sorted, compressed, each exactly once.
 
-A file with a manifest is skipped, one without is written whole; so the job may be killed and repeated at any time.
-Only sealed files, unless ``tail`` is set: then the last file's present content too, replaced by the next run.
+The lake is a Delta table. A log file that the table has is skipped; one that it has not is written whole, and added by
+one commit. So the job may be killed and repeated at any time, and run beside itself. Only sealed files, unless ``tail``
+is set: then the last file's present content too, replaced by the next run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,7 +21,8 @@ from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, StorageError
 
 from ...columns.schema import CORRUPT_COLUMN, STORE_COLUMNS, as_struct
-from ...lake.lake import Lake, Manifest, folder_name, manifest_name, reach, watermark
+from ...lake.entries import Entry, LakeFile, reach, watermark
+from ...lake.lake import Lake
 from ...lake.lake_files import COLUMNS, write_sorted
 from ...options import setting
 from ...spark.arrow_types import arrow_schema
@@ -48,10 +48,9 @@ from .marks import archive_marks, require_forward, require_groups, set_watermark
 
 log = logging.getLogger(__name__)
 
-STAGED_S = 86_400
-"""No job works on a few log files for so long."""
-REPLACED_S = 6 * 3600
-"""Few queries read for so long; those that do are told that a file was replaced."""
+KEPT_HOURS = 24
+"""So long stay files that are in no commit, or left the table: no job works on a few log files for so long, and few
+queries read for so long; those that do are told that a file was replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +63,13 @@ class Config:
     tail: bool = setting("the last, growing log file too", False)
     up_to: str = setting("of a store in use: confirm, as of its last checkpoint, or end", "confirm")
     check: bool = setting("archive nothing: compare the lake with the store", False)
-    on_corrupt: str = setting("what to do about damaged bytes: fail or skip (counted in the manifest)", "fail")
+    on_corrupt: str = setting("what to do about damaged bytes: fail or skip (counted)", "fail")
     namesrv: str | None = setting("nameservers of the cluster, whose retention is to wait for this archive", None)
     archive_name: str | None = setting(
         "what the brokers call this archive  [archive- and 8 digits made of the lake's path: each lake has its own]",
         None,
     )
-    segments_per_commit: int = setting("log files written before their manifests", 4)
+    segments_per_commit: int = setting("log files that are added by one commit", 4)
 
 
 def check(config: Config) -> None:
@@ -92,7 +91,7 @@ class _Job:
     config: Config
     report: Report
     lake: Lake
-    made: list[Manifest] = field(default_factory=list)
+    made: list[Entry] = field(default_factory=list)
     unreadable: list[list[Any]] = field(default_factory=list)
 
 
@@ -117,25 +116,26 @@ def run(spark: Any, config: Config) -> Report:
         for store in stores:
             check_lake(spark, report, lake, store)
         return report.finish()
+    entries = lake.entries()
     for store in stores:  # all of them before anything is written
         require_same_logs(lake, store)
-    manifests = lake.manifests()
-    pending = {store.broker_name: _pending(store, manifests, tail=config.tail) for store in stores}
+    pending = {store.broker_name: _pending(store, entries, tail=config.tail) for store in stores}
     name = config.archive_name or lake.mark_name("archive")
     if config.namesrv is not None:
-        due = {store.broker_name: _due(store, manifests, pending[store.broker_name]) for store in stores}
+        due = {store.broker_name: _due(store, entries, pending[store.broker_name]) for store in stores}
         marks = archive_marks(config.namesrv, due)
         require_forward(lake, name, due, marks)
         report.figures["archive_name"] = name
-    lake.sweep_replaced(REPLACED_S)
+    lake.vacuum(KEPT_HOURS)
     job = _Job(spark, config, report, lake)
     for store in stores:
         _archive_store(job, store, pending[store.broker_name])
-    manifests = lake.manifests()
+    entries = lake.entries()
     for store in stores:
-        report_holes(report, store, manifests, store.files[0].start)
-    reached = {store.broker_name: watermark(manifests, store.broker_name, store.files[0].start) for store in stores}
+        report_holes(report, store, entries, store.files[0].start)
+    reached = {store.broker_name: watermark(entries, store.broker_name, store.files[0].start) for store in stores}
     if config.namesrv is not None:
+        lake.sync_log()  # others' commits count too
         set_watermarks(config.namesrv, name, reached)
     report.finish()
     skipped = sum(len(store.files) - len(pending[store.broker_name]) for store in stores)
@@ -169,31 +169,31 @@ def require_kind(lake: Lake, *, of_topics: bool) -> None:
     Raises:
         ConfigError: it is the other kind's.
     """
-    kinds = {manifest.of_topics for manifest in lake.manifests()}
+    kinds = {entry.of_topics for entry in lake.entries()}
     if kinds - {of_topics}:
         raise ConfigError(
             f"{lake.root}: this lake is filled by the job {'archive' if of_topics else 'archive-topic'}: name another"
         )
 
 
-def _due(store: Store, manifests: list[Manifest], pending: list[LogFile]) -> int:
+def _due(store: Store, entries: list[Entry], pending: list[LogFile]) -> int:
     """The watermark of the store's log when these are archived too."""
-    return reach(ranges_of(store.broker_name, manifests, pending), store.files[0].start)
+    return reach(ranges_of(store.broker_name, entries, pending), store.files[0].start)
 
 
-def _pending(store: Store, manifests: list[Manifest], *, tail: bool) -> list[LogFile]:
-    held = {one.segment: one for one in manifests if one.broker == store.broker_name}
+def _pending(store: Store, entries: list[Entry], *, tail: bool) -> list[LogFile]:
+    held = {one.segment: one for one in entries if one.broker == store.broker_name}
     return [file for file in store.files if _is_pending(file, held.get(file.start), tail=tail)]
 
 
-def _is_pending(file: LogFile, manifest: Manifest | None, *, tail: bool) -> bool:
+def _is_pending(file: LogFile, entry: Entry | None, *, tail: bool) -> bool:
     """True if the store has more of the file than the lake: a replica that follows may have less."""
     if not file.end or not (file.is_sealed or tail):  # an empty file stays a gap
         return False
-    if manifest is None:
+    if entry is None:
         return True
-    end, held = file.start + file.end, manifest.endPhysicalOffset
-    return end >= held and file.is_sealed >= manifest.sealed and (end, file.is_sealed) != (held, manifest.sealed)
+    end, held = file.start + file.end, entry.endPhysicalOffset
+    return end >= held and file.is_sealed >= entry.sealed and (end, file.is_sealed) != (held, entry.sealed)
 
 
 def _runs(files: list[LogFile], count_max: int) -> Iterator[list[LogFile]]:
@@ -230,7 +230,7 @@ def _still_there(job: _Job, store: Store, files: list[LogFile]) -> list[LogFile]
         if info.type != fs.FileType.NotFound:
             there.append(file)
             continue
-        held = job.lake.standing(manifest_name(store.broker_name, file.start))
+        held = job.lake.standing(store.broker_name, file.start)
         if held is None or held.endPhysicalOffset < file.start + file.end:
             where: dict[str, Any] = {"broker": store.broker_name, "segment": file.start}
             job.report.problem(f"{file.path}: deleted before it was archived: archive a replica that has it", **where)
@@ -238,42 +238,52 @@ def _still_there(job: _Job, store: Store, files: list[LogFile]) -> list[LogFile]
 
 
 def _archive(job: _Job, store: Store, files: list[LogFile], epochs: tuple[tuple[int, int], ...] | None) -> None:
-    """Write the Parquet files of some log files beside the lake's, move them into it, then commit the manifests."""
+    """Write the Parquet files of some log files, then add them to the table."""
     lake, on_corrupt = job.lake, job.config.on_corrupt
-    with staging(lake) as folder:
-        written = _write(job.spark, lake, store, files, folder, on_corrupt)
-        checksums = checksums_of(job.spark, store, files)
-        made = []
-        for file in files:
-            if file.start not in checksums:
-                raise StorageError(f"{file.path}: deleted while it was archived: run the job again")
-            head, tail = sample(store.root, file, file.end)
-            within = pc.and_(
-                pc.greater_equal(written["start"], file.start), pc.less(written["start"], file.start + file.size)
-            )
-            own = written.filter(within)
-            manifest = Manifest(
-                broker=store.broker_name,
-                segment=file.start,
-                startPhysicalOffset=file.start,
-                endPhysicalOffset=file.start + file.end,
-                fileBytes=file.size,
-                sealed=file.is_sealed,
-                crc32=checksums[file.start],
-                damages=_damages(store, file, own, on_corrupt),
-                headCrc32=head,
-                tailCrc32=tail,
-                epochs=epochs_within(epochs, file.start, file.start + file.end),
-                **moved_in(lake, own, file.start),
-            )
-            made.append((manifest, own))
-        for manifest, own in made:
-            if lake.commit(manifest):
-                job.made.append(manifest)
-                job.unreadable.extend([manifest.broker, manifest.segment, *line] for line in _unreadable(own))
-            else:
-                lake.delete(name for name, _ in manifest.files)
-                log.warning("log file left to another job, which has archived as much path=%s", manifest.name)
+    written = _write(job.spark, lake, store, files, on_corrupt)
+    checksums = checksums_of(job.spark, store, files)
+    made: dict[Entry, pa.Table] = {}
+    for file in files:
+        if file.start not in checksums:
+            raise StorageError(f"{file.path}: deleted while it was archived: run the job again")
+        head, tail = sample(store.root, file, file.end)
+        within = pc.and_(
+            pc.greater_equal(written["start"], file.start), pc.less(written["start"], file.start + file.size)
+        )
+        own = written.filter(within)
+        entry = Entry(
+            broker=store.broker_name,
+            segment=file.start,
+            startPhysicalOffset=file.start,
+            endPhysicalOffset=file.start + file.end,
+            fileBytes=file.size,
+            sealed=file.is_sealed,
+            crc32=checksums[file.start],
+            damages=_damages(store, file, own, on_corrupt),
+            headCrc32=head,
+            tailCrc32=tail,
+            epochs=epochs_within(epochs, file.start, file.start + file.end),
+            **contents(own),
+        )
+        made[entry] = own
+    job.made.extend(add(lake, made))
+    for entry in made.keys() & set(job.made):
+        job.unreadable.extend([*entry.place, *line] for line in _unreadable(made[entry]))
+
+
+def add(lake: Lake, made: Mapping[Entry, pa.Table]) -> list[Entry]:
+    """Add these to the lake's table; those that it took. Files of the others, which another job has added, go."""
+    statistics = {
+        file["name"]: file["statistics"]
+        for own in made.values()
+        for file in own.select(["name", "statistics"]).to_pylist()
+    }
+    taken = lake.commit(list(made), statistics)
+    for entry in made:
+        if entry not in taken:
+            log.warning("left to another job, which has archived as much lake=%s of=%s", lake.root, entry)
+            lake.delete(file.name for file in entry.files)
+    return taken
 
 
 def _unreadable(written: pa.Table) -> list[tuple[Any, ...]]:
@@ -283,26 +293,8 @@ def _unreadable(written: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in sums.to_pylist())
 
 
-@contextlib.contextmanager
-def staging(lake: Lake) -> Iterator[str]:
-    """A new folder of the lake for files that do not count yet; what is left in it at the end is removed.
-
-    So are those of jobs that were killed, a day later.
-    """
-    lake.sweep("_staging", STAGED_S)
-    folder = f"_staging/{uuid.uuid4().hex[:8]}"
-    lake.files.create_dir(f"{lake.path}/{folder}", recursive=True)
-    try:
-        yield folder
-    finally:
-        try:
-            lake.files.delete_dir(f"{lake.path}/{folder}")
-        except OSError as error:  # a task that goes on after another's failure
-            log.warning("files that do not count are left folder=%s error=%s", f"{lake.root}/{folder}", error)
-
-
-def _write(spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: str, on_corrupt: str) -> pa.Table:
-    """Write the messages of neighbouring log files to ``folder``; what the files hold (:mod:`..lake_files`).
+def _write(spark: Any, lake: Lake, store: Store, files: list[LogFile], on_corrupt: str) -> pa.Table:
+    """Write the messages of neighbouring log files; what the Parquet files hold (:mod:`..lake_files`).
 
     A split is read, sorted and written where its task runs: nothing else passes through Spark.
     """
@@ -311,37 +303,27 @@ def _write(spark: Any, lake: Lake, store: Store, files: list[LogFile], folder: s
     root = lake.root
 
     def write(split: Split) -> Iterator[pa.RecordBatch]:
-        return _write_split(split, options, Lake(root), folder)
+        return _write_split(split, options, Lake(root))
 
     return one_task_each(spark, splits, write, as_struct(COLUMNS)).toArrow()
 
 
-def _write_split(split: Split, options: StoreOptions, lake: Lake, folder: str) -> Iterator[pa.RecordBatch]:
+def _write_split(split: Split, options: StoreOptions, lake: Lake) -> Iterator[pa.RecordBatch]:
     from ...stores.scan.messages import read_split  # loads kernels
 
     keep_loaded()
     columns = STORE_COLUMNS | CORRUPT_COLUMN if options.on_corrupt == "skip" else STORE_COLUMNS
     # The log file may go, the lake stays.
-    yield from write_sorted(read_split(split, options, arrow_schema(columns), keeps_bad_bodies=True), lake, folder)
+    yield from write_sorted(read_split(split, options, arrow_schema(columns), keeps_bad_bodies=True), lake)
 
 
-def moved_in(lake: Lake, written: pa.Table, number: int) -> dict[str, Any]:
-    """Give files of one broker their names in the lake, with ``number`` as a part; a manifest's fields about them."""
-    run = uuid.uuid4().hex[:8]
-    moved: list[tuple[str, int]] = []
-    checksums: list[int] = []
-    files = written.group_by(["day", "broker", "path", "file_bytes", "file_crc32"]).aggregate([]).to_pylist()
-    for part, file in enumerate(sorted(files, key=lambda file: (file["day"], file["path"]))):
-        folder = f"messages/dt={file['day']}/broker={folder_name(file['broker'])}"
-        name = f"{folder}/{number:020d}-{part:05d}-{run}.parquet"
-        lake.move(file["path"], name)
-        moved.append((name, int(file["file_bytes"])))
-        checksums.append(int(file["file_crc32"]))
+def contents(written: pa.Table) -> dict[str, Any]:
+    """An entry's fields about the files that are written of it."""
+    files = written.group_by(["name", "file_bytes", "file_crc32"]).aggregate([]).to_pylist()
     sums = [("rows", "sum"), ("first_offset", "min"), ("last_offset", "max")]
     queues = written.group_by(["topic", "queue_id"]).aggregate(sums).select(["topic", "queue_id", *map("_".join, sums)])
     return {
-        "files": tuple(moved),
-        "fileCrc32": tuple(checksums),
+        "files": tuple(sorted(LakeFile(*file.values()) for file in files)),
         "archivedAt": time.time_ns() // 1_000_000,
         "rows": pc.sum(written["rows"]).as_py() or 0,
         "recordBytes": pc.sum(written["record_bytes"]).as_py() or 0,

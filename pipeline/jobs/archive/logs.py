@@ -17,7 +17,8 @@ from pyarrow import fs
 
 from penstock.proto.errors import ConfigError, StorageError
 
-from ...lake.lake import Lake, Manifest, holes
+from ...lake.entries import Entry, holes
+from ...lake.lake import Lake
 from ...stores.files import FileReader, open_file_system
 from ...stores.model import LogFile, Store
 from ..framework.reading import one_task_each
@@ -47,46 +48,47 @@ def require_same_logs(lake: Lake, store: Store) -> None:
     Raises:
         ConfigError: the lake holds another log.
     """
-    manifests = [one for one in lake.manifests() if one.broker == store.broker_name]
+    entries = [one for one in lake.entries() if one.broker == store.broker_name]
     files = {file.start: file for file in store.files}
-    _require_same_borders(lake, store, manifests)
-    both = [(one, files[one.segment]) for one in manifests if one.segment in files]
+    _require_same_borders(lake, store, entries)
+    both = [(one, files[one.segment]) for one in entries if one.segment in files]
     with ThreadPoolExecutor(_SAMPLED_AT_ONCE) as pool:
         samples = list(pool.map(lambda pair: sample_of(store.root, *pair), both))
-    for (manifest, file), (head, tail) in zip(both, samples, strict=True):
-        is_cut = file.is_sealed and manifest.sealed and file.end != length_of(manifest)
-        differs = head not in (None, manifest.headCrc32)
-        if is_cut or differs or (manifest.sealed and tail not in (None, manifest.tailCrc32)):
-            raise _another_log(lake, store, manifest, file)
+    for (entry, file), (head, tail) in zip(both, samples, strict=True):
+        is_cut = file.is_sealed and entry.sealed and file.end != length_of(entry)
+        differs = head not in (None, entry.headCrc32)
+        if is_cut or differs or (entry.sealed and tail not in (None, entry.tailCrc32)):
+            raise _another_log(lake, store, entry, file)
 
 
-def _require_same_borders(lake: Lake, store: Store, manifests: list[Manifest]) -> None:
+def _require_same_borders(lake: Lake, store: Store, entries: list[Entry]) -> None:
     """Nothing, if no log file of the lake begins within one of the store's, or the other way round."""
-    places: list[tuple[int, int, LogFile | Manifest]] = [(file.start, file.size, file) for file in store.files]
-    places += [(one.segment, one.fileBytes, one) for one in manifests]
+    places: list[tuple[int, int, LogFile | Entry]] = [(file.start, file.size, file) for file in store.files]
+    places += [(one.segment, one.fileBytes, one) for one in entries]
     for (start, size, former), (following, _, latter) in pairwise(sorted(places, key=lambda place: place[:2])):
         if start < following < start + size:
-            file, manifest = (former, latter) if isinstance(former, LogFile) else (latter, former)
-            if isinstance(file, LogFile) and isinstance(manifest, Manifest):
-                raise _another_log(lake, store, manifest, file)
+            file, entry = (former, latter) if isinstance(former, LogFile) else (latter, former)
+            if isinstance(file, LogFile) and isinstance(entry, Entry):
+                raise _another_log(lake, store, entry, file)
 
 
-def _another_log(lake: Lake, store: Store, manifest: Manifest, file: LogFile) -> ConfigError:
+def _another_log(lake: Lake, store: Store, entry: Entry, file: LogFile) -> ConfigError:
     return ConfigError(
-        f"archive: {lake.root}/{manifest.name} is about another log than {file.path} of the store {store.root}, and "
+        f"archive: {lake.root}: its {entry} is of another log than {file.path} of the store {store.root}, and "
         f"both would be broker {store.broker_name!r}: set broker_name to another name for this store, or name another "
         "lake. Nothing was archived, and no watermark set. (If it is the same log, it is damaged, which penstock store "
-        "verify tells, or was cut off there and written anew since: then delete the manifest.)"
+        "verify tells, or was cut off there and written anew since: then take it out of the table, with deltalake's "
+        f'DeltaTable.delete("broker = {entry.broker!r} and segment = {entry.segment}").)'
     )
 
 
-def length_of(manifest: Manifest) -> int:
-    return manifest.endPhysicalOffset - manifest.startPhysicalOffset
+def length_of(entry: Entry) -> int:
+    return entry.endPhysicalOffset - entry.startPhysicalOffset
 
 
-def sample_of(root: str, manifest: Manifest, file: LogFile) -> tuple[int | None, int | None]:
+def sample_of(root: str, entry: Entry, file: LogFile) -> tuple[int | None, int | None]:
     """See :func:`sample`; None for what the store has not, as a replica that follows, or has no longer."""
-    length = length_of(manifest)
+    length = length_of(entry)
     try:
         if file.end >= length:
             return sample(root, file, length)
@@ -132,16 +134,16 @@ def file_checksum(root: str, file: LogFile) -> int | None:
     return found
 
 
-def ranges_of(broker: str, manifests: Iterable[Manifest], files: Iterable[LogFile]) -> list[tuple[int, int]]:
-    archived = [(one.startPhysicalOffset, one.endPhysicalOffset) for one in manifests if one.broker == broker]
+def ranges_of(broker: str, entries: Iterable[Entry], files: Iterable[LogFile]) -> list[tuple[int, int]]:
+    archived = [(one.startPhysicalOffset, one.endPhysicalOffset) for one in entries if one.broker == broker]
     return archived + [(file.start, file.start + file.end) for file in files]
 
 
-def report_holes(report: Report, store: Store, manifests: list[Manifest], since: int) -> None:
+def report_holes(report: Report, store: Store, entries: list[Entry], since: int) -> None:
     """Tell the report which bytes from ``since`` on neither the store nor the lake has."""
     where: dict[str, Any] = {"broker": store.broker_name, "store": store.root}
     remedy = "archive a replica that has them under the same broker_name"
-    ranges = ranges_of(store.broker_name, manifests, store.files)
+    ranges = ranges_of(store.broker_name, entries, store.files)
     for start, end in holes(ranges, since):
         stays = f"; until then the watermark stays at {start}" if start >= store.files[0].start else ""
         text = f"neither the store nor the lake has the bytes {start} to {end} of the log: {remedy}{stays}"

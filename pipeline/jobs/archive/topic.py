@@ -1,9 +1,9 @@
 """Topics of a running cluster into a lake, over the network: for lakes that cannot see the brokers' directories.
 
-Each run archives what came since the last one: its manifests, one per broker, say up to which offset of each queue the
-lake reaches, and are written last, so the job may be killed and repeated at any time. The archive's mark at each broker
-is a position of its log below which every message of these topics is archived: as far as the log was when the run
-began, so that topics in which nothing comes do not hold back the retention of others.
+Each run archives what came since the last one. It adds all of it to the lake's Delta table in one commit, which says up
+to which offset of each queue the lake reaches, so the job may be killed and repeated at any time. The archive's mark at
+each broker is a position of its log below which every message of these topics is archived: as far as the log was when
+the run began, so that topics in which nothing comes do not hold back the retention of others.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from penstock.pages.plots import Plot
 from penstock.proto.errors import StorageError
 
 from ...columns.schema import as_struct
-from ...lake.lake import Lake, Manifest
+from ...lake.entries import Entry
+from ...lake.lake import Lake
 from ...lake.lake_files import COLUMNS, write_sorted
 from ...options import setting
 from ...topics.offsets import EARLIEST
 from ..framework.report import Report, Table
 from ..framework.topics import read_topics, require_topic
-from .job import moved_in, require_kind, staging
+from .job import KEPT_HOURS, add, contents, require_kind
 from .marks import archive_marks, require_forward, set_watermarks
 
 
@@ -57,29 +58,31 @@ def run(spark: Any, config: Config) -> Report:
     report = Report("archive-topic", asdict(config))
     lake = Lake(config.lake)
     require_kind(lake, of_topics=True)
-    manifests = lake.manifests()
+    entries = lake.entries()
     reached: dict[tuple[str, str, int], int] = {}
-    for manifest in manifests:
-        broker = manifest.broker
-        for topic, queue, _, _, last in manifest.queues:
+    for entry in entries:
+        broker = entry.broker
+        for topic, queue, _, _, last in entry.queues:
             reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
     starting, count, marks = _starting(config, reached)
     name = config.archive_name or lake.mark_name("archive-topic")
-    held = _held(config, lake, name, {one.broker for one in manifests}, marks) if config.hold else {}
-    made: list[Manifest] = []
+    held = _held(config, lake, name, {one.broker for one in entries}, marks) if config.hold else {}
+    made: list[Entry] = []
+    lake.vacuum(KEPT_HOURS)
     if count:
         frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
-        made = _archive(frame, lake, manifests)
-    for manifest in (*manifests, *made):
-        least = marks.get(manifest.broker, held.get(manifest.broker, 0))
-        marks[manifest.broker] = max(least, manifest.endPhysicalOffset)
+        made = _archive(frame, lake, entries)
+    for entry in (*entries, *made):
+        least = marks.get(entry.broker, held.get(entry.broker, 0))
+        marks[entry.broker] = max(least, entry.endPhysicalOffset)
     if config.hold and marks:
+        lake.sync_log()  # others' commits count too
         set_watermarks(config.namesrv, name, marks)
         report.figures["archive_name"] = name
     report.finish()
-    size = sum(manifest.recordBytes for manifest in made)
+    size = sum(entry.recordBytes for entry in made)
     report.figures |= {
-        "rows": sum(manifest.rows for manifest in made),
+        "rows": sum(entry.rows for entry in made),
         "record_bytes": size,
         "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
         "watermarks": marks,
@@ -133,40 +136,38 @@ def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple
     return json.dumps(wanted), count, marks
 
 
-def _archive(frame: Any, lake: Lake, before: list[Manifest]) -> list[Manifest]:
-    """Write what the frame holds beside the lake's files, move it in, then commit a manifest per broker."""
+def _archive(frame: Any, lake: Lake, before: list[Entry]) -> list[Entry]:
+    """Write what the frame holds, then add it to the table, with an entry per broker."""
     counts: dict[str, int] = defaultdict(int)
     for one in before:
         counts[one.broker] = max(counts[one.broker], one.segment + 1)
-    with staging(lake) as folder:
-        written = _write(frame, lake.root, folder)
-        made = []
-        for broker in sorted(pc.unique(written["broker"]).to_pylist()):
-            own = written.filter(pc.equal(written["broker"], broker))
-            manifest = Manifest(
-                broker=broker,
-                segment=counts[broker],
-                startPhysicalOffset=pc.min(own["start"]).as_py(),
-                endPhysicalOffset=pc.max(own["end"]).as_py(),
-                fileBytes=0,
-                sealed=True,
-                damages=0,
-                crc32=0,
-                **moved_in(lake, own, counts[broker]),
-            )
-            made.append(manifest)
-        for number, one in enumerate(made):
-            if not lake.commit(one):
-                lake.delete(name for left in made[number:] for name, _ in left.files)
-                raise StorageError(
-                    f"{lake.root}/{one.name}: another job has archived these topics into the lake meanwhile: run it "
-                    "again when that one is done, for what is left"
-                )
-        return made
+    written = _write(frame, lake.root)
+    made: dict[Entry, pa.Table] = {}
+    for broker in sorted(pc.unique(written["broker"]).to_pylist()):
+        own = written.filter(pc.equal(written["broker"], broker))
+        entry = Entry(
+            broker=broker,
+            segment=counts[broker],
+            startPhysicalOffset=pc.min(own["start"]).as_py(),
+            endPhysicalOffset=pc.max(own["end"]).as_py(),
+            fileBytes=0,
+            sealed=True,
+            damages=0,
+            crc32=0,
+            **contents(own),
+        )
+        made[entry] = own
+    taken = add(lake, made)
+    if len(taken) < len(made):
+        raise StorageError(
+            f"{lake.root}: another job has archived these topics into the lake meanwhile: run it again when that one "
+            "is done, for what is left"
+        )
+    return taken
 
 
-def _write(frame: Any, root: str, folder: str) -> pa.Table:
+def _write(frame: Any, root: str) -> pa.Table:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return write_sorted(batches, Lake(root), folder)
+        return write_sorted(batches, Lake(root))
 
     return frame.mapInArrow(write, as_struct(COLUMNS)).toArrow()

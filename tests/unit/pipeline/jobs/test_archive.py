@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from penstock.formats.record.layout import Record, SysFlag
 from penstock.pipeline.jobs import query
@@ -21,7 +19,8 @@ from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import logs as archive_logs
 from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.jobs.framework.report import Report
-from penstock.pipeline.lake.lake import Lake, Manifest, holes, reach
+from penstock.pipeline.lake.entries import Entry, LakeFile, holes, reach
+from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.lake_files import COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import epochs_of, list_store
@@ -29,7 +28,7 @@ from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
 from tests.support import golden
 from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES, list_stores
-from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
+from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
 from tests.unit.pipeline.stores.test_store_splits import write_log
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -46,6 +45,13 @@ def content(lake: Lake) -> dict[Path, bytes]:
 def problems(report: Report) -> list[str]:
     assert report.ok == (not report.problems)
     return [problem["problem"] for problem in report.problems]
+
+
+def lose(lake: Lake, entry: Entry) -> None:
+    """The files of an entry, out of the table and off the disk."""
+    for file in entry.files:
+        Path(lake.path, "messages", file.name).unlink()
+    DeltaTable(f"{lake.path}/messages").repair()
 
 
 def log_files(root: Path) -> list[Path]:
@@ -91,40 +97,45 @@ def test_a_job_with_an_older_listing_replaces_nothing(
     monkeypatch.setattr(archive, "_write", overtaken)
     report = run(replica, lake, tail=True, up_to="end")
     assert report.figures["segments"] == 0
-    assert {path: data for path, data in content(lake).items() if "_staging" not in path.parts} == after[0]
+    assert content(lake) == after[0]
     assert problems(run(store, lake, check=True)) == []
 
 
-def test_a_manifest_is_replaced_by_one_that_says_more_only(lake: Lake) -> None:
-    old = replace(manifest(0, 90), sealed=False)
-    other = (("messages/y.parquet", 10),)
-    assert lake.commit(old)
+def test_an_entry_is_replaced_by_one_that_has_more_of_the_log_only(lake: Lake) -> None:
+    old = replace(entry(0, 90), sealed=False)
+    other = (LakeFile("dt=2026-03-01/y.parquet", 10, 8),)
+    assert lake.commit([old, entry(100, 200)], {})
     for refused in (
         replace(old, files=other),
         replace(old, endPhysicalOffset=80, files=other),
         replace(old, endPhysicalOffset=80, sealed=True, files=other),
     ):
-        assert not lake.commit(refused)
-        assert lake.manifests() == [old]
-    assert lake.commit(replace(old, sealed=True, files=other))
-    assert not lake.commit(replace(old, endPhysicalOffset=100))
-    assert lake.manifests() == [replace(old, sealed=True, files=other, replaced=(("messages/x.parquet", 4),))]
+        assert not lake.commit([refused], {})
+        assert lake.entries() == [old, entry(100, 200)]
+    new = replace(old, sealed=True, files=other)
+    assert lake.commit([new, entry(200, 300)], {}) == [entry(200, 300), new]
+    assert not lake.commit([replace(old, endPhysicalOffset=100)], {})
+    assert lake.entries() == [new, entry(100, 200), entry(200, 300)]
+    assert len(DeltaTable(f"{lake.path}/messages").file_uris()) == 3
 
 
 def test_a_second_run_over_the_same_topics_is_told_of_the_first(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.files.create_dir(lake.path)
-    values = dict.fromkeys(COLUMNS, 1) | {"path": "_staging/x", "day": "d", "broker": "b", "topic": "t"}
+    values = dict.fromkeys(COLUMNS, 1) | {"broker": "b", "topic": "t", "statistics": "{}"}
+    names = iter(["dt=2026-03-01/1.parquet", "dt=2026-03-01/2.parquet"])
 
-    def write(frame: object, root: str, folder: str) -> pa.Table:
-        Path(lake.path, "_staging/x").write_text("rows")
-        return pa.Table.from_pylist([values], arrow_schema(COLUMNS))
+    def write(frame: object, root: str) -> pa.Table:
+        name = next(names)
+        path = Path(lake.path, "messages", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("rows")
+        return pa.Table.from_pylist([values | {"name": name}], arrow_schema(COLUMNS))
 
     monkeypatch.setattr(archive_topic, "_write", write)
     (first,) = archive_topic._archive(None, lake, [])
-    with pytest.raises(StorageError, match=r"0\.json: another job has archived these topics .* run it again"):
+    with pytest.raises(StorageError, match=r"lake: another job has archived these topics .* run it again"):
         archive_topic._archive(None, lake, [])
-    assert lake.manifests() == [first]
-    assert {path.name for path in content(lake) if path.suffix == ".parquet"} == {Path(first.files[0][0]).name}
+    assert lake.entries() == [first]
+    assert {path.name for path in content(lake) if path.suffix == ".parquet"} == {Path(first.files[0].name).name}
 
 
 def test_log_files_that_are_missing_are_told_by_archive_and_check(store: Path, lake: Lake, tmp_path: Path) -> None:
@@ -144,7 +155,7 @@ def test_log_files_that_are_missing_are_told_by_archive_and_check(store: Path, l
     assert problems(run(holed, lake, check=True)) == []
 
 
-def test_the_check_tells_of_holes_between_manifests_whose_log_files_are_gone(
+def test_the_check_tells_of_holes_between_entries_whose_log_files_are_gone(
     store: Path, lake: Lake, tmp_path: Path
 ) -> None:
     trimmed = tmp_path / "trimmed"
@@ -153,7 +164,7 @@ def test_the_check_tells_of_holes_between_manifests_whose_log_files_are_gone(
     for path in log_files(trimmed)[:2]:
         path.unlink()
     assert problems(run(trimmed, lake, check=True)) == []
-    Path(lake.path, lake.manifests()[1].name).unlink()
+    lose(lake, lake.entries()[1])
     (problem,) = problems(run(trimmed, lake, check=True))
     assert problem.startswith(f"neither the store nor the lake has the bytes {SEGMENT_BYTES} to {2 * SEGMENT_BYTES} of")
     assert problems(run(trimmed, lake)) == []  # nothing that a later run could archive
@@ -192,15 +203,16 @@ def test_the_check_compares_a_replica_that_follows_as_far_as_both_have_the_log(
     report = run(replica, lake, check=True, up_to="end")
     assert problems(report) == []
     assert report.figures["checked_segments"] == 1
-    path = Path(lake.path, lake.manifests()[1].name)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"headCrc32": 1}))
+    for path in Path(lake.path, "messages", "_delta_log").iterdir():
+        said = f'"headCrc32":{lake.entries()[1].headCrc32},'
+        path.write_text(path.read_text().replace(said, '"headCrc32":1,'))
     (problem,) = problems(run(replica, lake, check=True, up_to="end"))
     assert problem.startswith("the log file's first 4096 bytes have the checksum")
 
 
 def test_a_log_file_that_is_only_partly_archived_is_told_by_the_check(store: Path, lake: Lake, tmp_path: Path) -> None:
     run(copied(store, tmp_path / "replica", 2, 30_000), lake, tail=True, up_to="end")
-    end = lake.manifests()[1].endPhysicalOffset
+    end = lake.entries()[1].endPhysicalOffset
     assert problems(run(store, lake, check=True)) == [
         f"the log file is archived up to {end} only",
         "the log file is not archived",
@@ -254,23 +266,23 @@ def test_a_body_that_cannot_be_decompressed_is_counted_named_and_kept_as_stored(
     with pytest.raises(Corrupt):
         run(tmp_path / "store", lake, tail=True)
     report = run(tmp_path / "store", lake, tail=True, on_corrupt="skip")
-    (found,) = lake.manifests()
+    (found,) = lake.entries()
     assert (found.damages, found.rows, report.figures["damages"]) == (2, 5, 2)
     (named,) = (table for table in report.tables if "cannot be decompressed" in table.title)
     assert named.rows == [["b", 0, "t", 1, 1], ["b", 0, "t", 3, 1]]
-    ((name, _),) = found.files
-    written = pq.ParquetFile(f"{lake.path}/{name}").read()
+    (file,) = found.files
+    written = pq.ParquetFile(f"{lake.path}/messages/{file.name}").read()
     assert written["body"].to_pylist() == bodies
     assert "corrupt" not in written.column_names
 
 
-def test_manifests_say_which_epochs_wrote_the_log_file(lake: Lake, tmp_path: Path) -> None:
+def test_entries_say_which_epochs_wrote_the_log_file(lake: Lake, tmp_path: Path) -> None:
     root = golden.unpack("ha/controller/broker-1", tmp_path / "store", only=("commitlog", "epochFileCheckpoint"))
     entries = ((1, 0), (2, 12_712), (3, 26_618))
     assert epochs_of(list_store(str(root))) == entries
     run(root, lake, tail=True, up_to="end")
-    found = lake.manifests()[-1]
-    assert lake.manifests()[0].epochs == entries[:2]
+    found = lake.entries()[-1]
+    assert lake.entries()[0].epochs == entries[:2]
     assert found.epochs == entries[1:]
     path = root / "epochFileCheckpoint"
     path.write_bytes(path.read_bytes().replace(b"12712", b"12713"))
@@ -300,53 +312,55 @@ def test_the_epochs_of_a_range_are_those_that_wrote_a_byte_of_it(
 def test_files_of_a_replaced_tail_stay_until_queries_are_done(
     store: Path, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tail() -> Manifest:
-        return lake.manifests()[-1]
+    def tail() -> Entry:
+        return lake.entries()[-1]
 
     run(copied(store, tmp_path / "a", 2, 20_000), lake, tail=True, up_to="end")
     files = [tail().files]
     run(copied(store, tmp_path / "b", 2, 40_000), lake, tail=True, up_to="end")
     files.append(tail().files)
     run(copied(store, tmp_path / "c", 2), lake, tail=True, up_to="end")
-    old = [name for former in files for name, _ in former]
-    assert [name for name, _ in tail().replaced] == old
-    assert all(Path(lake.path, name).exists() for name in old)
+    old = [Path(lake.path, "messages", file.name) for former in files for file in former]
+    left = old[0].with_name("left-by-a-killed-job.parquet")
+    left.write_bytes(b"half")
     assert problems(run(store, lake)) == []
-    assert all(Path(lake.path, name).exists() for name in old)
-    monkeypatch.setattr(archive, "REPLACED_S", -1)
+    assert all(path.exists() for path in (*old, left))
+    monkeypatch.setattr(archive, "KEPT_HOURS", 0)
     run(store, lake)
-    assert not any(Path(lake.path, name).exists() for name in old)
-    assert all(one.replaced == () for one in lake.manifests())
+    assert not any(path.exists() for path in (*old, left))
     assert problems(run(store, lake, check=True)) == []
 
 
 def test_a_query_is_told_that_a_file_was_replaced_while_it_read(lake: Lake) -> None:
-    lake.commit(manifest(0, 100))
-    name = f"messages/dt=2026-03-01/broker=b/{0:020d}-00000-0123abcd.parquet"
+    lake.commit([entry(0, 100)], {})
+    name = f"dt=2026-03-01/{7:032x}.parquet"
     with (
-        pytest.raises(StorageError, match=f"{name}: an archive replaced the file while it was read: run the job again"),
+        pytest.raises(
+            StorageError, match=f"messages/{name}: an archive replaced the file while it was read: run the job again"
+        ),
         query.naming_files(lake.root),
     ):
-        raise RuntimeError(f"File file:{lake.root}/{name} does not exist")
-    lake.commit(replace(manifest(100, 200), files=((name, 10),)))
+        raise RuntimeError(f"File file:{lake.root}/messages/{name} does not exist")
+    lake.commit([replace(entry(100, 200), files=(LakeFile(name, 10, 7),))], {})
     with pytest.raises(Corrupt, match="Spark cannot read it: restore it"), query.naming_files(lake.root):
-        raise RuntimeError(f"File file:{lake.root}/{name} does not exist")
+        raise RuntimeError(f"File file:{lake.root}/messages/{name} does not exist")
 
 
-def test_a_query_of_a_topic_that_no_manifest_has_names_the_nearest(lake: Lake) -> None:
-    lake.commit(replace(manifest(0, 100), queues=(("orders", 0, 1, 5, 5),)))
+def test_a_query_of_a_topic_that_the_lake_has_not_names_the_nearest(lake: Lake) -> None:
+    lake.commit([replace(entry(0, 100), queues=(("orders", 0, 1, 5, 5),))], {})
     with pytest.raises(ConfigError, match=r"no message of the topic 'order' .did you mean 'orders'.*; it has 1 topics"):
         query.run(None, query.Config(lake=lake.root, topic="order"))
     empty = Lake(f"{lake.root}2")
-    empty.files.create_dir(f"{empty.path}/manifests", recursive=True)
+    empty.commit([entry(0, 100)], {})
+    DeltaTable(f"{empty.path}/messages").delete()
     with pytest.raises(ConfigError, match="lake2: an empty lake"):
         query.run(None, query.Config(lake=empty.root))
 
 
 def test_signs_of_patterns_in_a_lakes_path_stand_for_themselves(tmp_path: Path) -> None:
-    lake = Lake(f"{tmp_path}/a[b]{{c,d}}*?\\e")
-    assert lake.paths_of([manifest(0, 100)]) == [
-        f"file://{tmp_path}/a\\[b\\]\\{{c,d\\}}\\*\\?\\\\e/messages/x.parquet",
+    lake = Lake(f"{tmp_path}/a[b]{{c,d}}*e")
+    assert lake.paths_of(entry(0, 100).files) == [
+        f"file://{tmp_path}/a\\[b\\]\\{{c,d\\}}\\*e/messages/dt=2026-03-01/0-100.parquet",
     ]
 
 
@@ -354,16 +368,3 @@ def test_signs_of_patterns_in_a_lakes_path_stand_for_themselves(tmp_path: Path) 
 def test_commits_of_no_log_files_are_refused(store: Path, lake: Lake, count: int) -> None:
     with pytest.raises(ConfigError, match=f"segments_per_commit is {count}: 1 or more"):
         archive.check(archive.Config(store=(str(store),), lake=lake.root, segments_per_commit=count))
-
-
-def test_replaced_files_of_a_manifest_are_forgotten_one_by_one(lake: Lake) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    old, new = "messages/old.parquet", "messages/new.parquet"
-    for name in (old, new):
-        Path(lake.path, name).parent.mkdir(parents=True, exist_ok=True)
-        Path(lake.path, name).write_text("rows")
-        os.utime(Path(lake.path, name), (0, 0))
-    lake.commit(replace(manifest(0, 100), replaced=((old, now_ms - 60_000), (new, now_ms - 1_000))))
-    lake.sweep_replaced(30)
-    assert (Path(lake.path, old).exists(), Path(lake.path, new).exists()) == (False, True)
-    assert lake.manifests()[0].replaced == ((new, now_ms - 1_000),)

@@ -12,8 +12,8 @@ from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError
 from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES
-from tests.unit.pipeline.jobs.test_archive import content, run
-from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
+from tests.unit.pipeline.jobs.test_archive import content, lose, run
+from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -57,7 +57,7 @@ def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pyt
     monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}))
     monkeypatch.setattr(archive_topic, "archive_marks", lambda namesrv, brokers: {key: {} for key in brokers})
     monkeypatch.setattr(archive_topic, "set_watermarks", lambda namesrv, name, marks: told.append((name, marks)))
-    lake.commit(replace(manifest(0, 100), fileBytes=0))
+    lake.commit([replace(entry(0, 100), fileBytes=0)], {})
     config = archive_topic.Config(namesrv="there", topics=("T",), lake=lake.root)
     figures = archive_topic.run(None, config).figures
     assert told == [(lake.mark_name("archive-topic"), {"b": 100, "c": 7})]
@@ -75,7 +75,7 @@ def test_a_mark_that_would_go_back_is_told_before_the_work(
     monkeypatch.setattr(archive, "archive_marks", lambda namesrv, brokers: {"b": {"x": held}})
     run(store, lake, namesrv="there", archive_name="x")
     held += 1
-    Path(lake.path, lake.manifests()[2].name).unlink()
+    lose(lake, lake.entries()[2])
     before = content(lake)
     with pytest.raises(
         ConfigError, match=rf"archive 'x' has the mark {held} at .* b, and .* would reach {held - 1}: set"

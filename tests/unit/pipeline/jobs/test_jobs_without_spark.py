@@ -19,7 +19,8 @@ from penstock.pipeline.jobs.framework.report import Report, Table, render
 from penstock.pipeline.jobs.verify import job as verify
 from penstock.pipeline.jobs.verify.index import epoch_starts
 from penstock.pipeline.jobs.verify.replica import differing_blocks
-from penstock.pipeline.lake.lake import Lake, Manifest, watermark
+from penstock.pipeline.lake.entries import Entry, LakeFile, watermark
+from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.options import made
 from penstock.pipeline.spark.own_errors import own_error
 from penstock.pipeline.stores.directory import list_store, list_stores
@@ -64,8 +65,8 @@ def test_a_page_says_how_the_job_ended() -> None:
         report.problem("wrong")
 
 
-def manifest(segment: int, end: int) -> Manifest:
-    return Manifest(
+def entry(segment: int, end: int) -> Entry:
+    return Entry(
         broker="b",
         segment=segment,
         startPhysicalOffset=segment,
@@ -79,27 +80,26 @@ def manifest(segment: int, end: int) -> Manifest:
         lastStoreTimestamp=2,
         crc32=3,
         queues=(("T", 0, 1, 5, 5),),
-        files=(("messages/x.parquet", 10),),
-        fileCrc32=(7,),
+        files=(LakeFile(f"dt=2026-03-01/{segment}-{end}.parquet", 10, 7),),
         archivedAt=4,
     )
 
 
-def test_manifests_come_back_as_they_were_written_and_leftovers_are_not_seen(tmp_path: Path) -> None:
+def test_entries_come_back_as_they_were_committed_and_leftovers_are_not_seen(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
-    with pytest.raises(ConfigError, match="no lake"):
+    with pytest.raises(ConfigError, match="no lake: it has no Delta table messages"):
         lake.require()
-    for one in (manifest(100, 200), manifest(0, 90), manifest(0, 100)):
-        lake.commit(one)
-    (tmp_path / "manifests" / "b" / ".00000000000000000300.7").write_text("half a")
-    assert lake.manifests() == [manifest(0, 100), manifest(100, 200)]
-    (tmp_path / "manifests" / "b" / "00000000000000000300.json").write_text("{}")
-    with pytest.raises(Corrupt, match=r"300.json: no manifest of a lake"):
-        lake.manifests()
+    assert lake.entries() == []
+    for one in (entry(100, 200), entry(0, 90), entry(0, 100)):
+        assert lake.commit([one], {}) == [one]
+    (tmp_path / "messages" / "dt=2026-03-01").mkdir()
+    (tmp_path / "messages" / "dt=2026-03-01" / "left.parquet").write_text("half a")
+    for same in (lake, Lake(lake.root)):
+        assert same.entries() == [entry(0, 100), entry(100, 200)]
 
 
 def test_the_watermark_is_the_end_of_what_is_archived_without_a_gap() -> None:
-    found = [manifest(100, 200), manifest(200, 300), manifest(400, 500)]
+    found = [entry(100, 200), entry(200, 300), entry(400, 500)]
     assert watermark(found, "b", 100) == 300
     assert watermark(found, "b", 150) == 300
     assert watermark(found, "b", 0) == 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import time
 import zlib
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -17,10 +17,11 @@ import pytest
 
 from penstock.pipeline.columns.schema import NEVER_NULL, STORE_COLUMNS
 from penstock.pipeline.lake import lake_files
-from penstock.pipeline.lake.lake import Lake
-from penstock.pipeline.lake.lake_files import COLUMNS, NO_DAY, write_sorted
+from penstock.pipeline.lake.entries import LakeFile
+from penstock.pipeline.lake.lake import NO_DAY, Lake
+from penstock.pipeline.lake.lake_files import COLUMNS, write_sorted
 from penstock.pipeline.spark.arrow_types import arrow_schema
-from tests.unit.pipeline.jobs.test_jobs_without_spark import manifest
+from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
 
 SCHEMA = arrow_schema(STORE_COLUMNS)
 NIGHT = datetime(2026, 3, 1, 23, 59, 59, 990_000, UTC)
@@ -29,7 +30,6 @@ ORDER = ("topic", "queueId", "queueOffset")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    (tmp_path / "lake" / "new").mkdir(parents=True)
     return Lake(str(tmp_path / "lake"))
 
 
@@ -73,13 +73,13 @@ def day_of(row: dict[str, Any]) -> str:
 
 
 def read(lake: Lake, path: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.ParquetFile(f"{lake.path}/{path}").read().to_pylist()
+    rows: list[dict[str, Any]] = pq.ParquetFile(f"{lake.path}/messages/{path}").read().to_pylist()
     return [row | {"properties": dict(row["properties"])} for row in rows]
 
 
 def write(lake: Lake, given: list[pa.RecordBatch], **options: int) -> list[dict[str, Any]]:
     """Write; what is said of each queue in each file."""
-    made = list(write_sorted(given, lake, "new", **options))
+    made = list(write_sorted(given, lake, **options))
     assert all(batch.schema == arrow_schema(COLUMNS) for batch in made)
     return [row for batch in made for row in batch.to_pylist()]
 
@@ -88,27 +88,27 @@ def test_every_row_is_there_once_sorted_in_the_file_of_its_day_and_broker(lake: 
     rows = messages(1000)
     found = write(lake, [pa.RecordBatch.from_pylist([], SCHEMA), *batches(rows)])
     there = []
-    paths = {queue["path"] for queue in found}
+    paths = {queue["name"] for queue in found}
     for path in paths:
         held = read(lake, path)
         assert held == sorted(held, key=lambda row: [row[name] for name in ORDER])
-        (place,) = {(queue["day"], queue["broker"]) for queue in found if queue["path"] == path}
+        (place,) = {(LakeFile(queue["name"], 0, 0).day, queue["broker"]) for queue in found if queue["name"] == path}
         assert {(day_of(row), row["brokerName"]) for row in held} == {place}
         there += held
-    assert len({(queue["day"], queue["broker"]) for queue in found}) == len(paths) == 6
+    assert len({(LakeFile(queue["name"], 0, 0).day, queue["broker"]) for queue in found}) == len(paths) == 6
     assert sorted(there, key=lambda row: int(row["physicalOffset"])) == rows
 
 
 def test_what_is_said_of_a_queue_is_what_its_file_holds(lake: Lake) -> None:
     for queue in write(lake, batches(messages(500, seed=1))):
         mine = (queue["topic"], queue["queue_id"])
-        held = [row for row in read(lake, queue["path"]) if (row["topic"], row["queueId"]) == mine]
+        held = [row for row in read(lake, queue["name"]) if (row["topic"], row["queueId"]) == mine]
         times = [round(row["storeTimestamp"].timestamp() * 1000) for row in held if row["storeTimestamp"]]
         assert queue == {
-            "path": queue["path"],
-            "file_bytes": Path(lake.path, queue["path"]).stat().st_size,
-            "file_crc32": zlib.crc32(Path(lake.path, queue["path"]).read_bytes()),
-            "day": day_of(held[0]),
+            "name": queue["name"],
+            "file_bytes": Path(lake.path, "messages", queue["name"]).stat().st_size,
+            "file_crc32": zlib.crc32(Path(lake.path, "messages", queue["name"]).read_bytes()),
+            "statistics": queue["statistics"],
             "broker": held[0]["brokerName"],
             "topic": mine[0],
             "queue_id": mine[1],
@@ -126,7 +126,7 @@ def test_what_is_said_of_a_queue_is_what_its_file_holds(lake: Lake) -> None:
 
 def test_more_than_may_be_held_is_sorted_by_parts(lake: Lake) -> None:
     rows = messages(1000, seed=2)
-    paths = {queue["path"] for queue in write(lake, batches(rows), sorted_bytes=40_000)}
+    paths = {queue["name"] for queue in write(lake, batches(rows), sorted_bytes=40_000)}
     assert len(paths) > 12
     there = [row for path in paths for row in read(lake, path)]
     assert sorted(there, key=lambda row: int(row["physicalOffset"])) == rows
@@ -134,7 +134,7 @@ def test_more_than_may_be_held_is_sorted_by_parts(lake: Lake) -> None:
 
 def test_a_file_has_what_queries_skip_by(lake: Lake) -> None:
     write(lake, batches(messages(100)))
-    for path in Path(lake.path, "new").iterdir():
+    for path in Path(lake.path).rglob("*.parquet"):
         group = pq.ParquetFile(path).metadata.row_group(0)
         columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
         assert all(columns[name].has_column_index for name in (*ORDER, "storeTimestamp", "messageId"))
@@ -151,8 +151,8 @@ def test_large_bodies_make_groups_and_pages_of_their_own_size(lake: Lake, monkey
     rows = messages(3000, seed=3)
     for row in rows:
         row |= {"brokerName": "left", "storeTimestamp": NIGHT, "body": bytes(40_000 if row["topic"] == "ä" else 10)}
-    (path,) = {queue["path"] for queue in write(lake, batches(rows))}
-    file = pq.ParquetFile(f"{lake.path}/{path}").metadata
+    (path,) = {queue["name"] for queue in write(lake, batches(rows))}
+    file = pq.ParquetFile(f"{lake.path}/messages/{path}").metadata
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
     columns = [map(group.column, range(group.num_columns)) for group in groups]
     bodies = [c.total_uncompressed_size for group in columns for c in group if c.path_in_schema == "body"]
@@ -161,38 +161,42 @@ def test_large_bodies_make_groups_and_pages_of_their_own_size(lake: Lake, monkey
     assert max(bodies) < 2 << 20
 
 
-def test_a_manifest_is_named_when_it_and_its_files_are_on_the_disk(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_a_commit_are_on_the_disk_when_they_are_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     sync = os.fsync
 
     def synced(handle: int) -> None:
-        done.append(f"sync {os.readlink(f'/proc/self/fd/{handle}').removeprefix(lake.path)}")
+        done.append(os.readlink(f"/proc/self/fd/{handle}").removeprefix(lake.path))
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", synced)
     (queue,) = write(lake, batches(messages(1)))
-    assert done == [f"sync /{queue['path']}"]
-    lake.move(queue["path"], "messages/dt=x/broker=b/file.parquet")
-    assert done[1:] == [f"sync {folder}" for folder in ("/messages/dt=x/broker=b", "/messages/dt=x", "/messages", "")]
+    assert done == [f"/messages/{queue['name']}", "/messages/dt=2026-03-01", "/messages", ""]
     del done[:]
-    lake.commit(manifest(0, 100))
-    assert done[0].startswith("sync /manifests/b/.0")
-    assert done[1:] == ["sync /manifests/b", "sync /manifests", "sync "]
+    lake.commit([entry(0, 100)], {})
+    commits = [f"/messages/_delta_log/{version:020d}.json" for version in (0, 1)]
+    assert (sorted(done[:2]), done[2:]) == (commits, ["/messages/_delta_log", "/messages", ""])
 
 
-def test_what_killed_jobs_left_goes_a_day_later(lake: Lake) -> None:
-    for name, age_s in (("old", 100_000), ("new", 10)):
-        folder = Path(lake.path, "_staging", name)
-        folder.mkdir(parents=True)
-        (folder / "x.parquet").write_text("half")
-        os.utime(folder, (time.time() - age_s,) * 2)
-    lake.sweep("_staging", 86_400)
-    assert [path.name for path in Path(lake.path, "_staging").iterdir()] == ["new"]
+def test_statistics_are_what_the_table_says_of_a_file(lake: Lake) -> None:
+    found = {queue["name"]: json.loads(queue["statistics"]) for queue in write(lake, batches(messages(300)))}
+    for name, told in found.items():
+        rows = read(lake, name)
+        times = [row["storeTimestamp"] for row in rows if row["storeTimestamp"] is not None]
+        assert told["numRecords"] == len(rows)
+        assert told["nullCount"]["storeTimestamp"] == len(rows) - len(times)
+        for most, ends in ((min, told["minValues"]), (max, told["maxValues"])):
+            for column in ("topic", "queueId", "queueOffset", "physicalOffset"):
+                assert ends[column] == most(row[column] for row in rows)
+            assert ("storeTimestamp" in ends) == bool(times)
+            if times:
+                assert datetime.fromisoformat(ends["storeTimestamp"]) == most(times)
+                assert ends["storeTimestamp"].endswith("Z")
 
 
 def test_nothing_makes_no_file(lake: Lake) -> None:
-    assert list(write_sorted([], lake, "new")) == []
-    assert list(Path(lake.path, "new").iterdir()) == []
+    assert list(write_sorted([], lake)) == []
+    assert list(Path(lake.path).rglob("*.parquet")) == []
 
 
 def test_files_have_one_schema_whatever_a_source_knows_of_nulls(tmp_path: Path) -> None:
@@ -203,14 +207,13 @@ def test_files_have_one_schema_whatever_a_source_knows_of_nulls(tmp_path: Path) 
     lakes = []
     for number, schema in enumerate((strict, SCHEMA)):
         lake = Lake(str(tmp_path / str(number)))
-        lake.files.create_dir(f"{lake.path}/staged", recursive=True)
         row = {
             **dict.fromkeys(("topic", "brokerName", "messageId", "bornHost", "storeHost"), "t"),
             **{name: 1 for name, of in types.items() if pa.types.is_integer(of)},
             **{"keys": ["k"], "properties": [("a", "b")], "body": b"", "tags": None},
             **dict.fromkeys(("bornTimestamp", "storeTimestamp"), 0),
         }
-        list(write_sorted([pa.RecordBatch.from_pylist([row], schema)], lake, "staged"))
+        list(write_sorted([pa.RecordBatch.from_pylist([row], schema)], lake))
         (path,) = (tmp_path / str(number)).rglob("*.parquet")
         lakes.append(pq.read_schema(path))
     assert lakes[0] == lakes[1]
