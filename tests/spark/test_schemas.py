@@ -44,11 +44,11 @@ def test_columns_become_bodies_and_the_same_columns_again(spark: Any, format: st
     bodies = encoded(orders(spark), schema, format=format)
     assert bodies.columns == ["tags", "body"]
     assert rows(decoded(bodies, schema, format=format).select("id", "total", "items", "tags")) == rows(orders(spark))
-    place = "'t' as topic, 'broker-a' as brokerName, 3 as queueId, 17L as queueOffset"
+    place = ("'t' as topic", "'broker-a' as brokerName", "3 as queueId", "17L as queueOffset")
     bad = spark.createDataFrame([(BAD[format], "bad")], "body binary, tags string")
-    mixed = bodies.unionByName(bad).selectExpr("*", place)
+    mixed = bodies.unionByName(bad).selectExpr("*", *place)
     asked = decoded(mixed, schema, format=format).select("id")
-    errors(InvalidArgument, f"message t/broker-a/3/17: the body is no {format} of the schema", asked.collect)
+    errors(InvalidArgument, f"(?i)message t/broker-a/3/17: the body is no {format} of the schema", asked.collect)
     told = decoded(mixed, schema, format=format, on_bad="column")
     assert rows(told.where("bad is null").select("id", "total", "items", "tags")) == rows(orders(spark))
     (row,) = told.where("bad is not null").collect()
