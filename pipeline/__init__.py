@@ -1,9 +1,10 @@
 """Spark jobs and data sources over topics and stored logs; needs the extra ``penstock-mq[spark]`` and Java 17.
 
 :func:`register` makes ``format("penstock_store")`` and ``format("penstock")`` known to a session that the caller made;
-:func:`session` makes one with the settings that these sources want. :func:`topic` reads what is wanted of a topic, and
-:func:`behind` tells how far a running query is behind. Everything else runs through ``penstock pipeline NAME``. Names
-are loaded when first used: importing this package imports no Spark.
+:func:`session` makes one with the settings that these sources want. :func:`topic` reads what is wanted of a topic,
+:func:`decoded` and :func:`encoded` make columns of bodies with a schema and such bodies of columns, and :func:`behind`
+tells how far a running query is behind. Everything else runs through ``penstock pipeline NAME``. Names are loaded when
+first used: importing this package imports no Spark.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .schemas.bodies import decoded as decoded
+    from .schemas.bodies import encoded as encoded
     from .spark.registration import register as register
     from .spark.sessions import session as session
     from .topics.read.frames import topic as topic
@@ -19,12 +22,14 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "behind": ".topics.read.progress",
+    "decoded": ".schemas.bodies",
+    "encoded": ".schemas.bodies",
     "register": ".spark.registration",
     "session": ".spark.sessions",
     "topic": ".topics.read.frames",
 }
 
-__all__ = ["behind", "register", "session", "topic"]
+__all__ = ["behind", "decoded", "encoded", "register", "session", "topic"]
 
 
 def __getattr__(name: str) -> Any:
