@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import functions
@@ -25,7 +25,7 @@ _CAUSE_CHARACTERS_MAX = 300
 _SPARKS_RAW = "__PENSTOCK_RAW__"
 """Where Spark's reader of JSON puts what is none; a name that no schema has."""
 
-Schema = str | bytes | Path | StructType
+Schema: TypeAlias = str | bytes | Path | StructType
 
 
 class Codec(Protocol):

@@ -107,7 +107,7 @@ def _may_be_null(field: FieldDescriptor) -> bool:
 
 def _type(field: FieldDescriptor, above: tuple[str, ...]) -> DataType:
     if _is_map(field):
-        key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        key, value = (_of_entry(field, name) for name in ("key", "value"))
         return MapType(_one(key, above), _one(value, above), False)
     one = _one(field, above)
     return ArrayType(one, False) if field.is_repeated else one
@@ -123,12 +123,18 @@ def _is_map(field: FieldDescriptor) -> bool:
     return bool(field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry)
 
 
+def _of_entry(field: FieldDescriptor, name: str) -> FieldDescriptor:
+    """``key`` or ``value`` of a map's entries."""
+    assert field.message_type is not None
+    return field.message_type.fields_by_name[name]
+
+
 def _read(message: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if _is_map(field):
-            of = field.message_type.fields_by_name["value"]
+            of = _of_entry(field, "value")
             found[field.name] = {key: _from(of, value[key]) for key in value}
         elif field.is_repeated:
             found[field.name] = [_from(field, each) for each in value]
@@ -155,7 +161,7 @@ def _write(message: Any, row: dict[str, Any]) -> None:
             continue
         target = getattr(message, field.name)
         if _is_map(field):
-            of = field.message_type.fields_by_name["value"]
+            of = _of_entry(field, "value")
             for key, each in value.items():
                 if of.message_type is None:
                     target[key] = _to(of, each)
@@ -175,7 +181,7 @@ def _write(message: Any, row: dict[str, Any]) -> None:
 
 
 def _fill(field: FieldDescriptor, message: Any, value: Any) -> None:
-    if isinstance(value, datetime) and field.message_type.full_name == _TIMESTAMP:
+    if isinstance(value, datetime) and message.DESCRIPTOR.full_name == _TIMESTAMP:
         message.FromDatetime(value)
     else:
         _write(message, value)
