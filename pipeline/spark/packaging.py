@@ -31,6 +31,7 @@ from penstock.proto.errors import ConfigError
 FOLDER = "penstock-packages"
 """What the archive is unpacked as, in the directory where an executor runs."""
 _SUFFIXES = (".tar.gz", ".tgz")  # by which Spark knows how to unpack
+_PLAIN_PATH = re.compile(r"[\w./+~@-]+", re.ASCII)
 _EXTRA = "spark"
 _OF_SPARK = ("pyspark", "py4j")
 _DATA_SOURCES = ("pyspark_penstock", "pyspark_penstock_store")
@@ -74,11 +75,13 @@ def package(file: Path, progress: Callable[[str], None] = lambda _: None) -> Pac
     """Write the archive; a file of that name is replaced when the new one is whole. ``progress`` hears each step.
 
     Raises:
-        ConfigError: Spark would not unpack a file of that name, a package's files are not known, or what was gathered
+        ConfigError: Spark would not find or not unpack a file of that name, a package's files are not known, or what was gathered
             cannot be imported.
     """
     if not file.name.endswith(_SUFFIXES):
         raise ConfigError(f"{file}: Spark unpacks {' and '.join(_SUFFIXES)}: give the archive such a name")
+    if not _PLAIN_PATH.fullmatch(str(file.resolve())):
+        raise ConfigError(f"{file}: Spark takes the path for an address: one of letters, digits and ./_+-~@ only")
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no directory {file.parent}: make it first")
     packages = _packages()
