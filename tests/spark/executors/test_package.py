@@ -20,6 +20,7 @@ from tests.support.spark.standalone import standalone
 pytestmark = pytest.mark.skipif(not os.environ.get("SINK_KILLS"), reason="make test-spark-full runs it")
 
 
+@pytest.mark.timeout(1800)
 def test_a_job_runs_on_executors_that_have_nothing_but_the_archive(tmp_path: Path) -> None:
     version = java_version()
     if version is None or version < 17:
@@ -44,20 +45,20 @@ def test_a_job_runs_on_executors_that_have_nothing_but_the_archive(tmp_path: Pat
         settings = [word for key, value in made["settings"].items() for word in ("--conf", f"{key}={value}")]
         places = [brokers.nameservers, "source", "target", str(store), str(tmp_path / "checkpoint")]
         submitted = [str(own / "spark-submit"), "--master", master, *settings, spark_job.__file__, master, *places]
-        done = subprocess.run(
-            submitted,
-            env=os.environ | {"PATH": os.pathsep.join((str(own), os.environ["PATH"]))},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        active = os.environ | {"PATH": os.pathsep.join((str(own), os.environ["PATH"]))}
+        done = subprocess.run(submitted, env=active, capture_output=True, text=True, timeout=1200, check=False)
+        words = ["pipeline", "stats", "--store", str(store), "--master", master, *settings, "--json"]
+        words += [word for key, value in spark_job.CONF.items() for word in ("--conf", f"{key}={value}")]
+        command = [sys.executable, "-m", "penstock.cli", *words]
+        by_command = subprocess.run(command, env=active, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["messages"] == sorted(sent)
     assert found["arrived"] == sorted([f"batch {number}" for number in range(40)] + [f"stream {body}" for body in sent])
     assert found["records"] == found["archived"] == found["in_lake"] == len(golden.expected("direct")["messages"])
     assert (found["checked"], found["mirrored"]) == (True, len(sent))
+    assert by_command.returncode == 0, by_command.stderr[-4000:]
+    assert json.loads(by_command.stdout)["ok"] is True
     for number in range(2):  # each executor has run tasks from its own copy
         loaded = list((tmp_path / f"worker-{number}").rglob("penstock-packages/penstock/pipeline/__init__.py"))
         assert loaded
