@@ -40,8 +40,8 @@ test-etcd: setup ## elections whose registers are in etcd, which is installed
 	@scripts/setup --etcd
 	@NO_SKIPS=1 $(PY) -m pytest tests/cluster/failover/test_etcd.py tests/unit/nameserver/test_coordinator.py
 
-test-connect: setup-spark ## sources, sink and jobs through a Spark Connect server, and on a local cluster
-	@NO_SKIPS=1 SINK_KILLS=1 $(PY) -m pytest tests/spark/test_elsewhere.py
+test-connect: setup-spark ## sources, sink and jobs through a Spark Connect server, and on clusters of this machine
+	@NO_SKIPS=1 SINK_KILLS=1 $(PY) -m pytest tests/spark/test_elsewhere.py tests/spark/executors
 
 test-clients: setup ## RocketMQ 5's own clients, from their registries, also over TLS and through changes of masters (LANGUAGES="python node java go")
 	@CLIENTS="$(or $(LANGUAGES),python node java go)" $(PY) -m pytest -s tests/clients

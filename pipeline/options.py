@@ -26,6 +26,8 @@ TIME_EXPECTED: Final = (
 )
 TABLE_PROPERTIES: Final = ("comment", "collation", "location", "provider", "owner", "external", "is_managed_location")
 """Which Spark gives a source of a table in its catalog. Source: Spark's ``CatalogV2Util.TABLE_RESERVED_PROPERTIES``."""
+_TABLE_OPTION: Final = "option."
+"""Before the names of ``CREATE TABLE … OPTIONS``, which Spark gives a second time so, once, when it makes the table."""
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -155,6 +157,10 @@ class Options:
         self._by_name = {option.name.lower(): option for option in self.all}
         self._by_name |= {_snake(option.name): option for option in self.all}
 
+    def _is_told_twice(self, key: str, given: Mapping[str, Any]) -> bool:
+        told = key.lower().removeprefix(_TABLE_OPTION)
+        return told != key.lower() and told in {name.lower() for name in given}
+
     def read(self, given: Mapping[str, Any]) -> Given:
         """The options as a user gave them. None, and an empty text where one value is wanted, are as good as nothing.
 
@@ -165,7 +171,7 @@ class Options:
         for key, value in given.items():
             option = self._by_name.get(_snake(key)) or self._by_name.get(key.lower())
             if option is None:
-                if key.lower() in self._ignored:
+                if key.lower() in self._ignored or self._is_told_twice(key, given):
                     continue
                 raise ConfigError(f"{self._where}: no option {key!r}{self._instead(key)}")
             if value is not None and (value != "" or option.several or option.is_required):

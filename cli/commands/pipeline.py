@@ -22,13 +22,13 @@ _SESSION_OPTIONS = (
 
 
 class _Jobs(click.Group):
-    """The commands of :data:`penstock.pipeline.catalogue.JOBS`."""
+    """The commands of :data:`penstock.pipeline.catalogue.JOBS`, and the one that is no job."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
         from penstock.pipeline.catalogue import JOBS
 
-        return sorted(JOBS)
+        return [*sorted(JOBS), *super().list_commands(ctx)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A line for each; imports no job."""
@@ -36,6 +36,8 @@ class _Jobs(click.Group):
 
         with formatter.section("Jobs"):
             formatter.write_dl([(name, JOBS[name][1]) for name in sorted(JOBS)])
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a job, made from its configuration."""
@@ -43,7 +45,7 @@ class _Jobs(click.Group):
         from penstock.pipeline.requirements import require_spark
 
         if cmd_name not in JOBS:
-            return None
+            return super().get_command(ctx, cmd_name)
         require_spark()
         job = load_job(cmd_name)
         return click.Command(
@@ -60,6 +62,32 @@ def pipeline() -> None:
 
     Below about 1 GB the other commands answer sooner: Spark takes seconds to start.
     """
+
+
+@pipeline.command("package")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def package_command(file: Path, as_json: bool) -> None:
+    """All that executors need in one archive.
+
+    FILE ends with .tar.gz. It holds Penstock and the packages that its pipelines need, for machines that have only
+    Python of the same minor version. What is printed at the end ships it: words for spark-submit, or for the jobs here.
+    """
+    from penstock.pipeline.requirements import require_spark
+    from penstock.pipeline.spark.packaging import package
+
+    require_spark()
+    progress = ProgressLine(every_s=10.0)
+    try:
+        made = package(file, lambda step: progress.show(f"package: {step}"))
+    finally:
+        progress.clear()
+    figures = {"file": str(made.file), "bytes": made.bytes, "packages": made.packages, "python": made.python}
+    if as_json:
+        print_json(figures | {"settings": made.settings})
+        return
+    print_fields(figures)
+    click.echo(f"spark-submit {made.words} JOB.py")
 
 
 def _options(config: type[Any]) -> list[click.Parameter]:

@@ -67,7 +67,8 @@ def session(
 ) -> Any:
     """A ``SparkSession`` with the sources of Penstock registered; the running one, if there is one.
 
-    ``master`` and ``remote`` (a Connect server) only where the surroundings do not name one.
+    ``master`` and ``remote`` (a Connect server) only where the surroundings do not name one. A new session logs how far
+    its streams are behind, see :mod:`penstock.pipeline.topics.read.lag`.
 
     Raises:
         ConfigError: pyspark is not installed; the place is wrong, see :func:`require_place`; or, without a Connect
@@ -81,7 +82,8 @@ def session(
         require_java()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers with the same packages as this process
+    # Workers with the same packages as this process, if nothing says that they have another Python.
+    os.environ.setdefault("PYSPARK_PYTHON", (conf or {}).get("spark.pyspark.python", sys.executable))
     is_new = SparkSession.getActiveSession() is None
     is_local = not is_remote and _is_local(master or _master_elsewhere(conf or {}))
     builder: Any = SparkSession.builder
@@ -98,6 +100,10 @@ def session(
         for name, value in (RECOMMENDED | (_LOCALLY if is_local else {})).items():
             if name not in (conf or {}) and (is_remote or not spark.sparkContext.getConf().contains(name)):
                 spark.conf.set(name, value)
+        if not is_remote:  # a Connect client would hold a stream of answers open for it
+            from ..topics.read.lag import LagLog
+
+            spark.streams.addListener(LagLog())
     register(spark)
     return spark
 

@@ -42,6 +42,13 @@ def test_a_table_of_sparks_catalog_is_read_with_options_of_the_query_which_the_e
         errors(ConfigError, told, lambda: spark.sql("SELECT * FROM stored").collect())
     finally:
         spark.sql("DROP TABLE stored")
+    spark.sql(f"CREATE TABLE stored USING penstock_store OPTIONS (storePath '{store}')")
+    spark.sql(f"CREATE VIEW named AS SELECT * FROM stored WITH (storePath='{store}')")
+    try:  # a view keeps the options for other sessions
+        assert spark.newSession().sql("SELECT count(*) FROM named").first()[0] == wanted
+    finally:
+        spark.sql("DROP VIEW named")
+        spark.sql("DROP TABLE stored")
     spark.sql(f"CREATE TEMPORARY VIEW seen USING penstock_store OPTIONS (storePath '{store}')")
     assert spark.sql("SELECT count(*) FROM seen").first()[0] == wanted
     errors(ConfigError, told, lambda: spark.read.format("penstock").load().count())

@@ -159,20 +159,6 @@ def ends_of(source: Any) -> dict[Queue, QueueProgress]:
     return {queue: QueueProgress(at, latest.get(queue, at)) for queue, at in queues_of(end).items()}
 
 
-def behind(query: Any) -> dict[str, int]:
-    """How many messages of each topic a running query had not read when its last batch ended, by topic.
-
-    Queues of broker groups that are away count with what was known of them. Spark's own progress has no place for this:
-    a Python source has no metrics in it.
-    """
-    progress = query.lastProgress
-    found: dict[str, int] = {}
-    for source in progress.sources if progress is not None else ():
-        for queue, each in ends_of(source).items():
-            found[queue.topic] = found.get(queue.topic, 0) + each.lag
-    return found
-
-
 def attach(
     spark: Any, name_server: str, groups: Mapping[str, str] | None = None, security: SecurityFiles | None = None
 ) -> Progress:

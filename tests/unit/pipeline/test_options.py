@@ -86,3 +86,10 @@ def test_an_empty_text_is_as_good_as_none() -> None:
 
 def test_sizes_have_units() -> None:
     assert [parse_bytes(text) for text in ("7", "64k", "16 MiB", "1g", "-1kb")] == [7, 65536, 16 << 20, 1 << 30, -1024]
+
+
+def test_what_spark_tells_twice_when_it_makes_a_table_is_taken_once() -> None:
+    given = {"option.storePath": "/s", "storepath": "/s", "owner": "somebody"}
+    assert OPTIONS.read(given)["storePath"] == ("/s",)
+    with pytest.raises(ConfigError, match=r"no option 'option\.storePath'"):
+        OPTIONS.read({"option.storePath": "/s"})

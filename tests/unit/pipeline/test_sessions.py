@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,22 @@ def test_where_java_is_started_with_words_of_its_own_nothing_is_taken_for_grante
 ) -> None:
     monkeypatch.setenv(name, "1")
     assert not _is_local(_master_elsewhere({}))
+
+
+@pytest.mark.parametrize(("conf", "python"), [({}, sys.executable), ({"spark.pyspark.python": "python3"}, "python3")])
+def test_workers_have_this_python_or_the_one_that_settings_name(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], python: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "gone behind the test")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr("penstock.pipeline.spark.sessions.require_java", lambda: None)
+
+    def found() -> None:
+        raise LookupError(os.environ["PYSPARK_PYTHON"])
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", found)
+    with pytest.raises(LookupError, match=f"^{python}$"):
+        session(conf=conf)
 
 
 def test_what_is_local() -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock.pipeline.topics.offsets import Queue, stream_offset
-from penstock.pipeline.topics.read.progress import Progress, behind
+from penstock.pipeline.topics.read.progress import Progress
 from penstock.proto.errors import OutcomeUnknown
 
 A, B, C = (Queue("t", "broker-a", number) for number in range(3))
@@ -55,15 +55,3 @@ def test_what_a_run_has_done_is_known_when_it_has_ended(monkeypatch: pytest.Monk
     listener.onQueryTerminated(SimpleNamespace(runId="r"))
     run = listener.run("r")
     assert (run.messages, run.batches, list(run.rates)) == (14, 2, [(3, 0.0), (3, 0.0)])
-
-
-def test_how_far_a_query_is_behind_is_told_by_topic() -> None:
-    latest = {Queue("u", "broker-a", 0): 3, A: 10, B: 9}
-    source = SimpleNamespace(
-        endOffset=json.dumps(stream_offset({Queue("u", "broker-a", 0): 3, A: 5, B: 2})),
-        latestOffset=json.dumps({**stream_offset(latest), "away": {"t": ["broker-b"]}}),
-    )
-    other = SimpleNamespace(endOffset="7", latestOffset="9")
-    query = SimpleNamespace(lastProgress=SimpleNamespace(sources=[source, other]))
-    assert behind(query) == {"t": 12, "u": 0}
-    assert behind(SimpleNamespace(lastProgress=None)) == {}

@@ -1,0 +1,1 @@
+"""Bodies that have a schema: JSON, Avro and Protobuf as columns, and columns as such bodies."""
