@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,4 +103,8 @@ def put_back(files: dict[Path, bytes]) -> None:
 
 def _files(lab: Lab, names: Sequence[str], patterns: Sequence[str]) -> dict[Path, bytes]:
     stores = [store for name in names if (store := lab.state(name).store_path) is not None]
-    return {path: path.read_bytes() for store in stores for pattern in patterns for path in store.glob(pattern)}
+    found: dict[Path, bytes] = {}
+    for path in (path for store in stores for pattern in patterns for path in store.glob(pattern)):
+        with contextlib.suppress(FileNotFoundError):  # it is just being replaced: the one before it is there
+            found[path] = path.read_bytes()
+    return found

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.drill.lab import disks, network
+from penstock.drill.lab.actions import unsynced
 from penstock.drill.lab.disks import SlowSyncs, SmallDisk
 from penstock.drill.lab.network import Network
 
@@ -126,3 +129,22 @@ def test_a_process_that_is_gone_cannot_be_slowed_down() -> None:
         process.wait()
     with pytest.raises(disks.DiskFaultUnavailable, match="could not attach"):
         SlowSyncs(process.pid, 100).start()
+
+
+def test_a_small_file_that_is_just_being_replaced_is_not_put_back_by_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    files = [tmp_path / "config" / name for name in ("topics.json", "topics.json.bak")]
+    for path in files:
+        path.write_bytes(b"{}")
+    reads = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path == files[0]:
+            path.unlink()
+        return reads(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    lab: Any = SimpleNamespace(state=lambda _: SimpleNamespace(store_path=tmp_path))
+    assert unsynced(lab, ["broker-a-0"]) == {files[1]: b"{}"}
