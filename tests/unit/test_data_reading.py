@@ -171,3 +171,39 @@ def test_who_is_interrupted_while_it_reads_breaks_the_stream_and_the_next_reques
     asking.peer.greet()
     asking.answer()
     assert again.result(30) == b"again"
+
+
+def test_who_left_the_reading_to_the_streams_own_thread_is_not_left_alone_by_it(asking: Asking) -> None:
+    asking.rest()
+    beside = asking.ask(b"beside")
+    number, _, _ = asking.peer.receive()
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the stream's own thread")
+    first = asking.wait_for(b"one")
+    one, _, _ = asking.peer.receive()
+    second = asking.wait_for(b"two")
+    two, _, _ = asking.peer.receive()
+    asking.peer.answer(number, Method.APPEND, b"beside")
+    assert beside.result(30)
+    asking.peer.answer(one, Method.APPEND, b"one")
+    assert first.result(30)
+    asking.peer.answer(two, Method.APPEND, b"two")
+    assert second.result(30) == b"two"
+
+
+def test_what_one_that_is_interrupted_was_settling_for_another_is_unknown(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(content: bytes) -> bytes:
+        if content == b"another's":
+            raise KeyboardInterrupt
+        return content
+
+    monkeypatch.setattr(asking, "_take", take)
+    asking.rest()
+    reading = asking.wait_for(b"one")
+    asking.peer.receive()
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the reader")
+    another = asking.ask(b"another's")
+    asking.answer()
+    assert isinstance(another.exception(30), BrokerUnavailable)
+    assert reading.exception(30) is not None
