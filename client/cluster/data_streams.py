@@ -270,14 +270,20 @@ class _Stream:
     def _unanswered(self) -> PenstockError:
         return OutcomeUnknown(f"broker {self._address}: no answer within the time-out")
 
+    def _broken_by(self, error: Exception) -> PenstockError:
+        if isinstance(error, PenstockError):
+            return error
+        log.error("stream failed broker=%s", self._address, exc_info=error)
+        return broken(self._address, f"reading failed: {error!r}", "UNKNOWN")
+
     def _not_sent(self) -> PenstockError:
         return broken(self._address, f"{NEVER_CONNECTED}, in time")
 
     def _run(self) -> None:
         try:
             link = self._open_link()
-        except PenstockError as error:
-            self._break(error)
+        except Exception as error:
+            self._break(self._broken_by(error))
             return
         link.begin_to_receive(self._patience_s)
         try:
@@ -291,8 +297,8 @@ class _Stream:
                 with self._reading:
                     self._read(link, 0.0)
                 self._rest()
-        except PenstockError as error:
-            self._break(error)
+        except Exception as error:
+            self._break(self._broken_by(error))
         finally:
             link.close()
             with self._reading:
@@ -311,8 +317,8 @@ class _Stream:
             self._reads += 1
             while not future.done() and not self._is_broken:
                 self._read(link, PATIENCE_S)
-        except PenstockError as error:
-            self._break(error)
+        except Exception as error:
+            self._break(self._broken_by(error))
         except BaseException:
             self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
             raise
@@ -390,19 +396,20 @@ class _Stream:
         self._was_awaited = asked is not None and isinstance(asked.future, _Awaited)
         if asked is None:
             log.debug("an answer came that nobody waits for")
-        elif frame.kind == Kind.ERROR:
-            _fail(asked.future, from_bytes(frame.content))
         elif not asked.future.done():
-            self._take(asked, frame.content)
+            self._take(asked, frame)
 
-    def _take(self, asked: _Asked, content: bytes) -> None:
+    def _take(self, asked: _Asked, frame: Frame) -> None:
+        is_error = frame.kind == Kind.ERROR
         try:
-            found = asked.take(content)
+            found = from_bytes(frame.content) if is_error else asked.take(frame.content)
         except Exception as error:
             log.error("answer not understood broker=%s", self._address, exc_info=error)
             _fail(asked.future, broken(self._address, f"its answer is not understood: {error!r}", "UNKNOWN"))
             return
-        if asked.deadline != NEVER:
+        if is_error:
+            _fail(asked.future, found)
+        elif asked.deadline != NEVER:
             _complete(asked.future, found)
 
 

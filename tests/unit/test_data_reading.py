@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from penstock.client.cluster.data_streams import DataStreams
-from penstock.proto.data_frames import Method
+from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, OutcomeUnknown
 from penstock.runtime.data_link import DataLink
 from tests.support.data import Peer
@@ -207,3 +207,40 @@ def test_what_one_that_is_interrupted_was_settling_for_another_is_unknown(
     asking.answer()
     assert isinstance(another.exception(30), BrokerUnavailable)
     assert reading.exception(30) is not None
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_an_error_that_is_not_understood_ends_its_own_request_only(asking: Asking, *, is_awaited: bool) -> None:
+    asking.rest()
+    future = asking.wait_for(b"one") if is_awaited else asking.ask(b"one")
+    number, _, _ = asking.peer.receive()
+    asking.peer.answer(number, Method.APPEND, b"{", Kind.ERROR)
+    assert isinstance(future.exception(30), BrokerUnavailable)
+    beside = asking.ask(b"beside")
+    asking.answer()
+    assert beside.result(30) == b"beside"
+
+
+def test_an_end_that_is_not_understood_breaks_the_stream(asking: Asking) -> None:
+    future = asking.ask(b"one")
+    asking.peer.receive()
+    asking.peer.answer(0, Method.PING, b"{", Kind.ERROR)
+    assert isinstance(future.exception(30), BrokerUnavailable)
+    wait_until(lambda: asking.streams._streams["a"]._is_broken, what="its end")
+
+
+def test_what_is_late_before_there_is_a_connection_leaves_nothing_behind() -> None:
+    streams, may_connect = DataStreams(), threading.Event()
+
+    def open_link() -> DataLink:
+        may_connect.wait(60)
+        raise BrokerUnavailable("not there")
+
+    try:
+        late = streams.ask("a", open_link, Method.APPEND, b"late", bytes, 0.05)
+        with pytest.raises(BrokerUnavailable, match="in time"):
+            late.result(30)
+        wait_until(lambda: not streams._streams["a"]._under_way, what="its end")
+    finally:
+        may_connect.set()
+        streams.close()
