@@ -282,7 +282,7 @@ class _Stream:
     def _run(self) -> None:
         try:
             link = self._open_link()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
             self._break(self._broken_by(error))
             return
         link.begin_to_receive(self._patience_s)
@@ -297,7 +297,7 @@ class _Stream:
                 with self._reading:
                     self._read(link, 0.0)
                 self._rest()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
             self._break(self._broken_by(error))
         finally:
             link.close()
@@ -317,7 +317,7 @@ class _Stream:
             self._reads += 1
             while not future.done() and not self._is_broken:
                 self._read(link, PATIENCE_S)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
             self._break(self._broken_by(error))
         except BaseException:
             self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
