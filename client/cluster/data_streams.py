@@ -48,6 +48,7 @@ class _Awaited(Future[T]):
     """What a thread waits for that may read meanwhile."""
 
     stream: _Stream
+    is_left = False  # its thread waits, and somebody else reads; guarded by the stream's lock
 
     def result(self, timeout: float | None = None) -> T:
         """The answer; without ``timeout`` the calling thread reads the stream for it, unless somebody else does."""
@@ -248,6 +249,8 @@ class _Stream:
             if late and self._link is None:
                 numbers = {number for number, _ in late}
                 self._early = [each for each in self._early if each[0] not in numbers]
+                for number in numbers:  # no answer will come
+                    del self._under_way[number]
             link, owes = self._link, bool(self._under_way or self._standing)
             silent_s = now - max(self._owes_since, link.heard_at if link is not None else now)
             is_due = silent_s >= PING_S or (self._standing and now - self._pinged_at >= PING_S)
@@ -262,15 +265,16 @@ class _Stream:
 
     def end(self) -> None:
         """Break it from here."""
-        with self._lock:
-            link = self._link
-        if link is None:
-            self._break(self._not_sent())
-        else:
-            self._break(broken(self._address, "cancelled here", "CANCELLED"))
+        self._break(broken(self._address, "cancelled here", "CANCELLED"), unsent=self._not_sent())
 
     def _unanswered(self) -> PenstockError:
         return OutcomeUnknown(f"broker {self._address}: no answer within the time-out")
+
+    def _broken_by(self, error: Exception) -> PenstockError:
+        if isinstance(error, PenstockError):
+            return error
+        log.error("stream failed broker=%s", self._address, exc_info=error)
+        return broken(self._address, f"reading failed: {error!r}", "UNKNOWN")
 
     def _not_sent(self) -> PenstockError:
         return broken(self._address, f"{NEVER_CONNECTED}, in time")
@@ -278,8 +282,8 @@ class _Stream:
     def _run(self) -> None:
         try:
             link = self._open_link()
-        except PenstockError as error:
-            self._break(error)
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
+            self._break(self._broken_by(error))
             return
         link.begin_to_receive(self._patience_s)
         try:
@@ -293,24 +297,28 @@ class _Stream:
                 with self._reading:
                     self._read(link, 0.0)
                 self._rest()
-        except PenstockError as error:
-            self._break(error)
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
+            self._break(self._broken_by(error))
         finally:
             link.close()
             with self._reading:
                 link.leave()
 
-    def read_for(self, future: Future[Any]) -> None:
+    def read_for(self, future: _Awaited[Any]) -> None:
         """Read until ``future`` is done, unless somebody else reads."""
         link = self._link
         if link is None or not self._reading.acquire(blocking=False):
+            with self._lock:  # who reads then looks for it before it rests, or behind its last read
+                future.is_left = True
+                if self._is_resting and not self._reading.locked():
+                    self._end_rest()
             return
         try:
             self._reads += 1
             while not future.done() and not self._is_broken:
                 self._read(link, PATIENCE_S)
-        except PenstockError as error:
-            self._break(error)
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
+            self._break(self._broken_by(error))
         except BaseException:
             self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
             raise
@@ -331,7 +339,7 @@ class _Stream:
         """Let those read who wait for answers, while one after the other does."""
         with self._lock:
             rest = [asked.future for asked in self._under_way.values()]
-            is_alone = not rest or (len(rest) == 1 and isinstance(rest[0], _Awaited))
+            is_alone = not rest or (len(rest) == 1 and isinstance(rest[0], _Awaited) and not rest[0].is_left)
             if not (self._was_awaited and is_alone) or self._standing or self._is_broken:
                 return
             self._is_resting = True
@@ -348,9 +356,12 @@ class _Stream:
         self._is_resting = False
         self._wanted.set()
 
-    def _break(self, error: PenstockError) -> None:
+    def _break(self, error: PenstockError, *, unsent: PenstockError | None = None) -> None:
+        """Fail all that is under way; with ``unsent`` if there was no connection yet."""
         with self._lock:
             self._is_broken = True
+            if unsent is not None and self._link is None:
+                error = unsent
             rest = [asked.future for asked in (*self._under_way.values(), *self._standing.values())]
             self._under_way.clear()
             self._standing.clear()
@@ -365,28 +376,40 @@ class _Stream:
     def _settle(self, frame: Frame) -> None:
         if frame.method == Method.PING:
             return
-        with self._lock:
-            asked = self._under_way.pop(frame.number, None)
-            if asked is None and self._standing:
-                asked = self._standing.get(frame.number)
-                if asked is not None and (frame.kind == Kind.ERROR or asked.future.done()):
-                    del self._standing[frame.number]
+        asked = None
+        try:
+            with self._lock:
+                asked = self._under_way.get(frame.number)
+                if asked is not None:
+                    del self._under_way[frame.number]
+                elif self._standing:
+                    asked = self._standing.get(frame.number)
+                    if asked is not None and (frame.kind == Kind.ERROR or asked.future.done()):
+                        del self._standing[frame.number]
+            self._hand_over(asked, frame)
+        except BaseException:  # an interrupt: nobody else knows of it
+            if asked is not None:
+                _fail(asked.future, broken(self._address, "reading was interrupted", "CANCELLED"))
+            raise
+
+    def _hand_over(self, asked: _Asked | None, frame: Frame) -> None:
         self._was_awaited = asked is not None and isinstance(asked.future, _Awaited)
         if asked is None:
             log.debug("an answer came that nobody waits for")
-        elif frame.kind == Kind.ERROR:
-            _fail(asked.future, from_bytes(frame.content))
         elif not asked.future.done():
-            self._take(asked, frame.content)
+            self._take(asked, frame)
 
-    def _take(self, asked: _Asked, content: bytes) -> None:
+    def _take(self, asked: _Asked, frame: Frame) -> None:
+        is_error = frame.kind == Kind.ERROR
         try:
-            found = asked.take(content)
+            found = from_bytes(frame.content) if is_error else asked.take(frame.content)
         except Exception as error:
             log.error("answer not understood broker=%s", self._address, exc_info=error)
             _fail(asked.future, broken(self._address, f"its answer is not understood: {error!r}", "UNKNOWN"))
             return
-        if asked.deadline != NEVER:
+        if is_error:
+            _fail(asked.future, found)
+        elif asked.deadline != NEVER:
             _complete(asked.future, found)
 
 

@@ -19,7 +19,7 @@ from penstock.runtime.security.access import Access
 
 from .callers import Caller, caller_of
 from .status import Refusal, status_of, unread
-from .telemetry import Telemetry, refuse
+from .telemetry import TAKEN_S, Telemetry, refuse
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["MessagingService"]
 STREAMS_MAX: Final = 10_000
@@ -81,7 +81,9 @@ class Service:
             except TimeoutError:
                 await unread(context, f"{name}: the answer was not read in time")
             except (Refusal, PenstockError) as error:
-                await context.write(answer(status=status_of(error, name)))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TAKEN_S):
+                        await context.write(answer(status=status_of(error, name)))
 
         return call
 

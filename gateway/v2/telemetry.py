@@ -52,9 +52,9 @@ class Telemetry:
 
     async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
         """One stream, to its end. Ends with an error of gRPC where the client sends what is not understood."""
+        await context.send_initial_metadata(())  # some clients wait for it before they send anything
         client = self._clients.heard(caller)
         stream = self._clients.open(client)
-        await context.send_initial_metadata(())  # some clients wait for it before they send anything
         reading = asyncio.create_task(self._read(caller, client, stream, requests))
         try:
             while (command := await stream.next()) is not None:
@@ -134,5 +134,6 @@ class Telemetry:
 
 async def refuse(context: Any, status: Status) -> None:
     """End a stream whose caller is not let in: one command tells why."""
-    with contextlib.suppress(grpc.aio.UsageError, grpc.RpcError):
-        await context.write(TelemetryCommand(status=status))
+    with contextlib.suppress(grpc.aio.UsageError, grpc.RpcError, TimeoutError):
+        async with asyncio.timeout(TAKEN_S):
+            await context.write(TelemetryCommand(status=status))

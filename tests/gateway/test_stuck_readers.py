@@ -56,6 +56,61 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+class NeverTaken:
+    """The context of a call whose client takes nothing, not even the head of an answer."""
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return METADATA
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def time_remaining(self) -> None:
+        return None
+
+    async def send_initial_metadata(self, _: Any) -> None:
+        await self.write(None)
+
+    async def write(self, _: Any) -> None:
+        self.waits.set()
+        await asyncio.Event().wait()
+
+
+def test_a_client_that_goes_before_its_stream_has_begun_leaves_no_stream() -> None:
+    async def run() -> None:
+        clients, context = Clients(), NeverTaken()
+        caller = service.caller_of(context, None)
+        call = asyncio.create_task(telemetry_of(clients).serve(caller, None, context))  # type: ignore[arg-type]
+        await context.waits.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        client = clients.get("stuck")
+        assert client is None or client.streams == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["ReceiveMessage", "Telemetry"])
+def test_a_refusal_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(telemetry, "TAKEN_S", 0.1)
+    monkeypatch.setattr(service, "TAKEN_S", 0.1)
+    monkeypatch.setattr(service, "STREAMS_MAX", 0)
+
+    async def run() -> None:
+        served = Service(None)
+        if name == "Telemetry":
+            call = served._telemetry(telemetry_of(Clients()))
+        else:
+            call = served._streaming(name, None, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse)
+        async with asyncio.timeout(OVER_S):
+            await call(b"", NeverTaken())
+
+    asyncio.run(run())
+
+
 def test_a_telemetry_stream_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "TAKEN_S", 0.2)
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from penstock.client.cluster.data_streams import DataStreams
-from penstock.proto.data_frames import Method
+from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, OutcomeUnknown
 from penstock.runtime.data_link import DataLink
 from tests.support.data import Peer
@@ -171,3 +171,76 @@ def test_who_is_interrupted_while_it_reads_breaks_the_stream_and_the_next_reques
     asking.peer.greet()
     asking.answer()
     assert again.result(30) == b"again"
+
+
+def test_who_left_the_reading_to_the_streams_own_thread_is_not_left_alone_by_it(asking: Asking) -> None:
+    asking.rest()
+    beside = asking.ask(b"beside")
+    number, _, _ = asking.peer.receive()
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the stream's own thread")
+    first = asking.wait_for(b"one")
+    one, _, _ = asking.peer.receive()
+    second = asking.wait_for(b"two")
+    two, _, _ = asking.peer.receive()
+    asking.peer.answer(number, Method.APPEND, b"beside")
+    assert beside.result(30)
+    asking.peer.answer(one, Method.APPEND, b"one")
+    assert first.result(30)
+    asking.peer.answer(two, Method.APPEND, b"two")
+    assert second.result(30) == b"two"
+
+
+def test_what_one_that_is_interrupted_was_settling_for_another_is_unknown(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(content: bytes) -> bytes:
+        if content == b"another's":
+            raise KeyboardInterrupt
+        return content
+
+    monkeypatch.setattr(asking, "_take", take)
+    asking.rest()
+    reading = asking.wait_for(b"one")
+    asking.peer.receive()
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the reader")
+    another = asking.ask(b"another's")
+    asking.answer()
+    assert isinstance(another.exception(30), BrokerUnavailable)
+    assert reading.exception(30) is not None
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_an_error_that_is_not_understood_ends_its_own_request_only(asking: Asking, *, is_awaited: bool) -> None:
+    asking.rest()
+    future = asking.wait_for(b"one") if is_awaited else asking.ask(b"one")
+    number, _, _ = asking.peer.receive()
+    asking.peer.answer(number, Method.APPEND, b"{", Kind.ERROR)
+    assert isinstance(future.exception(30), BrokerUnavailable)
+    beside = asking.ask(b"beside")
+    asking.answer()
+    assert beside.result(30) == b"beside"
+
+
+def test_an_end_that_is_not_understood_breaks_the_stream(asking: Asking) -> None:
+    future = asking.ask(b"one")
+    asking.peer.receive()
+    asking.peer.answer(0, Method.PING, b"{", Kind.ERROR)
+    assert isinstance(future.exception(30), BrokerUnavailable)
+    wait_until(lambda: asking.streams._streams["a"]._is_broken, what="its end")
+
+
+def test_what_is_late_before_there_is_a_connection_leaves_nothing_behind() -> None:
+    streams, may_connect = DataStreams(), threading.Event()
+
+    def open_link() -> DataLink:
+        may_connect.wait(60)
+        raise BrokerUnavailable("not there")
+
+    try:
+        late = streams.ask("a", open_link, Method.APPEND, b"late", bytes, 0.05)
+        with pytest.raises(BrokerUnavailable, match="in time"):
+            late.result(30)
+        wait_until(lambda: not streams._streams["a"]._under_way, what="its end")
+    finally:
+        may_connect.set()
+        streams.close()

@@ -88,7 +88,8 @@ class Decisions:
         self.reaches: deque[tuple[int, int]] = deque()
         """Offsets of ops, ascending, and the last half that each, or one of those up to the next, decides about."""
         self.ended: Counter[str] = Counter()  # by what was decided
-        self._homes: tuple[Records, Homes] | None = None  # of the records that are being decided about
+        # Of the records that are being decided about, by their positions: the records would hold their log file.
+        self._homes: tuple[Longs, Homes] | None = None
         self._core = core
         self._settings: TransactionSettings = core.config.transactions
         self._reposter = Reposter(core)
@@ -323,8 +324,8 @@ class Decisions:
 
     def _homes_of(self, records: Records) -> Homes:
         """Where they belong, which is asked for several times."""
-        if self._homes is None or self._homes[0] is not records:
-            self._homes = records, Homes.of(records)
+        if self._homes is None or self._homes[0] is not records.positions:
+            self._homes = records.positions, Homes.of(records)
         return self._homes[1]
 
     def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:

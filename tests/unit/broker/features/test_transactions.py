@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,19 @@ async def test_halves_are_refused_where_the_configuration_says_so() -> None:
     node = opened(rejectTransactionMessage="true")
     with pytest.raises(Forbidden, match="rejectTransactionMessage"):
         await node.halves()
+
+
+@in_loop
+async def test_a_refused_end_does_not_hold_the_log_file_of_its_halves() -> None:
+    node = opened()
+    await node.halves([b"a"])
+    data = node.store._log.files[0].bytes
+    gc.collect()
+    before = sys.getrefcount(data)
+    with pytest.raises(MessageNotFound, match="half at 0 is of another producer group"):
+        await node.end(COMMIT, (0, 1), group="others")
+    gc.collect()
+    assert sys.getrefcount(data) == before
 
 
 @in_loop
