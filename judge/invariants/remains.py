@@ -43,17 +43,19 @@ def footprints(conditions: Conditions) -> Verdict:
     """I13: a process needs no more after the recovery than before the fault."""
     if not conditions.footprints:
         return not_judged("I13", "no process was measured")
-    most = max((each.before.get("files", 0.0) for each in conditions.footprints if _is_nameserver(each)), default=0.0)
+    most: dict[str, float] = {}  # files by kind
+    for each in conditions.footprints:
+        most[_kind(each)] = max(most.get(_kind(each), 0.0), each.before.get("files", 0.0))
     problems = []
     for each in conditions.footprints:
-        # Clients use any nameserver: when one comes back, all of them may come to it.
-        before = {**each.before, "files": most} if _is_nameserver(each) else each.before
-        problems += _grown(each, before)
+        # Clients use any nameserver, and whoever is master: all of them may come to one that had none before.
+        problems += _grown(each, {**each.before, "files": most[_kind(each)]})
     return verdict("I13", len(conditions.footprints), problems)
 
 
-def _is_nameserver(each: Footprint) -> bool:
-    return each.name.startswith("nameserver")
+def _kind(each: Footprint) -> str:
+    """The nameservers' name, or the broker group's: without the number of the process."""
+    return each.name.rpartition("-")[0]
 
 
 def _grown(each: Footprint, before: Mapping[str, float]) -> list[str]:
