@@ -51,6 +51,9 @@ RECORDS = encode_messages("prey", [b"one"], born_host=BORN)
 BROKEN_OFF = (asyncio.InvalidStateError, grpc.aio.InternalError, asyncio.CancelledError)
 """How a stream says that the server has ended it while this side was writing."""
 
+BROKEN_OFF_AT_ONCE = "Internal error from Core"
+"""The same of one that ended, or was late, before its initial metadata came: gRPC's own words, not a server's."""
+
 Findings = list[str]
 Attack = Callable[[Target, Scale], Awaitable[Findings]]
 
@@ -148,6 +151,8 @@ async def _answer(channel: Any, method: Method, content: bytes) -> str:
             finally:
                 call.cancel()
     except grpc.RpcError as error:
+        if method.is_stream and error.details() == BROKEN_OFF_AT_ONCE:  # type: ignore[attr-defined]  # as in judged
+            return ""
         return "".join(judged("", error))
     except BROKEN_OFF:
         return ""

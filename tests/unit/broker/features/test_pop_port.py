@@ -179,7 +179,6 @@ async def test_acknowledgements_pass_receives_that_wait() -> None:
             connection.send(number, Method.RECEIVE, asks(max_wait_ms=60_000))
         assert await acknowledged(connection, receipts(reply, [0, 1])) == []
         await eventually(lambda: node.pop.waiters.count == 1300, what="all wait")
-        await node.pop.stop()
 
 
 @in_loop
