@@ -234,7 +234,7 @@ class OffsetService:
                     )
         if greater:
             _ensure_group(journal, self._tables, commits.group)
-            record_offsets(journal, self._tables, commits.group, greater)
+            self._take_at_master(journal, commits.group, greater)
 
     def take_over(self) -> None:
         """Take what was kept while this broker was a slave, now that it is master.

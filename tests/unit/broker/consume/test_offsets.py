@@ -277,6 +277,21 @@ async def test_commits_and_groups_are_answered_and_shown_when_replicas_have_conf
 
 
 @in_loop
+async def test_what_a_slave_was_told_is_shown_when_replicas_have_confirmed_it() -> None:
+    parts = await with_messages(Kit())
+    asked = QueryOffsetsRequest(group="billing", queues=[queues("orders", 0)])
+    await commit(parts, 3)
+    parts.role.waits_for_replicas, parts.role.confirms, parts.role.holds = True, False, True
+    parts.role.enough = False
+    parts[Consume].pending.put("billing", "orders", 0, 7)
+    parts[Consume].offsets.take_over()
+    assert (await parts[Consume].offsets.query(asked)).offsets[0].offsets == [3], "7 may vanish with this master"
+    parts.role.enough = parts.role.confirms = True
+    assert await commit(parts, 8) == []
+    assert (await parts[Consume].offsets.query(asked)).offsets[0].offsets == [8]
+
+
+@in_loop
 async def test_what_a_new_master_has_found_in_its_log_is_shown_when_it_is_confirmed() -> None:
     parts = await with_messages(Kit())
     parts.role.waits_for_replicas, parts.role.confirms, parts.role.holds = True, False, True
