@@ -7,7 +7,7 @@ counts references with atomic instructions around calls that take arrays, which 
 from __future__ import annotations
 
 import numpy as np
-from numba import int32, int64, uint32
+from numba import boolean, int32, int64, uint32
 
 from .kernel import BYTES, kernel
 from .memory import LANES, address_of, load_i32, load_i64, load_u8, lowest_bit, match_mask
@@ -37,6 +37,19 @@ def find_byte_at(address, start, end, readable, byte):
 def find_byte(buffer, start, end, byte):
     """Position of the first ``byte`` in ``buffer[start:end]``, ``end`` without one."""
     return find_byte_at(address_of(buffer), start, end, len(buffer), byte)
+
+
+@kernel(boolean, int64, int64, int64, int64, int64)
+def equal_at(left, left_start, right, right_start, size):
+    """True if the same ``size`` bytes stand at two places; both addresses."""
+    whole = size & ~7
+    for i in range(0, whole, 8):
+        if load_i64(left, left_start + i) != load_i64(right, right_start + i):
+            return False
+    for i in range(whole, size):  # noqa: SIM110  kernels know no generators
+        if load_u8(left, left_start + i) != load_u8(right, right_start + i):
+            return False
+    return True
 
 
 @kernel(int64, BYTES, int64, int64)

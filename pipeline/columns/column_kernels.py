@@ -20,7 +20,7 @@ from penstock.formats.intrinsics.memory import (
     load_u8,
     match_mask,
 )
-from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at, key_hash_at
+from penstock.formats.intrinsics.text import carry_hash_at, equal_at, find_byte_at, key_hash_at
 from penstock.formats.record.kernels.scanning import RECORD, measure_at
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_V1, MAGIC_V2
 from penstock.formats.record.rows import ScanStatus
@@ -79,27 +79,12 @@ def all_ascii(buffer, starts, sizes):
     return True
 
 
-@kernel(boolean, int64, int64, int64, int64)
-def equal_at(address, one, other, size):
-    """True if ``size`` bytes at two positions behind ``address`` are the same; for other kernels."""
-    at = 0
-    while at + 8 <= size:
-        if load_i64(address, one + at) != load_i64(address, other + at):
-            return False
-        at += 8
-    while at < size:
-        if load_u8(address, one + at) != load_u8(address, other + at):
-            return False
-        at += 1
-    return True
-
-
 @kernel(boolean, BYTES, LONGS, INTS)
 def all_equal(buffer, starts, sizes):
     """True if all pieces, of which there is one at least, are the same bytes."""
     address = address_of(buffer)
     for i in range(1, len(starts)):
-        if sizes[i] != sizes[0] or not equal_at(address, starts[0], starts[i], np.int64(sizes[0])):
+        if sizes[i] != sizes[0] or not equal_at(address, starts[0], address, starts[i], np.int64(sizes[0])):
             return False
     return True
 
@@ -159,7 +144,7 @@ def split_properties(buffer, starts, sizes, offsets, name_offsets, names, value_
             if name_size > 0 and value_size > 0:
                 at = 0
                 while at < count and not (
-                    name_sizes[at] == name_size and equal_at(address, name_starts[at], start, name_size)
+                    name_sizes[at] == name_size and equal_at(address, name_starts[at], address, start, name_size)
                 ):
                     at += 1
                 if at == count:

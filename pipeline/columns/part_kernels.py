@@ -12,7 +12,7 @@ from numba import int64, types, uint64, void
 
 from penstock.formats.intrinsics.kernel import BYTES, INTS, LONGS, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_u8
-from penstock.formats.intrinsics.text import find_byte_at
+from penstock.formats.intrinsics.text import equal_at, find_byte_at
 from penstock.formats.record.lights import (
     COMMA,
     allows_lights_at,
@@ -21,8 +21,6 @@ from penstock.formats.record.lights import (
     lists_at,
     offset_at,
 )
-
-from .column_kernels import equal_at
 
 _FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
 
@@ -47,7 +45,7 @@ def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, grou
     text = np.uint64(0)
     for i in range(len(topics)):
         size = np.int64(topic_sizes[i])
-        same = i > 0 and size == topic_sizes[i - 1] and equal_at(address, topics[i], topics[i - 1], size)
+        same = i > 0 and size == topic_sizes[i - 1] and equal_at(address, topics[i], address, topics[i - 1], size)
         if not same:
             text = np.uint64(14695981039346656037)
             for at in range(topics[i], topics[i] + size):
@@ -67,7 +65,7 @@ def group_rows(buffer, topics, topic_sizes, queue_ids, parts, flags, table, grou
                 and parts[first] == parts[i]
                 and flags[first] == flags[i]
                 and topic_sizes[first] == size
-                and equal_at(address, topics[i], topics[first], size)
+                and equal_at(address, topics[i], address, topics[first], size)
             ):
                 groups[i] = group
                 break
@@ -151,7 +149,9 @@ def find_lights(buffer, topics, topic_sizes, properties, sizes, numbers, offsets
             queue_offset, offset_end = offset_at(address, offset, offsets_end)
             if queue_offset >= 0 and is_light_name_at(address, name, name_end):
                 known = first
-                while known < count and not (name_sizes[known] == size and equal_at(address, names[known], name, size)):
+                while known < count and not (
+                    name_sizes[known] == size and equal_at(address, names[known], address, name, size)
+                ):
                     known += 1
                 if known == count:
                     numbers[count], offsets[count] = i, queue_offset

@@ -8,11 +8,9 @@ from numba import boolean, int64, uint32
 from penstock.formats.index.index_file import INDEX_ENTRY_BYTES, SECONDS_MAX
 from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, load_i32, load_i64, load_u8, store_i32, store_i64
-from penstock.formats.intrinsics.text import carry_hash_at, find_byte_at, key_hash_at
+from penstock.formats.intrinsics.text import carry_hash_at, equal_at, find_byte_at, key_hash_at
 from penstock.formats.record.kernels.scanning import ROWS
 from penstock.formats.record.layout import SysFlag
-
-from ..queues.kernels import equal_at
 
 BEGIN_MS, END_MS, BEGIN_OFFSET, END_OFFSET, USED_SLOTS, COUNT = range(6)
 """Places in the array of header values."""

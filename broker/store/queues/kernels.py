@@ -20,6 +20,7 @@ from penstock.formats.intrinsics.memory import (
     store_i32,
     store_i64,
 )
+from penstock.formats.intrinsics.text import equal_at
 from penstock.formats.queue_entry import ENTRY_BYTES, FILLER_SIZE, HASH_MAX, HASH_MIN, SIZE_AT, TAGS_AT
 from penstock.formats.record.kernels import count_records, find_byte, gather, measure_at, place_batch, scan
 from penstock.formats.record.kernels.record_crc import WRONG as CRC_WRONG
@@ -65,19 +66,6 @@ def key_hash(key):
     """Where the search for (topic id << 32 | queue id) begins."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(32))
-
-
-@kernel(boolean, int64, int64, int64, int64, int64)
-def equal_at(left, left_start, right, right_start, size):
-    """True if the same ``size`` bytes stand at two places; both addresses."""
-    whole = size & ~7
-    for i in range(0, whole, 8):
-        if load_i64(left, left_start + i) != load_i64(right, right_start + i):
-            return False
-    for i in range(whole, size):  # noqa: SIM110  kernels know no generators
-        if load_u8(left, left_start + i) != load_u8(right, right_start + i):
-            return False
-    return True
 
 
 @kernel(int64, int64, int64, int64, int64, OUT_LONGS, OUT_INTS, uint64)

@@ -36,7 +36,7 @@ from ...intrinsics.memory import (
     store_i32,
     store_i64,
 )
-from ...intrinsics.text import find_byte_at
+from ...intrinsics.text import equal_at, find_byte_at
 from ..kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
 from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from ..layout import RECORD_CRC_PREFIX, SysFlag
@@ -133,21 +133,6 @@ def _values(address, start, end):
     )
 
 
-@kernel(boolean, int64, int64, int64, int64)
-def _is_same(address, start, other, size):
-    """True if ``size`` bytes at both places are the same."""
-    at = 0
-    while at + 8 <= size:
-        if load_i64(address, start + at) != load_i64(address, other + at):
-            return False
-        at += 8
-    while at < size:
-        if load_u8(address, start + at) != load_u8(address, other + at):
-            return False
-        at += 1
-    return True
-
-
 @kernel((int64,) * 2, BYTES, BYTES, int64)
 def check_halves(records, topic, queues):
     """(HalfStatus, index of the bad record) of records that are to be halves of messages of ``topic``.
@@ -160,7 +145,7 @@ def check_halves(records, topic, queues):
         kind, end, _, _, _, _, _, properties, size = measure_at(address, position, len(records))
         if kind != RECORD:
             return _NO_RECORD, index
-        if size == sound_size > 0 and _is_same(address, properties, sound, size):
+        if size == sound_size > 0 and equal_at(address, properties, address, sound, size):
             position = end
             index += 1
             continue
@@ -238,7 +223,7 @@ def homes_of(records, positions, sizes, topics, hashes, groups, queues, kept):
         if kind != RECORD:
             before_size = 0
             continue
-        if size == before_size > 0 and _is_same(address, properties, before, size):
+        if size == before_size > 0 and equal_at(address, properties, address, before, size):
             hashes[i], groups[i], queues[i] = hashes[i - 1], groups[i - 1], queues[i - 1]
         else:
             end = properties + size
