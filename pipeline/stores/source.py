@@ -38,7 +38,6 @@ from .derived import (
     DerivedSplit,
     plan_index,
     plan_queues,
-    read_index,
     read_queue,
 )
 from .model import Store
@@ -225,6 +224,8 @@ class StoreReader(DataSourceReader):
 
     def _read_derived(self, split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
         if split.index_path:
+            from .index import read_index
+
             return read_index(split, schema)
         if self._options.view == "queues":
             return read_queue(split, schema, end)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.formats.index.index_file import INDEX_ENTRY
 from penstock.formats.record.layout import SysFlag
-from penstock.inspection.index.files import IndexFile
 from penstock.proto.errors import StorageError
 
 from ...columns.schema import columns
 from ...spark.arrow_types import arrow_schema
-from ...stores.derived import DerivedSplit, batch_of, open_index
+from ...stores.derived import DerivedSplit, batch_of
 from ...stores.directory import epochs_of
 from ...stores.model import Store
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
 from ..framework.report import Report
+
+if TYPE_CHECKING:
+    from penstock.inspection.index.files import IndexFile
 
 _KEYS = "brokerName string, physicalOffset bigint, sysFlag int, keyHashes array<int>, corrupt string"
 _ENTRIES = columns("brokerName string, physicalOffset bigint, keyHash int, file string, entry int, problem string")
@@ -65,6 +67,8 @@ def prove_index(report: Report, frames: Frames) -> None:
 
 def prove_index_file(split: DerivedSplit, store: Store) -> Iterator[pa.RecordBatch]:
     """The entries of an index file for positions that the log has, and a row for each problem of it."""
+    from ...stores.index import open_index  # its kernels take a moment, which the driver can save
+
     name = split.index_path.rsplit("/", 1)[-1]
     problems: list[str] = []
     try:

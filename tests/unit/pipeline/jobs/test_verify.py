@@ -25,9 +25,9 @@ from penstock.pipeline.stores.derived import (
     pack_queues,
     plan_index,
     plan_queues,
-    read_index,
 )
 from penstock.pipeline.stores.directory import list_store
+from penstock.pipeline.stores.index import read_index
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, compare_part, prove_queue_files, read_queue_parts

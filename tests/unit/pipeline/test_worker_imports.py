@@ -1,0 +1,33 @@
+"""What Spark's processes load: each that plans is short, and pays again for what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.pipeline.spark.daemon import WITH_KERNELS
+from penstock.pipeline.spark.registration import SOURCES
+
+KERNELS = "penstock.pipeline.columns.part_kernels"
+
+
+def is_loaded_by(words: str, module: str) -> bool:
+    code = f"import sys; {words}; print({module!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.split()[-1] == "True"
+
+
+@pytest.mark.parametrize("source", [module for module, _ in SOURCES])
+def test_a_source_loads_no_kernels_before_it_reads(source: str) -> None:
+    assert not is_loaded_by(f"import {source}", "numba")
+
+
+@pytest.mark.parametrize(
+    ("worker", "has_kernels"), [(WITH_KERNELS[0], True), ("pyspark.sql.worker.plan_data_source_read", False)]
+)
+def test_workers_of_tasks_find_kernels_loaded_and_planners_none(worker: str, has_kernels: bool) -> None:
+    words = f"from penstock.pipeline.spark.daemon import load_for; load_for({worker!r})"
+    assert is_loaded_by(words, KERNELS) == has_kernels
+    assert is_loaded_by(words, "pyarrow") is False
