@@ -34,7 +34,12 @@ def percentiles_ms(bins: Counter[int], shares: Iterable[float]) -> list[float]:
     numbers = sorted(bins)
     reached = np.cumsum([bins[number] for number in numbers])
     found = [numbers[np.searchsorted(reached, max(share * int(reached[-1]), 1))] for share in shares]
-    return [float(np.exp((number + 0.5) / _BINS_PER_E)) / 1e6 for number in found]
+    return [bin_ms(number) for number in found]
+
+
+def bin_ms(number: int) -> float:
+    """The middle of a bin, in milliseconds."""
+    return float(np.exp((number + 0.5) / _BINS_PER_E)) / 1e6
 
 
 @dataclass(slots=True)

@@ -17,6 +17,13 @@ WIDTH, HEIGHT, RIGHT, TOP, BOTTOM = 960, 220, 12, 14, 26
 SERIES_MAX = 6
 """Colours; a further series has that of the first again."""
 NAME_MAX = 24
+LINES_MAX = 4
+"""Of the grid, above zero."""
+TICKS_MAX = 8
+DAY_MS = 86_400_000
+TIME_STEPS_MS = tuple(
+    1000 * seconds for seconds in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200)
+) + tuple(DAY_MS * days for days in (1, 2, 7, 14, 30, 90, 365))
 MARK_LINES = 3
 """Labels of marks that follow each other stand in so many lines, so that they do not cover each other."""
 
@@ -25,7 +32,8 @@ MARK_LINES = 3
 class Plot:
     """Lines or bars over one axis. ``x`` are times (ms since 1970) if ``kind`` is ``times``, else names or numbers.
 
-    ``marks`` are stretches of the axis with a text, as the faults of a drill.
+    ``axis_name`` heads the axis' column in the table of figures. ``marks`` are stretches of the axis with a text, as
+    the faults of a drill.
     """
 
     title: str
@@ -33,6 +41,7 @@ class Plot:
     x: list[Any]
     series: Mapping[str, Sequence[float | None]]
     unit: str = ""
+    axis_name: str = ""
     marks: list[tuple[float, float, str]] = field(default_factory=list)
 
     def picture(self) -> Markup:
@@ -54,6 +63,20 @@ class Plot:
         return str(at) if self.kind == "bars" else shown(at)
 
 
+def time_step_ms(span_ms: float, most: int) -> int:
+    """The shortest step of a clock or calendar of which at most so many fit into the span."""
+    return next((step for step in TIME_STEPS_MS if span_ms <= step * most), int(round_up(span_ms / most)))
+
+
+def _time_of_day(at_ms: float, step_ms: int) -> str:
+    time = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{time:%m-%d}" if step_ms >= DAY_MS else f"{time:%H:%M}" if step_ms >= 60_000 else f"{time:%H:%M:%S}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 and value == round(value) else f"{value:g}"
+
+
 def _colour(number: int) -> str:
     return f"s{number % SERIES_MAX}"
 
@@ -65,9 +88,12 @@ class _Drawn(Picture):
         super().__init__(WIDTH, HEIGHT, plot.title)
         known = [value for values in plot.series.values() for value in values if value is not None]
         self._plot = plot
-        self._most = round_up(max([*known, 1e-9]))
-        most = f"{self._most:,.0f}" if self._most >= 1 else f"{self._most:g}"
-        scale = ((TOP, f"{most} {plot.unit}".strip()), (HEIGHT - BOTTOM, "0"))
+        largest = max([*known, 1e-9])
+        step = round_up(largest / LINES_MAX)
+        count = math.ceil(largest / step)
+        self._most = step * count
+        scale = [(self._y(step * number), _figure(step * number)) for number in range(count)]
+        scale.append((self._y(self._most), f"{_figure(self._most)} {plot.unit}".strip()))
         self.left = max(84.0, room_for(words for _, words in scale) + 12)
         for y, words in scale:
             self.line("grid", self.left, y, WIDTH - RIGHT, y)
@@ -103,11 +129,26 @@ class _Drawn(Picture):
                     self.dot(_colour(number), *points[0])
                 else:
                     self.path(_colour(number), points)
+        self._label_axis(first, last)
+
+    def _label_axis(self, first: float, last: float) -> None:
+        plot, x, y = self._plot, self._x, HEIGHT - 8
         if first == last:
-            self.text(x(first), HEIGHT - 8, plot.axis(plot.x[0]), anchor="middle")
-        else:
-            self.text(x(first), HEIGHT - 8, plot.axis(plot.x[0]))
-            self.text(x(last), HEIGHT - 8, plot.axis(plot.x[-1]), anchor="end")
+            self.text(x(first), y, plot.axis(plot.x[0]), anchor="middle")
+            return
+        ends = plot.axis(plot.x[0]), plot.axis(plot.x[-1])
+        self.text(x(first), y, ends[0])
+        self.text(x(last), y, ends[1], anchor="end")
+        is_times = plot.kind == "times"
+        step = time_step_ms(last - first, TICKS_MAX) if is_times else round_up((last - first) / TICKS_MAX)
+        free = x(first) + room_for(ends[:1]) + CHARACTER, x(last) - room_for(ends[1:]) - CHARACTER
+        for number in range(math.ceil(first / step), math.floor(last / step) + 1):
+            at = number * step
+            words = _time_of_day(at, step) if is_times else shown(int(at) if at == int(at) else at)
+            half = room_for([words]) / 2
+            if free[0] < x(at) - half and x(at) + half < free[1]:
+                self.line("decade", x(at), TOP, x(at), HEIGHT - BOTTOM)
+                self.text(x(at), y, words, anchor="middle")
 
     def _bars(self) -> None:
         plot = self._plot

@@ -166,6 +166,10 @@ def _setting(text: str) -> tuple[str, str]:
 
 def _show(outcome: Any) -> None:
     print_fields(outcome.figures | {"seconds": outcome.seconds})
+    if outcome.checks:
+        verdicts = {None: "not judged", True: "holds", False: "violated"}
+        rows = [[c.name, verdicts[c.holds], c.title, c.checked, c.violations, c.note] for c in outcome.checks]
+        print_table(["check", "verdict", "what has to hold", "checked", "violations", "remark"], rows, "Checks")
     for table in outcome.tables:
         print_table(table.columns, table.rows[:SHOWN_MAX], table.title)
     for problem in outcome.problems[:SHOWN_MAX]:
@@ -173,5 +177,4 @@ def _show(outcome: Any) -> None:
         note(f"{problem['problem']} ({details})" if details else problem["problem"])
     if outcome.problem_count > SHOWN_MAX:
         note(f"and {outcome.problem_count - SHOWN_MAX} more problems")
-    problems = f"{outcome.problem_count} problem{'' if outcome.problem_count == 1 else 's'}"
-    note(f"{outcome.job}: {'passed' if outcome.ok else f'failed with {problems}'}")
+    note(f"{outcome.job}: {outcome.headline}")

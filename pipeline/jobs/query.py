@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.proto.errors import ConfigError, Corrupt, PenstockError, StorageError
@@ -19,12 +20,14 @@ from penstock.runtime.nearest import hint
 from ..lake.entries import Entry, LakeFile
 from ..lake.lake import NO_DAY, REMEDY, TABLE, Lake
 from ..options import parse_time_ms, setting
+from .framework.over_time import over_time, step_for
 from .framework.reading import local_path, require_absent
 from .framework.report import Report, Table
 
 _LAKE_FILE = re.compile(rf"{TABLE}/(dt=[^/\s]+/[0-9a-f]{{32}}\.parquet)")
 
 _DAY_MS = 86_400_000
+BODY_SHOWN_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ def run(spark: Any, config: Config) -> Report:
     found = find(spark, config, report)
     if found is None:
         report.figures["messages"] = 0
+        report.summary = "no file of the lake may hold such messages"
         return report.finish()
     with naming_files(config.lake):
         _show(spark, config, found, report)
@@ -100,13 +104,35 @@ def _show(spark: Any, config: Config, found: Any, report: Report) -> None:
     if config.output is not None:
         found.write.mode("error").option("compression", "zstd").parquet(local_path(config.output))
         found = spark.read.parquet(local_path(config.output))
-    report.figures["messages"] = found.count()
+    count = report.figures["messages"] = found.count()
     rows = found.orderBy("storeTimestamp", "physicalOffset").limit(config.limit).collect()
-    shown = ["storeTimestamp", "topic", "brokerName", "queueId", "queueOffset", "messageId", "tags", "keys", "size"]
-    lines = [[str(row[name]) if name == "storeTimestamp" else row[name] for name in shown] for row in rows]
-    bodies = [bytes(row["body"] or b"")[:200].decode("utf-8", "replace") for row in rows]
-    table = [[*line, body] for line, body in zip(lines, bodies, strict=True)]
-    report.tables.append(Table("Messages", [*shown, "body"], table))
+    report.summary = f"{count:,} message{'' if count == 1 else 's'} found"
+    times = [row["storeTimestamp"] for row in rows if row["storeTimestamp"] is not None]
+    if times:
+        report.subject.append(f"Stored from {_told(times[0])} to {_told(times[-1])} UTC, as far as they are shown.")
+        counted = [(row["topic"], _ms(row["storeTimestamp"]), 1) for row in rows if row["storeTimestamp"] is not None]
+        step = step_for(_ms(times[0]), _ms(times[-1]))
+        report.plots.append(over_time("Messages shown, by the time they were stored", counted, step))
+    shown = ["topic", "tags", "keys", "brokerName", "queueId", "queueOffset", "messageId", "size"]
+    lines = [
+        [
+            _told(row["storeTimestamp"]),
+            bytes(row["body"] or b"")[:BODY_SHOWN_BYTES].decode("utf-8", "replace"),
+            *(row[name] for name in shown),
+        ]
+        for row in rows
+    ]
+    title = "Messages" if count <= len(rows) else f"The first {len(rows):,} of {count:,} messages"
+    report.tables.append(Table(title, ["storeTimestamp", "body", *shown], lines))
+
+
+def _told(time: datetime | None) -> str:
+    """A time as Spark hands it over, of this machine's zone, in UTC."""
+    return "-" if time is None else f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(' ', 'milliseconds')}"
+
+
+def _ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
 
 
 def find(spark: Any, config: Wanted, report: Report) -> Any:

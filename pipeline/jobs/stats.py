@@ -17,7 +17,9 @@ from penstock.proto.names import is_system_topic
 
 from ..options import setting
 from ..stores.directory import list_stores, require_names
+from ..stores.model import Store
 from ..stores.topic_names import known_queues
+from .framework.over_time import over_time, step_for
 from .framework.reading import read_stores
 from .framework.report import Report, Table
 from .query import require_times
@@ -25,7 +27,8 @@ from .query import require_times
 _SCHEMA = (
     "topic string, brokerName string, queueId int, size int, tags string, keys array<string>, storeTimestamp timestamp"
 )
-_PLOTTED_MAX = 6
+_SKEWS_MAX = 20
+"""Topics in a picture of bars."""
 TOP_MAX = 10_000
 """Items that Spark's sketch keeps, by default."""
 ON_CORRUPT = ("fail", "skip")
@@ -80,13 +83,18 @@ def run(spark: Any, config: Config) -> Report:
         endTimestamp=config.end,
         onCorrupt=config.on_corrupt,
     )
+    found = _sizes_and_tags(report, frame, config)
+    topics = sorted(found)
+    report.subject += [_told(store) for store in stores]
+    times = [time for ends in found.values() for time in ends]
+    step = step_for(min(times), max(times)) if times else 1000
+    at = f.floor(f.unix_millis("storeTimestamp") / f.lit(step)) * f.lit(step)
     counted = (
-        frame.groupBy("topic", "brokerName", "queueId", f.to_date("storeTimestamp").alias("day"))
+        frame.groupBy("topic", "brokerName", "queueId", at.alias("at"))
         .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"), f.max("size").alias("largest"))
         .collect()
     )
-    rows = [row for row in counted if config.system_topics or not is_system_topic(row["topic"])]
-    topics = sorted({row["topic"] for row in rows})
+    rows = [row for row in counted if row["topic"] in found]
     known = [
         (topic, store.broker_name, queue_id)
         for store in stores
@@ -94,14 +102,21 @@ def run(spark: Any, config: Config) -> Report:
         if topic in topics
         for queue_id in sorted(queue_ids)
     ]
-    _count(report, rows, known)
+    _count(report, rows, known, step)
     if not topics:
         report.problem("no message was found", stores=", ".join(store.root for store in stores), **_limits(config))
     else:
-        chosen = frame.where(f.col("topic").isin(topics))
-        _sizes_and_tags(report, chosen, config.top)
-        _keys(report, chosen, config.top)
+        _keys(report, frame.where(f.col("topic").isin(topics)), config.top)
     return report.finish()
+
+
+def _told(store: Store) -> str:
+    """What a store's log is, in a sentence."""
+    bytes_ = sum(file.end for file in store.files)
+    count = len(store.files)
+    return (
+        f"{store.root} (broker {store.broker_name}): {bytes_:,} bytes in {count} log file{'' if count == 1 else 's'}."
+    )
 
 
 def _limits(config: Config) -> dict[str, Any]:
@@ -110,15 +125,14 @@ def _limits(config: Config) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def _count(report: Report, rows: list[Any], known: Iterable[Queue]) -> None:
-    """``known``: queues that count though there may be no message in them."""
+def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int) -> None:
+    """``known``: queues that count though there may be no message in them. ``step_ms``: what rows are summed over."""
     by_topic: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     by_queue: dict[Queue, int] = dict.fromkeys(known, 0)
-    by_day: dict[Any, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for row in rows:
-        for total in (by_topic[row["topic"]], by_day[row["day"]][row["topic"]]):
-            total[0] += row["messages"]
-            total[1] += row["bytes"]
+        total = by_topic[row["topic"]]
+        total[0] += row["messages"]
+        total[1] += row["bytes"]
         queue = row["topic"], row["brokerName"], row["queueId"]
         by_queue[queue] = by_queue.get(queue, 0) + row["messages"]
     report.figures |= {
@@ -148,31 +162,52 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue]) -> None:
     ]
     if skewed:
         report.tables.append(Table("Skewed queues", ["topic", "broker", "queue", "messages", "of mean"], skewed))
-    days = sorted(day for day in by_day if day is not None)
-    series = {topic: [float(by_day[day][topic][1]) for day in days] for topic in largest[:_PLOTTED_MAX]}
-    report.plots.append(Plot("Bytes per day", "bars", [str(day) for day in days], series, "bytes"))
+    for title, name in (("Messages over time", "messages"), ("Bytes over time", "bytes")):
+        counts = [(row["topic"], row["at"], row[name]) for row in rows if row["at"] is not None]
+        report.plots.append(over_time(title, counts, step_ms))
+    skews = {line[0]: line[5] for line in lines if line[1] > 1}
+    if skews:
+        shown = sorted(skews, key=lambda topic: -skews[topic])[:_SKEWS_MAX]
+        values = {"largest queue / mean": [skews[topic] for topic in shown]}
+        report.plots.append(Plot("Skew of the queues, by topic", "bars", shown, values, "times", "topic"))
     if largest:
-        shown = {queue[1:]: float(count) for queue, count in sorted(by_queue.items()) if queue[0] == largest[0]}
-        is_one = len({broker for broker, _ in shown}) == 1
-        names = [queue_id if is_one else f"{broker} {queue_id}" for broker, queue_id in shown]
+        messages = report.figures["messages"]
+        report.summary = f"{messages:,} messages in {len(largest)} topic{'' if len(largest) == 1 else 's'}"
+        if skewed:
+            report.summary += f"; {len(skewed)} queue{' is' if len(skewed) == 1 else 's are'} skewed"
+        counts = {queue[1:]: float(count) for queue, count in sorted(by_queue.items()) if queue[0] == largest[0]}
+        is_one = len({broker for broker, _ in counts}) == 1
+        names = [queue_id if is_one else f"{broker} {queue_id}" for broker, queue_id in counts]
         title = f"Messages by queue of {largest[0]}"
-        report.plots.append(Plot(title, "bars", names, {"messages": list(shown.values())}))
+        report.plots.append(Plot(title, "bars", names, {"messages": list(counts.values())}, "", "queue"))
 
 
-def _sizes_and_tags(report: Report, frame: Any, top: int) -> None:
+def _sizes_and_tags(report: Report, frame: Any, config: Config) -> dict[str, list[int]]:
+    """The topics that count, each with the first and last time that it was stored at (ms), as far as it says so."""
     from pyspark.sql import functions as f
 
-    found = frame.groupBy("topic").agg(
+    top = config.top
+    summed = frame.groupBy("topic").agg(
         f.percentile_approx("size", [0.5, 0.9, 0.99, 1.0]).alias("sizes"),
         f.expr(f"approx_top_k(tags, {top}) filter (where tags is not null)").alias("tags"),
+        f.unix_millis(f.min("storeTimestamp")).alias("first"),
+        f.unix_millis(f.max("storeTimestamp")).alias("last"),
     )
-    sizes, tags = [], []
-    for row in found.orderBy("topic").collect():
+    sizes, tags, found = [], [], {}
+    for row in summed.orderBy("topic").collect():
+        if not config.system_topics and is_system_topic(row["topic"]):
+            continue
+        found[row["topic"]] = [time for time in (row["first"], row["last"]) if time is not None]
         sizes.append([row["topic"], *row["sizes"]])
         tags += [[row["topic"], item["item"], item["count"]] for item in row["tags"] or ()]
-    report.tables.append(Table("Record sizes", ["topic", "50 %", "90 %", "99 %", "largest"], sizes))
+    report.tables.append(Table("Record sizes, bytes", ["topic", "50 %", "90 %", "99 %", "largest"], sizes))
+    if sizes:
+        shown = sorted(sizes, key=lambda line: -line[3])[:_SKEWS_MAX]
+        series = {name: [float(line[at]) for line in shown] for at, name in ((1, "50 %"), (3, "99 %"))}
+        report.plots.append(Plot("Record sizes", "bars", [line[0] for line in shown], series, "bytes", "topic"))
     if tags:
         report.tables.append(Table("Most frequent tags", ["topic", "tag", "messages"], _by_count(tags)))
+    return found
 
 
 def _keys(report: Report, frame: Any, top: int) -> None:

@@ -16,6 +16,7 @@ from penstock.judge.conditions import Conditions
 from penstock.judge.history import Op, Outcome
 from penstock.judge.verdict import TITLES
 from penstock.pipeline.jobs import audit
+from penstock.pipeline.jobs.framework.report import Check
 from penstock.proto.errors import ConfigError
 from tests.support.cluster import histories
 from tests.support.cluster.cluster import cluster
@@ -48,8 +49,7 @@ def sent(store: str) -> Any:
 
 
 def violations(report: Any) -> dict[str, int]:
-    (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
-    return {name: wrong for name, _, _, _, wrong in verdicts.rows if wrong}
+    return {check.name: check.violations for check in report.checks if check.violations}
 
 
 def test_stores_stand_for_reads_that_a_history_has_not(spark: Any, store: str, sent: Any, tmp_path: Path) -> None:
@@ -58,13 +58,13 @@ def test_stores_stand_for_reads_that_a_history_has_not(spark: Any, store: str, s
     assert report.ok, report.problems
     assert report.figures["topic"] == TOPIC
     assert "stores stand" in report.figures["reads"]
-    (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
-    assert [row for row in verdicts.rows if row[0] in ("I1", "I2", "I5")] == [
-        [name, TITLES[name], True, COUNT, 0] for name in ("I1", "I2", "I5")
+    assert [check for check in report.checks if check.name in ("I1", "I2", "I5")] == [
+        Check(name, TITLES[name], COUNT) for name in ("I1", "I2", "I5")
     ]
+    assert all(check.note for check in report.checks if check.holds is None)
     (latencies,) = (table for table in report.tables if table.title == "Latencies, ms")
     assert [row[0] for row in latencies.rows] == ["send to acknowledgement", "birth to store"]
-    assert report.plots[0].title == "Latencies"
+    assert (report.plots[0].title, report.plots[0].x) == ("Latency of messages", ["≤ 0.5 ms"])
     wrong = sent[1:].copy()  # what is stored of number 0 was not sent; number 60 was acknowledged and is nowhere
     wrong["sequence"][-1], wrong["offset"][-1], wrong["crc"][-1] = COUNT, 10_000, 77
     wrong["crc"][5] ^= 1
@@ -91,8 +91,7 @@ def test_a_history_of_nothing_is_a_problem(spark: Any, tmp_path: Path) -> None:
     for name, kept in (("nothing", {"sent": parts["sent"][:0]}), ("looks", {"looks": parts["looks"]})):
         report = audit.run(spark, audit.Config(history=str(histories.write(tmp_path / name, kept))))
         assert [problem["problem"].partition(":")[0] for problem in report.problems] == ["there is nothing to judge"]
-        (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
-        assert {row[2] for row in verdicts.rows} == {None}
+        assert {check.holds for check in report.checks} == {None}
 
 
 THROUGH_CONNECT = """
@@ -131,6 +130,5 @@ def test_a_load_test_leaves_a_history_that_its_stores_bear_out(
             brokers.nodes[name].stop()
     report = audit.run(spark, audit.Config(history=str(tmp_path / "h"), store=stores))
     assert report.ok, report.problems
-    (verdicts,) = (table for table in report.tables if table.title == "Verdicts")
-    checked = {row[0]: row[3] for row in verdicts.rows if row[3] and row[0] != "I7"}
+    checked = {check.name: check.checked for check in report.checks if check.checked and check.name != "I7"}
     assert checked == dict.fromkeys(("I1", "I2", "I3", "I4", "I5", "I9"), 300)

@@ -23,8 +23,9 @@ Where the history has no reads, as that of a load test, the stores' records stan
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from penstock.judge.history import HistoryFile, Op, Outcome, read_events
 from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, settle, was_read
 from penstock.judge.pieces import QUEUE, Column, Group
 from penstock.judge.queues import Queue
-from penstock.judge.tally import SECOND_NS, Tally, percentiles_ms
+from penstock.judge.tally import SECOND_NS, Tally, bin_ms, percentiles_ms
 from penstock.judge.verdict import TITLES
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
@@ -46,11 +47,27 @@ from penstock.proto.errors import ConfigError
 from ...options import setting
 from ...spark.workers import keep_loaded
 from ..framework.reading import local_path, require_absent
-from ..framework.report import Report, Table
+from ..framework.report import Check, Report, Table
 from .history import block_frame, list_history, load_conditions, read_history
 from .shuffle import PIECE_SCHEMA, cut, groups
 from .stored import PLACE, Stored, Stores, as_reads, shards_of
 
+NOT_JUDGED = {
+    "I1": "no send was acknowledged",
+    "I2": "nothing was read",
+    "I3": "no place of a message is known",
+    "I4": "nothing was read, by which order shows",
+    "I5": "no offset was told",
+    "I7": "no consumer was given a message",
+    "I9": "no acknowledgement names its epoch",
+    "I15": "no consumer gave a message back",
+    "I16": "no orderly consumer took part",
+    "I17": "there was no transaction",
+    "I18": "no message for later was sent",
+    "I19": "no simple consumer took part",
+    "I20": "no simple consumer took part",
+}
+"""Why a history may say nothing of an invariant."""
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9", "I15", "I16", "I17", "I18", "I19", "I20")
 ROWS_PER_PART = 6_000_000
 """Rows of a history that two tasks judge, about, one its queues and one its messages: some hundred megabytes each. A
@@ -61,6 +78,7 @@ MESSAGE = ("stream", "sequence")
 PARTS_MIN = 2
 ROWS_AT_ONCE = 1 << 17
 """Cut into pieces together: 8 MiB, whose copies stay in memory that was used before."""
+_STEPS = (1, 2, 5)
 _TALLY = "tally binary"
 _MISSING = "brokerName string, queueId int, queueOffset bigint, bodyCrc bigint"
 
@@ -112,12 +130,11 @@ def run(spark: Any, config: Config) -> Report:
         report.problem("there is nothing to judge: no message was acknowledged, and none was read", path=config.history)
     for name in INVARIANTS:
         _tell(report, name, tally)
-    verdicts = [
-        [name, TITLES[name], _holds(tally, name), tally.checked[name], tally.wrong[name]] for name in INVARIANTS
-    ]
-    report.tables.append(
-        Table("Verdicts", ["invariant", "what has to hold", "holds", "checked", "violations"], verdicts)
-    )
+        note = "" if tally.checked[name] or tally.wrong[name] else NOT_JUDGED[name]
+        report.checks.append(Check(name, TITLES[name], tally.checked[name], tally.wrong[name], note))
+    if tally.excused:
+        report.checks[0].note = f"{tally.excused:,} more are missing, as the mode {conditions.mode} allows at a fault"
+    _sum_up(report, files, history.conditions, tally)
     _measure(report, tally, stored, history.conditions)
     if names and tally.wrong["I1"]:
         _search_stores(report, history.missing(), stores.records())
@@ -147,9 +164,19 @@ def _only_topic(stored: Stored) -> str | None:
     return stored.topics[0] if stored.topics else None
 
 
-def _holds(tally: Tally, name: str) -> bool | None:
-    """None: there was nothing that could break it."""
-    return not tally.wrong[name] if tally.checked[name] or tally.wrong[name] else None
+def _sum_up(report: Report, files: list[HistoryFile], conditions: Conditions, tally: Tally) -> None:
+    """The verdict in words, and what was judged."""
+    judged = sum(check.holds is not None for check in report.checks)
+    sent, received = sum(tally.acknowledged.values()), sum(tally.received.values())
+    report.summary = f"all {judged} invariants hold that this history can break"
+    shards = ", ".join(files[0].shards)
+    events = f"{sum(file.rows for file in files):,} events of {len(files)} clients"
+    faults = f"{len(conditions.windows)} faults"
+    report.subject.append(f"{events}, mode {conditions.mode}, shards {shards}; {faults}.")
+    deliveries = f"{received:,} deliveries" if received else "no consumer took part"
+    report.subject.append(f"{sent:,} messages were acknowledged; {deliveries}.")
+    if judged < len(report.checks):
+        report.subject.append(f"{len(report.checks) - judged} invariants are not judged; the remarks below say why.")
 
 
 class _History:
@@ -295,10 +322,10 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
         lines.insert(1, ["birth to store", *stored.taken_ms])
     columns = ["50 %", "99 %", "99.9 %", "largest"]
     report.tables.append(Table("Latencies, ms", ["from", *columns], lines))
-    if lines:
-        series = {name: [float(line[at]) for line in lines] for at, name in enumerate(columns[:2], 1)}
-        report.plots.append(Plot("Latencies", "bars", [line[0] for line in lines], series, "ms"))
-    counts: dict[str, Counter[int]] = {"acknowledged": tally.acknowledged, "received": tally.received}
+    bins = {name: found for name, found in named if found}
+    if bins:
+        report.plots.append(_latency_plot(bins))
+    counts = {"acknowledged": tally.acknowledged} | ({"received": tally.received} if tally.received else {})
     if not tally.acknowledged:
         return
     began = min(tally.acknowledged)
@@ -313,7 +340,28 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
         )
         for window in conditions.windows
     ]
-    report.plots.append(Plot("Messages per second", "lines", axis, series, "/s", marks))
+    title = "Messages per second of the run" + (", and the faults" if marks else "")
+    report.plots.append(Plot(title, "lines", axis, series, "/s", "second", marks))
+
+
+def _latency_plot(named: Mapping[str, Counter[int]]) -> Plot:
+    """How many messages took how long, in steps of 1, 2, 5."""
+    spread: dict[str, Counter[int]] = {}
+    for name, bins in named.items():
+        found = spread[name] = Counter()
+        for number, count in bins.items():
+            found[_step_of(bin_ms(number))] += count
+    steps = range(min(map(min, spread.values())), max(map(max, spread.values())) + 1)
+    series = {name: [float(found[step]) for step in steps] for name, found in spread.items()}
+    axis = [f"≤ {_STEPS[step % 3] * 10.0 ** (step // 3):g} ms" for step in steps]
+    return Plot("Latency of messages", "bars", axis, series, "messages", "took")
+
+
+def _step_of(value_ms: float) -> int:
+    """The number of the smallest of …, 0.1, 0.2, 0.5, 1, 2, 5, … that is no less."""
+    power = math.floor(math.log10(value_ms))
+    over = next((at for at, step in enumerate(_STEPS) if value_ms <= step * 10.0**power), 3)
+    return 3 * power + over
 
 
 def _search_stores(report: Report, wanted: Any, records: Any) -> None:

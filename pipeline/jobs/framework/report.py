@@ -1,10 +1,12 @@
-"""What a job says when it is done: figures, problems, tables and plots, as JSON and as a page."""
+"""What a job says when it is done: its verdict, checks, figures, problems, tables and plots, as JSON and as a page."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,12 +30,34 @@ class Table:
 
 
 @dataclass(slots=True)
+class Check:
+    """What has to hold, and whether it does. ``checked``: how many things were looked at; if 0, ``note`` says why."""
+
+    name: str
+    title: str
+    checked: int = 0
+    violations: int = 0
+    note: str = ""
+
+    @property
+    def holds(self) -> bool | None:
+        """None: there was nothing that could break it."""
+        return not self.violations if self.checked or self.violations else None
+
+
+@dataclass(slots=True)
 class Report:
-    """The outcome of one run. ``ok`` is the verdict, and so the exit code; ``problems`` are what speaks against it."""
+    """The outcome of one run. ``ok`` is the verdict, and so the exit code; ``problems`` are what speaks against it.
+
+    ``summary``: the outcome in a sentence, for a headline; ``subject``: what it is about, a line each.
+    """
 
     job: str
     config: dict[str, Any]
     ok: bool = True
+    summary: str = ""
+    subject: list[str] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
     began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     seconds: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +72,23 @@ class Report:
         self.problem_count += count
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append({"problem": what, **details})
+
+    @contextlib.contextmanager
+    def checking(self, name: str, title: str) -> Iterator[Check]:
+        """A check whose violations are the problems that are noted within the block, which says how much it checked."""
+        check, before = Check(name, title), self.problem_count
+        yield check
+        check.violations += self.problem_count - before
+        self.checks.append(check)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in words."""
+        if self.ok:
+            return self.summary or "passed"
+        broken = ", ".join(check.name for check in self.checks if check.violations)
+        count = f"{self.problem_count:,} problem{'' if self.problem_count == 1 else 's'}"
+        return f"failed: {count} ({broken})" if broken else f"failed: {count}"
 
     def finish(self) -> Report:
         """Take the time; the report itself."""
@@ -75,13 +116,12 @@ class Report:
 
 
 def render(report: Report) -> str:
-    """A report as one HTML page: verdict, figures, problems, plots, tables."""
-    problems = report.problem_count
+    """A report as one HTML page: verdict, what was judged, checks, figures, problems, plots, tables."""
     columns = list(dict.fromkeys(key for problem in report.problems for key in problem))
     return pages.render(
         Path(__file__).with_name("page.html"),
         title=report.job,
-        verdict="passed" if report.ok else f"failed: {problems:,} problem{'' if problems == 1 else 's'}",
+        verdict=report.headline,
         ok=report.ok,
         began=f"{datetime.fromtimestamp(report.began_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}",
         report=report,

@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ INTERVAL_S_MIN = 0.1
 SAMPLES_SHOWN_MAX = 2000
 """The report shows the last ones; the lake has all."""
 QUEUES_SHOWN_MAX = 50
+QUEUES_PLOTTED_MAX = 20
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _POLL_S = 0.1
 _DAY_MS = 86_400_000
@@ -209,14 +210,38 @@ def _tell(report: Report, config: Config, query: str, first: int | None, silent:
     wanted = 0 if config.follow else config.intervals or 1
     if len(paths) < wanted:
         report.problem(f"nothing was seen in {wanted - len(paths)} of {wanted} samples: the lag then is not known")
-    report.plots.append(Plot("Lag", "times", times, series, "messages"))
+    report.summary = ", ".join(_told(group, series[group]) for group in config.groups)
+    report.subject.append(f"{len(paths)} looks, one every {config.interval_s:g} s, at {config.namesrv}.")
+    report.plots.append(Plot("Lag", "times", times, series, "messages", "at (UTC)"))
     columns = ["consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
     columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
     ends = [row for row in read_files(lake, shown[-1:], columns) if row["lag"]]
     ends.sort(key=lambda row: (-row["lag"], row["consumerGroup"], row["topic"], row["brokerName"], row["queueId"]))
     names = ["group", "topic", "broker", "queue", "lag", "produced per s", "consumed per s", "oldest unread ms"]
     lines = [[row[name] for name in columns] for row in ends[:QUEUES_SHOWN_MAX]]
+    if lines:
+        queues = [f"{topic} {broker} {queue}" for _, topic, broker, queue, *_ in lines[:QUEUES_PLOTTED_MAX]]
+        behind = {"behind": [float(line[4]) for line in lines[:QUEUES_PLOTTED_MAX]]}
+        report.plots.append(Plot("Lag by queue, at the end", "bars", queues, behind, "messages", "queue"))
+        rates = {
+            name: [None if line[at] is None else float(line[at]) for line in lines[:QUEUES_PLOTTED_MAX]]
+            for name, at in (("produced", 5), ("consumed", 6))
+        }
+        if any(value is not None for values in rates.values() for value in values):
+            report.plots.append(Plot("Rates of these queues, at the end", "bars", queues, rates, "/s", "queue"))
     report.tables.append(Table("Queues that are furthest behind at the end", names, lines))
+
+
+def _told(group: str, lags: Sequence[float | None]) -> str:
+    """Where a group stands at the end, and whether it has caught up since the beginning."""
+    known = [lag for lag in lags if lag is not None]
+    if not known or lags[-1] is None:
+        return f"{group}: lag unknown"
+    last = known[-1]
+    moves = (
+        "" if len(known) < 2 else ", growing" if last > known[0] else ", shrinking" if last < known[0] else ", steady"
+    )
+    return f"{group} has read everything" if not last else f"{group} is {last:,.0f} messages behind{moves}"
 
 
 def lag_series(

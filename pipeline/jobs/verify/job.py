@@ -23,7 +23,7 @@ file that cannot be read is a problem, and the rest is verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from pyarrow import fs
 
 from penstock.formats.directory import EXTENSIONS, is_safe_topic
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
+from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError, StorageError
 
 from ...columns.schema import as_struct
@@ -46,7 +47,7 @@ from ...stores.options import PART_OFFSETS
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
 from ..framework.lives import Deletions
 from ..framework.reading import is_sound
-from ..framework.report import PROBLEMS_MAX, Report
+from ..framework.report import PROBLEMS_MAX, Check, Report, Table
 from .index import prove_index
 from .replica import compare_logs
 
@@ -60,6 +61,7 @@ _ENTRIES = (
     "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, corrupt string"
 )
 _TOPICS_MAX = 100
+TOPICS_SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +97,59 @@ def run(spark: Any, config: Config) -> Report:
     report = Report("verify", asdict(config))
     stores = list_stores("verify", config.store, config.broker_name, config.up_to)
     frames = Frames(spark, stores, config.up_to)
-    for store in stores:
-        for gap in store.gaps:
-            report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
+    with report.checking("log files", "log files follow each other without gaps, up to where the log ended") as check:
+        check.checked = sum(len(store.files) for store in stores)
+        for store in stores:
+            for gap in store.gaps:
+                report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
     _compare(report, frames)
     if config.index:
-        prove_index(report, frames)
+        with report.checking("index", "the index has the hashes of the log's keys and no others") as check:
+            prove_index(report, frames)
+            check.checked = report.figures["keys"]
+            check.note = "" if check.checked else "no message has a key"
+    else:
+        report.checks.append(Check("index", "the index agrees with the log", note="left out by the option index"))
     if config.replica is not None:
         other = list_store(config.replica, up_to=config.up_to)
-        compare_logs(spark, report, stores[0], other)
+        with report.checking("replica", "both logs are the same bytes where both have some") as check:
+            compare_logs(spark, report, stores[0], other)
+            check.checked = report.figures.get("compared_bytes", 0)
     report.figures["log_bytes"] = sum(file.end for store in stores for file in store.files)
-    report.finish()
-    report.figures["mb_per_s"] = round(report.figures["log_bytes"] / 1e6 / max(report.seconds, 1e-3), 1)
-    return report
+    _sum_up(report, stores)
+    return report.finish()
+
+
+def _sum_up(report: Report, stores: Sequence[Store]) -> None:
+    """The verdict in words, and what the stores are."""
+    bytes_ = report.figures["log_bytes"]
+    report.summary = f"sound: {report.figures['records']:,} records, {bytes_:,} bytes of log"
+    lines = []
+    for store in stores:
+        start = store.files[0].start if store.files else 0
+        state = "abort lies there: a broker runs on it, or has crashed" if store.is_open else "closed"
+        size = sum(file.end for file in store.files)
+        lines.append([store.root, store.broker_name, len(store.files), size, start, store.end, state, store.tail])
+    columns = ["store", "broker", "log files", "bytes", "first position", "end", "state", "end of the log"]
+    report.tables.insert(0, Table("Stores", columns, lines))
+
+
+def _tell_topics(report: Report, sound: Iterable[Mapping[str, Any]]) -> None:
+    """What the records are of, the largest topics first."""
+    sums: dict[str, tuple[set[tuple[str, int]], list[int]]] = {}
+    for row in sound:
+        queues, total = sums.setdefault(row["topic"], (set(), [0, 0]))
+        queues.add((row["brokerName"], row["queueId"]))
+        total[0] += row["messages"]
+        total[1] += row["bytes"]
+    lines = [[topic, len(queues), *total] for topic, (queues, total) in sums.items()]
+    lines.sort(key=lambda line: (-line[3], line[0]))
+    report.tables.append(Table("Topics", ["topic", "queues", "records", "bytes"], lines))
+    shown = lines[:TOPICS_SHOWN_MAX]
+    bytes_ = {"bytes": [float(line[3]) for line in shown]}
+    report.plots.append(
+        Plot("Bytes of the log, by topic", "bars", [line[0] for line in shown], bytes_, "bytes", "topic")
+    )
 
 
 def _digest(parts: Any, keys: tuple[Any, ...], *more: Any) -> Any:
@@ -130,31 +172,43 @@ def _compare(report: Report, frames: Frames) -> None:
 
     entries: list[Any] = []
     unreadable: list[Any] = []
-    for row in _digest(frames.queue_parts(report), ("problem",)).collect():
-        (entries if row["problem"] is None else unreadable).append(row)
-    for row in sorted(unreadable, key=lambda row: (row["topic"], row["queueId"], row["first"])):
-        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
-        report.problem(row["problem"], count=row["messages"], **where, queue_offset=row["first"])
+    with report.checking("queue files", "files of consume queues can be read, and hold entries") as check:
+        for row in _digest(frames.queue_parts(report), ("problem",)).collect():
+            (entries if row["problem"] is None else unreadable).append(row)
+        for row in sorted(unreadable, key=lambda row: (row["topic"], row["queueId"], row["first"])):
+            where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+            report.problem(row["problem"], count=row["messages"], **where, queue_offset=row["first"])
+        check.checked = sum(row["messages"] for row in entries)
     parts = frames.log("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
     keys = "hasEntries", "life", "isLast", f.col("corrupt").isNotNull().alias("damaged")
     found = _digest(parts, keys, f.bit_xor("offsets").alias("offsets")).collect()
     sound = [row for row in found if not row["damaged"]]
-    for row in found:
-        if row["damaged"]:
-            _name_damage(report, frames, row["brokerName"], row["rows"])
-    for broker in frames.stores:
-        wrong = [row for row in sound if row["brokerName"] == broker and not is_safe_topic(row["topic"])]
-        if wrong:
-            _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
-    report.figures["records"] = sum(row["messages"] for row in sound)
+    records = report.figures["records"] = sum(row["messages"] for row in sound)
+    with report.checking("records", "records have a sound size, magic, position and body checksum") as check:
+        check.checked = records
+        for row in found:
+            if row["damaged"]:
+                _name_damage(report, frames, row["brokerName"], row["rows"])
+    with report.checking("topics", "records are of topics with names that a topic may have") as check:
+        check.checked = records
+        for broker in frames.stores:
+            wrong = [row for row in sound if row["brokerName"] == broker and not is_safe_topic(row["topic"])]
+            if wrong:
+                _name_topics(report, frames, broker, sum(row["messages"] for row in wrong))
     report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
     in_log = [row for row in sound if row["hasEntries"] and is_safe_topic(row["topic"])]
-    for row, last in jumps(in_log):
-        where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
-        report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
-    prove_lives(report, in_log, frames.deletions)
-    _name_differences(report, frames, differing_parts([row for row in in_log if row["isLast"]], entries), entries)
+    with report.checking("offsets", "queue offsets in the log have no gaps, and begin at 0 behind a deletion") as check:
+        check.checked = sum(row["messages"] for row in in_log)
+        for row, last in jumps(in_log):
+            where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
+            report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
+        prove_lives(report, in_log, frames.deletions)
+    last_lives = [row for row in in_log if row["isLast"]]
+    with report.checking("queues", "consume queues name exactly the log's records") as check:
+        check.checked = sum(row["messages"] for row in last_lives)
+        _name_differences(report, frames, differing_parts(last_lives, entries), entries)
+    _tell_topics(report, sound)
 
 
 def _name_damage(report: Report, frames: Frames, broker: str, count: int) -> None:

@@ -52,7 +52,7 @@ def test_one_problem_is_no_problems(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report("job", {})
     report.problem("broken")
     _show(report)
-    assert capsys.readouterr().err.splitlines()[-1] == "job: failed with 1 problem"
+    assert capsys.readouterr().err.splitlines()[-1] == "job: failed: 1 problem"
     report.problem("broken")
     _show(report)
-    assert capsys.readouterr().err.splitlines()[-1] == "job: failed with 2 problems"
+    assert capsys.readouterr().err.splitlines()[-1] == "job: failed: 2 problems"

@@ -62,8 +62,8 @@ def test_a_configuration_that_is_none_leaves_the_folders(tmp_path: Path, config:
 
 def test_a_topic_with_all_messages_in_one_of_eight_queues_is_skewed() -> None:
     report = Report("stats", {})
-    row = {"topic": "one", "brokerName": "b", "queueId": 5, "day": None, "messages": 1000, "bytes": 9000, "largest": 9}
-    stats._count(report, [row], [("one", "b", number) for number in range(8)])
+    row = {"topic": "one", "brokerName": "b", "queueId": 5, "at": 60_000, "messages": 1000, "bytes": 9000, "largest": 9}
+    stats._count(report, [row], [("one", "b", number) for number in range(8)], 60_000)
     by_title = {table.title: table for table in report.tables}
     assert by_title["Topics"].rows == [["one", 8, 1000, 9000, 9, 8.0]]
     assert by_title["Skewed queues"].rows == [["one", "b", 5, 1000, 8.0]]
@@ -74,6 +74,6 @@ def test_a_topic_with_all_messages_in_one_of_eight_queues_is_skewed() -> None:
 
 def test_queues_of_several_brokers_are_named_with_them() -> None:
     report = Report("stats", {})
-    row = {"topic": "one", "brokerName": "b", "queueId": 0, "day": None, "messages": 10, "bytes": 90, "largest": 9}
-    stats._count(report, [row], [("one", "a", 0), ("one", "b", 0)])
+    row = {"topic": "one", "brokerName": "b", "queueId": 0, "at": None, "messages": 10, "bytes": 90, "largest": 9}
+    stats._count(report, [row], [("one", "a", 0), ("one", "b", 0)], 60_000)
     assert report.plots[-1].x == ["a 0", "b 0"]
