@@ -122,7 +122,7 @@ def render(report: Report) -> str:
         Path(__file__).with_name("page.html"),
         title=report.job,
         verdict=report.headline,
-        ok=report.ok,
+        ok=None if report.ok and report.summary and not report.checks else report.ok,  # nothing was judged
         began=f"{datetime.fromtimestamp(report.began_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}",
         report=report,
         settings={name: value for name, value in report.config.items() if value not in (None, (), "")},

@@ -1,0 +1,61 @@
+"""What the pages of jobs say at their head, of their checks, and over time."""
+
+from __future__ import annotations
+
+from penstock.pages.plots import TICKS_MAX, Plot, time_step_ms
+from penstock.pipeline.jobs.audit import job as audit
+from penstock.pipeline.jobs.framework.over_time import over_time, step_for
+from penstock.pipeline.jobs.framework.report import Report, render
+
+
+def test_the_headline_names_the_checks_that_failed_and_the_page_each_with_its_sentence() -> None:
+    report = Report("verify", {}, summary="sound")
+    with report.checking("records", "records are sound") as records:
+        records.checked = 7
+    assert (report.headline, records.holds) == ("sound", True)
+    with report.checking("queues", "queues <name> the records") as queues:
+        report.problem("one is missing")
+        report.problem("more", count=2)
+        queues.checked = 9
+    assert (report.headline, queues.violations) == ("failed: 3 problems (queues)", 3)
+    with report.checking("index", "the index agrees") as index:
+        index.note = "no message has a key"
+    page = render(report)
+    for words in ("records are sound", "queues &lt;name&gt; the records", ">violated<", ">not judged<", index.note):
+        assert words in page
+
+
+def test_a_job_that_judges_nothing_says_what_it_found_in_no_colour_of_a_verdict() -> None:
+    assert '<span class="">3 messages found</span>' in render(Report("query", {}, summary="3 messages found"))
+    assert '<span class="good">passed</span>' in render(Report("mirror", {}))
+
+
+def test_every_invariant_has_a_reason_for_not_being_judged() -> None:
+    assert set(audit.NOT_JUDGED) == set(audit.INVARIANTS)
+
+
+def test_latencies_are_counted_in_steps_of_one_two_five() -> None:
+    steps = [audit._step_of(value) for value in (0.1, 0.15, 0.3, 0.9, 1.0, 1.5, 4.0, 5.1)]
+    assert steps == [-3, -2, -1, 0, 0, 1, 2, 3]
+
+
+def test_counts_over_time_have_zeros_between_them_and_the_largest_series() -> None:
+    counts = [("a", 60_000, 2), ("a", 181_000, 1), *((f"small{number}", 60_000, 1) for number in range(9))]
+    plot = over_time("Messages", counts, 60_000)
+    assert plot.x == [60_000, 120_000, 180_000]
+    assert plot.series["a"] == [2.0, 0.0, 1.0]
+    assert (len(plot.series), plot.unit) == (6, "in 1 min")
+    assert over_time("Messages", [], 1000).x == []
+    assert step_for(0, 0) == 1000
+
+
+def test_axes_have_ticks_at_whole_steps_of_a_clock() -> None:
+    assert [time_step_ms(seconds * 1000, TICKS_MAX) for seconds in (1, 40, 3600, 86_400)] == [
+        1000,
+        5000,
+        600_000,
+        21_600_000,
+    ]
+    page = str(Plot("Rate", "times", [90_000, 7_290_000], {"a": [1.0, 30.0]}).picture())
+    assert ">00:30<" in page
+    assert ">40<" in page
