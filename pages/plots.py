@@ -41,8 +41,8 @@ class Plot:
     x: list[Any]
     series: Mapping[str, Sequence[float | None]]
     unit: str = ""
-    axis_name: str = ""
     marks: list[tuple[float, float, str]] = field(default_factory=list)
+    axis_name: str = ""
 
     def picture(self) -> Markup:
         """The plot, whose ``x`` is not empty."""
@@ -68,7 +68,7 @@ def time_step_ms(span_ms: float, most: int) -> int:
     return next((step for step in TIME_STEPS_MS if span_ms <= step * most), int(round_up(span_ms / most)))
 
 
-def _time_of_day(at_ms: float, step_ms: int) -> str:
+def _time_of_day(at_ms: float, step_ms: float) -> str:
     time = datetime.fromtimestamp(at_ms / 1000, UTC)
     return f"{time:%m-%d}" if step_ms >= DAY_MS else f"{time:%H:%M}" if step_ms >= 60_000 else f"{time:%H:%M:%S}"
 

@@ -169,7 +169,7 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int
     if skews:
         shown = sorted(skews, key=lambda topic: -skews[topic])[:_SKEWS_MAX]
         values = {"largest queue / mean": [skews[topic] for topic in shown]}
-        report.plots.append(Plot("Skew of the queues, by topic", "bars", shown, values, "times", "topic"))
+        report.plots.append(Plot("Skew of the queues, by topic", "bars", shown, values, "times", axis_name="topic"))
     if largest:
         messages = report.figures["messages"]
         report.summary = f"{messages:,} messages in {len(largest)} topic{'' if len(largest) == 1 else 's'}"
@@ -179,7 +179,7 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int
         is_one = len({broker for broker, _ in counts}) == 1
         names = [queue_id if is_one else f"{broker} {queue_id}" for broker, queue_id in counts]
         title = f"Messages by queue of {largest[0]}"
-        report.plots.append(Plot(title, "bars", names, {"messages": list(counts.values())}, "", "queue"))
+        report.plots.append(Plot(title, "bars", names, {"messages": list(counts.values())}, "", axis_name="queue"))
 
 
 def _sizes_and_tags(report: Report, frame: Any, config: Config) -> dict[str, list[int]]:
@@ -204,7 +204,9 @@ def _sizes_and_tags(report: Report, frame: Any, config: Config) -> dict[str, lis
     if sizes:
         shown = sorted(sizes, key=lambda line: -line[3])[:_SKEWS_MAX]
         series = {name: [float(line[at]) for line in shown] for at, name in ((1, "50 %"), (3, "99 %"))}
-        report.plots.append(Plot("Record sizes", "bars", [line[0] for line in shown], series, "bytes", "topic"))
+        report.plots.append(
+            Plot("Record sizes", "bars", [line[0] for line in shown], series, "bytes", axis_name="topic")
+        )
     if tags:
         report.tables.append(Table("Most frequent tags", ["topic", "tag", "messages"], _by_count(tags)))
     return found

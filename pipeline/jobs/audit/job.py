@@ -322,10 +322,12 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
         lines.insert(1, ["birth to store", *stored.taken_ms])
     columns = ["50 %", "99 %", "99.9 %", "largest"]
     report.tables.append(Table("Latencies, ms", ["from", *columns], lines))
-    bins = {name: found for name, found in named if found}
-    if bins:
-        report.plots.append(_latency_plot(bins))
-    counts = {"acknowledged": tally.acknowledged} | ({"received": tally.received} if tally.received else {})
+    taken = {name: found for name, found in named if found}
+    if taken:
+        report.plots.append(_latency_plot(taken))
+    counts: dict[str, Counter[int]] = {"acknowledged": tally.acknowledged} | (
+        {"received": tally.received} if tally.received else {}
+    )
     if not tally.acknowledged:
         return
     began = min(tally.acknowledged)
@@ -341,20 +343,21 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
         for window in conditions.windows
     ]
     title = "Messages per second of the run" + (", and the faults" if marks else "")
-    report.plots.append(Plot(title, "lines", axis, series, "/s", "second", marks))
+    report.plots.append(Plot(title, "lines", axis, series, "/s", marks, "second"))
 
 
 def _latency_plot(named: Mapping[str, Counter[int]]) -> Plot:
     """How many messages took how long, in steps of 1, 2, 5."""
     spread: dict[str, Counter[int]] = {}
     for name, bins in named.items():
-        found = spread[name] = Counter()
+        found: Counter[int] = Counter()
+        spread[name] = found
         for number, count in bins.items():
             found[_step_of(bin_ms(number))] += count
     steps = range(min(map(min, spread.values())), max(map(max, spread.values())) + 1)
     series = {name: [float(found[step]) for step in steps] for name, found in spread.items()}
     axis = [f"≤ {_STEPS[step % 3] * 10.0 ** (step // 3):g} ms" for step in steps]
-    return Plot("Latency of messages", "bars", axis, series, "messages", "took")
+    return Plot("Latency of messages", "bars", axis, series, "messages", axis_name="took")
 
 
 def _step_of(value_ms: float) -> int:

@@ -25,7 +25,7 @@ def over_time(title: str, counts: Iterable[tuple[str, int, int]], step_ms: int) 
     ends = [at for name in largest for at in (min(by_name[name]), max(by_name[name]))]
     axis = list(range(min(ends), max(ends) + step_ms, step_ms)) if ends else []
     series = {name: [float(by_name[name][at]) for at in axis] for name in largest}
-    return Plot(title, "times", axis, series, f"in {_words(step_ms)}", "from (UTC)")
+    return Plot(title, "times", axis, series, f"in {_words(step_ms)}", axis_name="from (UTC)")
 
 
 def _words(step_ms: int) -> str:

@@ -212,7 +212,7 @@ def _tell(report: Report, config: Config, query: str, first: int | None, silent:
         report.problem(f"nothing was seen in {wanted - len(paths)} of {wanted} samples: the lag then is not known")
     report.summary = ", ".join(_told(group, series[group]) for group in config.groups)
     report.subject.append(f"{len(paths)} looks, one every {config.interval_s:g} s, at {config.namesrv}.")
-    report.plots.append(Plot("Lag", "times", times, series, "messages", "at (UTC)"))
+    report.plots.append(Plot("Lag", "times", times, series, "messages", axis_name="at (UTC)"))
     columns = ["consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
     columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
     ends = [row for row in read_files(lake, shown[-1:], columns) if row["lag"]]
@@ -222,13 +222,15 @@ def _tell(report: Report, config: Config, query: str, first: int | None, silent:
     if lines:
         queues = [f"{topic} {broker} {queue}" for _, topic, broker, queue, *_ in lines[:QUEUES_PLOTTED_MAX]]
         behind = {"behind": [float(line[4]) for line in lines[:QUEUES_PLOTTED_MAX]]}
-        report.plots.append(Plot("Lag by queue, at the end", "bars", queues, behind, "messages", "queue"))
+        report.plots.append(Plot("Lag by queue, at the end", "bars", queues, behind, "messages", axis_name="queue"))
         rates = {
             name: [None if line[at] is None else float(line[at]) for line in lines[:QUEUES_PLOTTED_MAX]]
             for name, at in (("produced", 5), ("consumed", 6))
         }
         if any(value is not None for values in rates.values() for value in values):
-            report.plots.append(Plot("Rates of these queues, at the end", "bars", queues, rates, "/s", "queue"))
+            report.plots.append(
+                Plot("Rates of these queues, at the end", "bars", queues, rates, "/s", axis_name="queue")
+            )
     report.tables.append(Table("Queues that are furthest behind at the end", names, lines))
 
 

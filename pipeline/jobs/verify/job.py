@@ -124,7 +124,7 @@ def _sum_up(report: Report, stores: Sequence[Store]) -> None:
     """The verdict in words, and what the stores are."""
     bytes_ = report.figures["log_bytes"]
     report.summary = f"sound: {report.figures['records']:,} records, {bytes_:,} bytes of log"
-    lines = []
+    lines: list[list[Any]] = []
     for store in stores:
         start = store.files[0].start if store.files else 0
         state = "abort lies there: a broker runs on it, or has crashed" if store.is_open else "closed"
@@ -142,13 +142,13 @@ def _tell_topics(report: Report, sound: Iterable[Mapping[str, Any]]) -> None:
         queues.add((row["brokerName"], row["queueId"]))
         total[0] += row["messages"]
         total[1] += row["bytes"]
-    lines = [[topic, len(queues), *total] for topic, (queues, total) in sums.items()]
+    lines: list[list[Any]] = [[topic, len(queues), *total] for topic, (queues, total) in sums.items()]
     lines.sort(key=lambda line: (-line[3], line[0]))
     report.tables.append(Table("Topics", ["topic", "queues", "records", "bytes"], lines))
     shown = lines[:TOPICS_SHOWN_MAX]
     bytes_ = {"bytes": [float(line[3]) for line in shown]}
     report.plots.append(
-        Plot("Bytes of the log, by topic", "bars", [line[0] for line in shown], bytes_, "bytes", "topic")
+        Plot("Bytes of the log, by topic", "bars", [line[0] for line in shown], bytes_, "bytes", axis_name="topic")
     )
 
 
