@@ -65,7 +65,8 @@ class Plot:
 
 def time_step_ms(span_ms: float, most: int) -> int:
     """The shortest step of a clock or calendar of which at most so many fit into the span."""
-    return next((step for step in TIME_STEPS_MS if span_ms <= step * most), int(round_up(span_ms / most)))
+    found = next((step for step in TIME_STEPS_MS if span_ms <= step * most), None)
+    return int(round_up(span_ms / most)) if found is None else found
 
 
 def _time_of_day(at_ms: float, step_ms: float) -> str:
