@@ -146,7 +146,7 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int
     for (topic, _, _), count in by_queue.items():
         queues[topic].append(count)
     largest = sorted(by_topic, key=lambda topic: -by_topic[topic][1])
-    lines = []
+    lines: list[list[Any]] = []
     for topic in largest:
         messages, size = by_topic[topic]
         mean = messages / len(queues[topic])
@@ -163,9 +163,9 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int
     if skewed:
         report.tables.append(Table("Skewed queues", ["topic", "broker", "queue", "messages", "of mean"], skewed))
     for title, name in (("Messages over time", "messages"), ("Bytes over time", "bytes")):
-        counts = [(row["topic"], row["at"], row[name]) for row in rows if row["at"] is not None]
-        report.plots.append(over_time(title, counts, step_ms))
-    skews = {line[0]: line[5] for line in lines if line[1] > 1}
+        told = [(row["topic"], row["at"], row[name]) for row in rows if row["at"] is not None]
+        report.plots.append(over_time(title, told, step_ms))
+    skews: dict[str, float] = {line[0]: line[5] for line in lines if line[1] > 1}
     if skews:
         shown = sorted(skews, key=lambda topic: -skews[topic])[:_SKEWS_MAX]
         values = {"largest queue / mean": [skews[topic] for topic in shown]}

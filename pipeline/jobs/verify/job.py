@@ -97,24 +97,24 @@ def run(spark: Any, config: Config) -> Report:
     report = Report("verify", asdict(config))
     stores = list_stores("verify", config.store, config.broker_name, config.up_to)
     frames = Frames(spark, stores, config.up_to)
-    with report.checking("log files", "log files follow each other without gaps, up to where the log ended") as check:
-        check.checked = sum(len(store.files) for store in stores)
+    with report.checking("log files", "log files follow each other without gaps, up to where the log ended") as judged:
+        judged.checked = sum(len(store.files) for store in stores)
         for store in stores:
             for gap in store.gaps:
                 report.problem(gap.reason, path=store.root, offset=gap.start, end=gap.end)
     _compare(report, frames)
     if config.index:
-        with report.checking("index", "the index has the hashes of the log's keys and no others") as check:
+        with report.checking("index", "the index has the hashes of the log's keys and no others") as judged:
             prove_index(report, frames)
-            check.checked = report.figures["keys"]
-            check.note = "" if check.checked else "no message has a key"
+            judged.checked = report.figures["keys"]
+            judged.note = "" if judged.checked else "no message has a key"
     else:
         report.checks.append(Check("index", "the index agrees with the log", note="left out by the option index"))
     if config.replica is not None:
         other = list_store(config.replica, up_to=config.up_to)
-        with report.checking("replica", "both logs are the same bytes where both have some") as check:
+        with report.checking("replica", "both logs are the same bytes where both have some") as judged:
             compare_logs(spark, report, stores[0], other)
-            check.checked = report.figures.get("compared_bytes", 0)
+            judged.checked = report.figures.get("compared_bytes", 0)
     report.figures["log_bytes"] = sum(file.end for store in stores for file in store.files)
     _sum_up(report, stores)
     return report.finish()
@@ -172,25 +172,25 @@ def _compare(report: Report, frames: Frames) -> None:
 
     entries: list[Any] = []
     unreadable: list[Any] = []
-    with report.checking("queue files", "files of consume queues can be read, and hold entries") as check:
+    with report.checking("queue files", "files of consume queues can be read, and hold entries") as judged:
         for row in _digest(frames.queue_parts(report), ("problem",)).collect():
             (entries if row["problem"] is None else unreadable).append(row)
         for row in sorted(unreadable, key=lambda row: (row["topic"], row["queueId"], row["first"])):
             where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
             report.problem(row["problem"], count=row["messages"], **where, queue_offset=row["first"])
-        check.checked = sum(row["messages"] for row in entries)
+        judged.checked = sum(row["messages"] for row in entries)
     parts = frames.log("parts", _PARTS, partOffsets=PART_OFFSETS, onCorrupt="emit")
     keys = "hasEntries", "life", "isLast", f.col("corrupt").isNotNull().alias("damaged")
     found = _digest(parts, keys, f.bit_xor("offsets").alias("offsets")).collect()
     sound = [row for row in found if not row["damaged"]]
     records = report.figures["records"] = sum(row["messages"] for row in sound)
-    with report.checking("records", "records have a sound size, magic, position and body checksum") as check:
-        check.checked = records
+    with report.checking("records", "records have a sound size, magic, position and body checksum") as judged:
+        judged.checked = records
         for row in found:
             if row["damaged"]:
                 _name_damage(report, frames, row["brokerName"], row["rows"])
-    with report.checking("topics", "records are of topics with names that a topic may have") as check:
-        check.checked = records
+    with report.checking("topics", "records are of topics with names that a topic may have") as judged:
+        judged.checked = records
         for broker in frames.stores:
             wrong = [row for row in sound if row["brokerName"] == broker and not is_safe_topic(row["topic"])]
             if wrong:
@@ -198,15 +198,17 @@ def _compare(report: Report, frames: Frames) -> None:
     report.figures["record_bytes"] = sum(row["bytes"] for row in sound)
     report.figures["queue_entries"] = sum(row["messages"] for row in entries)
     in_log = [row for row in sound if row["hasEntries"] and is_safe_topic(row["topic"])]
-    with report.checking("offsets", "queue offsets in the log have no gaps, and begin at 0 behind a deletion") as check:
-        check.checked = sum(row["messages"] for row in in_log)
+    with report.checking(
+        "offsets", "queue offsets in the log have no gaps, and begin at 0 behind a deletion"
+    ) as judged:
+        judged.checked = sum(row["messages"] for row in in_log)
         for row, last in jumps(in_log):
             where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
             report.problem(f"queue offset {row['first']} follows {last} in the log", **where)
         prove_lives(report, in_log, frames.deletions)
     last_lives = [row for row in in_log if row["isLast"]]
-    with report.checking("queues", "consume queues name exactly the log's records") as check:
-        check.checked = sum(row["messages"] for row in last_lives)
+    with report.checking("queues", "consume queues name exactly the log's records") as judged:
+        judged.checked = sum(row["messages"] for row in last_lives)
         _name_differences(report, frames, differing_parts(last_lives, entries), entries)
     _tell_topics(report, sound)
 
