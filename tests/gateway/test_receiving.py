@@ -209,6 +209,22 @@ def test_an_orderly_group_gets_one_batch_at_a_time_and_the_same_for_the_same_att
     assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"2", "fifo")
 
 
+def test_dead_letters_name_their_topic_as_the_client_in_a_namespace_does_also_of_a_very_long_group(
+    client: Client, cluster: RunningCluster
+) -> None:
+    topic_of_type(cluster, "space%inner", "NORMAL", queues=1)
+    group = "g" * 249
+    inside = Client("", channel=client.channel, x_mq_namespace="space")
+    assert inside.send(message("inner", b"dead")).status.code == v2.Code.OK
+    found = received(inside, wish(group, "inner")).messages[0]
+    forward = wire.ForwardMessageToDeadLetterQueueRequest(
+        group=v2.Resource(name=group), topic=v2.Resource(name="inner"), receipt_handle=handle(found)
+    )
+    assert inside.code("ForwardMessageToDeadLetterQueue", forward) == "OK"
+    dead = received(inside, wish("undertaker", f"%DLQ%{group}")).messages[0]
+    assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"dead", "inner")
+
+
 def test_messages_of_a_client_that_says_it_ends_are_given_to_others_soon(
     client: Client, cluster: RunningCluster, topic: str
 ) -> None:
