@@ -6,12 +6,21 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
 from penstock.gateway import front as module
 from penstock.gateway.front import Front
+from penstock.gateway.v2.callers import Caller
+from penstock.gateway.v2.service import SERVICE, Service
+from penstock.gateway.v2.status import ok
+from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.proto.errors import ConfigError
+from tests.support.cluster.certificates import Authority
 from tests.support.waiting import eventually
 
 PLAIN, TLS = b"PRI * HTTP/2.0\r\n", b"\x16\x03\x01\x00"
@@ -26,14 +35,24 @@ class _Server:
         self.name = name
         self.peers: list[str] = []
         self.port = 0
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> _Server:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.stop()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def stop(self) -> None:
         self._server.close()
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
@@ -44,14 +63,26 @@ class _Server:
                 writer.write(data)
                 await writer.drain()
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 class _Running:
     def __init__(self, front: Front, plain: _Server, tls: _Server, hosts: dict[str, str], port: int) -> None:
         self.front, self.plain, self.tls, self.hosts, self.port = front, plain, tls, hosts, port
+        self._clients: list[asyncio.StreamWriter] = []
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._clients.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        await self.front.close()
+        for writer in self._clients:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 @contextlib.asynccontextmanager
@@ -60,10 +91,11 @@ async def running() -> AsyncIterator[_Running]:
     async with asyncio.timeout(WAIT_S), _Server(b"plain:") as plain, _Server(b"tls:") as tls:
         front = Front(plain.port, tls.port, hosts)
         port = await front.listen("127.0.0.1", 0, "listenPort")
+        made = _Running(front, plain, tls, hosts, port)
         try:
-            yield _Running(front, plain, tls, hosts, port)
+            yield made
         finally:
-            await front.close()
+            await made.close()
 
 
 @pytest.mark.parametrize(("first", "name"), [(PLAIN, b"plain:"), (TLS, b"tls:"), (b"\x00", b"plain:")])
@@ -97,7 +129,6 @@ def test_everything_arrives_and_what_is_not_read_yet_is_not_taken_from_the_sende
                     kept = max(kept, *(each.get_write_buffer_size() for each in ends))
             assert found == b"plain:" + PLAIN + LARGE
             assert kept < 1 << 20
-            writer.close()
 
     asyncio.run(scenario())
 
@@ -107,10 +138,9 @@ def test_a_connection_that_says_nothing_ends(monkeypatch: pytest.MonkeyPatch) ->
 
     async def scenario() -> None:
         async with running() as it:
-            reader, writer = await it.connect()
+            reader, _ = await it.connect()
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-            writer.close()
 
     asyncio.run(scenario())
 
@@ -123,13 +153,11 @@ def test_there_is_a_limit_to_connections(monkeypatch: pytest.MonkeyPatch) -> Non
             first, kept = await it.connect()
             kept.write(PLAIN)
             await first.readexactly(len(b"plain:" + PLAIN))
-            reader, refused = await it.connect()
+            reader, _ = await it.connect()
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
             kept.write(b"more")
             assert await first.readexactly(4) == b"more"
-            kept.close()
-            refused.close()
 
     asyncio.run(scenario())
 
@@ -137,12 +165,11 @@ def test_there_is_a_limit_to_connections(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_server_that_is_gone_ends_the_connection() -> None:
     async def scenario() -> None:
         async with running() as it:
-            it.plain._server.close()
+            it.plain.stop()
             reader, writer = await it.connect()
             writer.write(PLAIN)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-            writer.close()
 
     asyncio.run(scenario())
 
@@ -156,7 +183,6 @@ def test_open_connections_end_with_the_port() -> None:
             await it.front.close()
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-            writer.close()
 
     asyncio.run(scenario())
 
@@ -167,3 +193,47 @@ def test_a_port_that_is_taken_is_named() -> None:
             await Front(1, 1, {}).listen("127.0.0.1", taken.getsockname()[1], "listenPort")
 
     asyncio.run(scenario())
+
+
+def test_calls_over_plain_connections_and_tls_are_those_of_the_clients_own_address(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("gateway")
+    callers: list[Caller] = []
+
+    async def answer(caller: Caller, _: wire.HeartbeatRequest) -> wire.HeartbeatResponse:
+        callers.append(caller)
+        return wire.HeartbeatResponse(status=ok())
+
+    async def scenario() -> None:
+        hosts: dict[str, str] = {}
+        server = grpc.aio.server()
+        served = Service(None, hosts).handlers({"Heartbeat": answer}, {}, None)  # type: ignore[arg-type]
+        server.add_generic_rpc_handlers((served,))
+        plain = server.add_insecure_port("127.0.0.1:0")
+        tls = server.add_secure_port(
+            "127.0.0.1:0", grpc.ssl_server_credentials([(pair.key.read_bytes(), pair.cert.read_bytes())])
+        )
+        await server.start()
+        front = Front(plain, tls, hosts)
+        port = await front.listen("127.0.0.1", 0, "listenPort")
+        trusted = grpc.ssl_channel_credentials(authority.file.read_bytes())
+        try:
+            for channel in (
+                grpc.aio.insecure_channel(f"127.0.0.1:{port}"),
+                grpc.aio.secure_channel(f"127.0.0.1:{port}", trusted),
+            ):
+                async with channel:
+                    call = channel.unary_unary(
+                        f"/{SERVICE.full_name}/Heartbeat",
+                        request_serializer=wire.HeartbeatRequest.SerializeToString,
+                        response_deserializer=wire.HeartbeatResponse.FromString,
+                    )
+                    told = await call(wire.HeartbeatRequest(), metadata=(("x-mq-client-id", "c"),), timeout=WAIT_S)
+                    assert told.status.code == Code.OK
+                    assert callers[-1].host == next(reversed(hosts.values()))
+        finally:
+            await front.close()
+            await server.stop(0)
+
+    asyncio.run(scenario())
+    assert len({caller.host for caller in callers}) == 2

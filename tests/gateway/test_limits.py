@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
-from penstock.formats.record.properties import RECONSUME_TIME
+from penstock.client import MessageView, PenstockError, TopicNotFound
+from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.layout import Record, encode_record
+from penstock.formats.record.properties import (
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    RECONSUME_TIME,
+    TAGS,
+    encode_properties,
+)
 from penstock.gateway.v2 import clients
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
 from penstock.gateway.v2.consume.renewal import Renewal
-from penstock.gateway.v2.messages import draft_of
+from penstock.gateway.v2.messages import delivered, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
 from penstock.gateway.v2.service import Service
 from penstock.gateway.v2.settings import BYTES_MAX, answer_to
-from penstock.gateway.v2.status import Refusal
+from penstock.gateway.v2.status import Refusal, status_of
+from penstock.gateway.v2.transactions import Transactions
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.names import check_group
@@ -234,3 +245,53 @@ def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
 
     asyncio.run(scenario())
     assert is_given_back == [True]
+
+
+class _Halfless:
+    """Brokers that have topics, and no halves."""
+
+    calls = SimpleNamespace(everywhere=None)
+
+    async def in_thread(self, *_: Any) -> Any:
+        return {}, ()
+
+    async def route(self, topic: str) -> TopicRoute:
+        if topic == "missing":
+            raise TopicNotFound("topic 'missing' does not exist")
+        return TopicRoute(topic=topic, exists=True)
+
+
+@pytest.mark.parametrize(
+    ("topic", "resolution", "expected"),
+    [
+        ("topic", v2.TransactionResolution.COMMIT, "INVALID_TRANSACTION_ID"),
+        ("topic", v2.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "INVALID_TRANSACTION_ID"),
+        ("missing", v2.TransactionResolution.COMMIT, "TOPIC_NOT_FOUND"),
+        ("missing", v2.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "TOPIC_NOT_FOUND"),
+        ("topic", 99, "BAD_REQUEST"),
+    ],
+)
+def test_an_end_of_no_transaction_has_its_code(topic: str, resolution: Any, expected: str) -> None:
+    request = wire.EndTransactionRequest(
+        topic=v2.Resource(name=topic), transaction_id="nobody's", resolution=resolution
+    )
+
+    async def scenario() -> None:
+        brokers: Any = _Halfless()
+        await Transactions(brokers, Clients(), None).end(CALLER, request)  # type: ignore[arg-type]
+
+    with pytest.raises((Refusal, PenstockError)) as refused:
+        asyncio.run(scenario())
+    assert v2.Code.Name(status_of(refused.value, "EndTransaction").code) == expected
+
+
+@pytest.mark.parametrize(("own", "namespace"), [("", "space"), ("space", "")])
+def test_a_dead_letter_names_its_topic_as_a_client_in_the_namespace_does(own: str, namespace: str) -> None:
+    properties = encode_properties({DLQ_ORIGIN_TOPIC: "space%inner", DLQ_ORIGIN_MESSAGE_ID: "id", TAGS: " a "})
+    record = encode_record(Record(topic="%DLQ%space%g", body=b"x", properties=properties))
+    view = MessageView(RecordBatch(record), 0, "broker-a")
+    found = delivered(view, v2.Resource(resource_namespace=own, name="%DLQ%g"), namespace).system_properties
+    assert found.dead_letter_queue == v2.DeadLetterQueue(topic="inner", message_id="id")
+    assert found.tag == " a "
+    found = delivered(view, v2.Resource(name="%DLQ%space%g"), "").system_properties
+    assert found.dead_letter_queue.topic == "space%inner"
