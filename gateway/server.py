@@ -68,7 +68,8 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
 
         if config.is_one_port:
             both = [await served(INSIDE, 0, "listenPort", tls) for tls in (None, second)]
-            front = Front(*(each.port for each in both), port.hosts)
+            plain, over_tls = both
+            front = Front(plain.port, over_tls.port, port.hosts)
             stack.push_async_callback(front.close)
             number = await front.listen(config.bind_address, config.listen_port, "listenPort")
             for each in both:
