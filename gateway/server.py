@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.runtime.channel import new_server
+from penstock.runtime.channel import KEEPALIVE_TIMEOUT_MS, new_server
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
 from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
 from penstock.runtime.security.certificates import ServerTls
 
+from . import front
 from .config import GatewayConfig, load_gateway_config
-from .front import INSIDE, Front
 
 if TYPE_CHECKING:
     from .v2.routes import Routes  # loads the kernels
@@ -58,8 +58,14 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
         contextlib.AsyncExitStack() as stack,
     ):
 
-        async def served(address: str, number: int, name: str, tls: ServerTls | None) -> Routes:
-            server = new_server()
+        async def served(
+            address: str,
+            number: int,
+            name: str,
+            tls: ServerTls | None,
+            keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS,
+        ) -> Routes:
+            server = new_server(keepalive_timeout_ms=keepalive_timeout_ms)
             routes = port.serve_at(server, host)
             routes.port = listen(server, address, number, name, tls)
             await server.start()
@@ -67,11 +73,13 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
             return routes
 
         if config.is_one_port:
-            both = [await served(INSIDE, 0, "listenPort", tls) for tls in (None, second)]
+            both = [
+                await served(front.INSIDE, 0, "listenPort", tls, front.KEEPALIVE_TIMEOUT_MS) for tls in (None, second)
+            ]
             plain, over_tls = both
-            front = Front(plain.port, over_tls.port, port.hosts)
-            stack.push_async_callback(front.close)
-            number = await front.listen(config.bind_address, config.listen_port, "listenPort")
+            outside = front.Front(plain.port, over_tls.port, port.hosts)
+            stack.push_async_callback(outside.close)
+            number = await outside.listen(config.bind_address, config.listen_port, "listenPort")
             for each in both:
                 each.port = number
         else:

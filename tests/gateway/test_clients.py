@@ -285,6 +285,7 @@ def test_one_port_takes_plain_connections_and_tls(cluster: RunningCluster, tmp_p
                 stream.push(producer_of("normal"))
                 assert stream.next().status.code == v2.Code.OK
                 stream.close()
+                assert each.send(message("normal", bytes(4 << 10))).status.code == v2.Code.OK
 
 
 def test_a_second_port_takes_tls(cluster: RunningCluster, tmp_path: Path) -> None:
