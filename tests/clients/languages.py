@@ -13,8 +13,6 @@ from pathlib import Path
 ROOM = Path(os.environ.get("CLIENTS_ROOM", ".clients")).absolute()
 PROGRAMS = Path(__file__).parent / "programs"
 INSTALL_S = 300.0
-SHORT_INSTALL_S = 45.0
-"""So much does the short part of every test run wait for a registry."""
 
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
@@ -28,7 +26,7 @@ class Missing(Exception):
     """The language cannot be tried here; the text tells why."""
 
 
-def _run(command: Command, limit_s: float, folder: Path = ROOM) -> None:
+def _run(command: Command, folder: Path = ROOM) -> None:
     """Run a step of an installation.
 
     Raises:
@@ -37,9 +35,9 @@ def _run(command: Command, limit_s: float, folder: Path = ROOM) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     told = " ".join(command[:4])
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S)
     except subprocess.TimeoutExpired:
-        raise Missing(f"`{told}` did not end within {limit_s:g} s: the registry does not answer") from None
+        raise Missing(f"`{told}` did not end within {INSTALL_S:g} s: the registry does not answer") from None
     if done.returncode:
         raise Missing(f"`{told}` failed: {(done.stderr.strip() or done.stdout.strip())[-400:]}")
 
@@ -51,19 +49,19 @@ def _tool(name: str, place: str = "") -> str:
     return found
 
 
-def _python(limit_s: float) -> Commands:
+def _python() -> Commands:
     python = ROOM / "python" / "bin" / "python"
     if not python.exists():
-        _run([sys.executable, "-m", "venv", str(ROOM / "python")], limit_s)
+        _run([sys.executable, "-m", "venv", str(ROOM / "python")])
     if not list(ROOM.glob("python/lib/*/site-packages/rocketmq")):
-        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT], limit_s)
+        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT])
     return lambda program: [str(python), str(PROGRAMS / f"{program}.py")]
 
 
-def _node(limit_s: float) -> Commands:
+def _node() -> Commands:
     node, npm, home = _tool("node"), _tool("npm"), ROOM / "node"
     if not (home / "node_modules" / "rocketmq-client-nodejs").exists():
-        _run([npm, "install", "--silent", "--prefix", str(home), NODE_CLIENT], limit_s)
+        _run([npm, "install", "--silent", "--prefix", str(home), NODE_CLIENT])
 
     def command(program: str) -> Command:
         shutil.copy(PROGRAMS / f"{program}.js", home)  # beside its modules
@@ -72,11 +70,11 @@ def _node(limit_s: float) -> Commands:
     return command
 
 
-def _java(limit_s: float) -> Commands:
+def _java() -> Commands:
     java, maven, home = _tool("java"), _tool("mvn"), ROOM / "java"
     if not list((home / "lib").glob("rocketmq-client-java-*.jar")):
         copying = ["dependency:copy-dependencies", f"-DoutputDirectory={home / 'lib'}", "-DincludeScope=runtime"]
-        _run([maven, "-q", "-B", "-f", str(PROGRAMS / "java" / "pom.xml"), *copying], limit_s)
+        _run([maven, "-q", "-B", "-f", str(PROGRAMS / "java" / "pom.xml"), *copying])
     logs = [f"-Drocketmq.log.root={home / 'logs'}", "-Drocketmq.log.level=warn"]
     return lambda program: [
         java,
@@ -87,13 +85,13 @@ def _java(limit_s: float) -> Commands:
     ]
 
 
-def _go(limit_s: float) -> Commands:
+def _go() -> Commands:
     go, home = _tool("go", "/usr/local/go/bin/go"), ROOM / "go"
     for program in ("scenarios", "endless"):
         built = home / program
         source = PROGRAMS / "go" / program
         if not built.exists() or any(each.stat().st_mtime > built.stat().st_mtime for each in source.iterdir()):
-            _run([go, "build", "-o", str(built), f"./{program}"], limit_s, PROGRAMS / "go")
+            _run([go, "build", "-o", str(built), f"./{program}"], PROGRAMS / "go")
     return lambda program: [str(home / program)]
 
 
@@ -101,13 +99,12 @@ LANGUAGES = {"python": _python, "node": _node, "java": _java, "go": _go}
 
 
 @cache
-def commands(language: str, limit_s: float = INSTALL_S) -> Commands:
-    """How programs of the language are run, once its client is there.
-
-    Raises:
-        Missing: there is no such toolchain, or the registry has not answered within ``limit_s`` a step.
-    """
-    return LANGUAGES[language](limit_s)
+def commands(language: str) -> Commands | Missing:
+    """How programs of the language are run, once its client is there; or why it cannot be had, asked once a run."""
+    try:
+        return LANGUAGES[language]()
+    except Missing as missing:
+        return missing
 
 
 def environment(authority: Path) -> dict[str, str]:

@@ -100,7 +100,6 @@ FOUND_BY = {
         "tests/unit/broker/features/test_pop.py::test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged",
     ),
 }
-HISTORIES = "2000"
 SECONDS_MAX = 600
 
 
@@ -142,10 +141,7 @@ def _check_import(copy: Path) -> None:
 
 def _fails(copy: Path, test: str) -> str:
     """The line that says how the test failed; empty when it passed."""
-    environment = os.environ | {
-        "PYTHONPATH": str(copy / ".namespace"),
-        "CRASH_HISTORIES": HISTORIES,
-    }
+    environment = os.environ | {"PYTHONPATH": str(copy / ".namespace")}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     done = subprocess.run(
         command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,12 +61,19 @@ def test_docstrings_and_cells_become_markdown() -> None:
     assert table(("a",), [("x|y",)]) == "| a |\n| --- |\n| x\\|y |\n"
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below ``node``; what they compute is not looked into, which is most of a tree."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+            yield from statements(child)
+
+
 def test_the_internals_name_what_is_in_the_code() -> None:
     known = set()
-    for path in ROOT.glob("*/**/*.py"):
-        if path.parts[len(ROOT.parts)] in ("tests", "scripts", ".venv"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
+    components = [each.parent for each in ROOT.glob("*/__init__.py") if each.parent.name != "tests"]
+    for path in itertools.chain.from_iterable(folder.rglob("*.py") for folder in components):
+        for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 methods = [each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
                 known |= {node.name, *(f"{node.name}.{method}" for method in methods)}
