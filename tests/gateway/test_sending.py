@@ -21,6 +21,7 @@ def cluster() -> Iterator[RunningCluster]:
         for kind in ("NORMAL", "FIFO", "DELAY", "MIXED"):
             topic_of_type(running, kind, kind)
         topic_of_type(running, "plain")
+        topic_of_type(running, "large", "MIXED")
         yield running
 
 
@@ -87,8 +88,8 @@ def test_four_mib_are_taken_of_each_type(client: Client) -> None:
     }
     for kind, given in fields.items():
         properties = {"k": "v" * 16383}
-        assert code(client, message("MIXED", bytes(MIB4), user=properties, **given)) == "OK", kind
-        larger = message("MIXED", bytes(MIB4 + 1), **given)
+        assert code(client, message("large", bytes(MIB4), user=properties, **given)) == "OK", kind
+        larger = message("large", bytes(MIB4 + 1), **given)
         assert code(client, larger) == "MESSAGE_BODY_TOO_LARGE", kind
 
 
