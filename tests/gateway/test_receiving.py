@@ -183,6 +183,13 @@ def test_filters_select_by_text_and_by_condition(client: Client, topic: str) -> 
     assert received(client, wish("true", topic, expression="TRUE", sql=True), 4).bodies == [b"Aa", b"BB", b"b", b"none"]
 
 
+def test_a_very_long_tag_is_found_by_itself(client: Client, topic: str) -> None:
+    tag = "t" * 10240
+    client.receive(wish("long", topic, expression=tag, wait_s=0))
+    assert client.send(message(topic, b"other"), message(topic, b"wanted", tag=tag)).status.code == v2.Code.OK
+    assert received(client, wish("long", topic, expression=tag)).bodies == [b"wanted"]
+
+
 def test_an_orderly_group_gets_one_batch_at_a_time_and_the_same_for_the_same_attempt(
     client: Client, cluster: RunningCluster
 ) -> None:
