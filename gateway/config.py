@@ -29,7 +29,8 @@ class GatewayConfig:
     tls_port: int = key(
         "tlsListenPort",
         default=-1,
-        doc="a second port, for TLS alone, while listenPort takes plain connections; -1: none, 0: any free one",
+        doc="a second port, for TLS, while listenPort takes plain connections; as listenPort: one takes both; "
+        "-1: none, 0: any free one",
         differs="one port takes both",
     )
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  as the others'
@@ -55,8 +56,13 @@ class GatewayConfig:
             both = bool(transport.cert_path and transport.key_path)
             require(both, "tls.server.certPath and tls.server.keyPath must be given with tlsListenPort", "not both")
 
+    @property
+    def is_one_port(self) -> bool:
+        """True if one port takes plain connections and TLS."""
+        return self.tls_port == self.listen_port > 0
+
     def second_tls(self) -> ServerTls | None:
-        """The TLS of the second port, or None. Raises ConfigError: a file is wrong."""
+        """The TLS beside plain connections, or None. Raises ConfigError: a file is wrong."""
         if self.tls_port < 0:
             return None
         transport = self.security.transport

@@ -9,18 +9,23 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.runtime.channel import new_server
+from penstock.runtime.channel import KEEPALIVE_TIMEOUT_MS, new_server
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
 from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
+from penstock.runtime.security.certificates import ServerTls
 
+from . import front
 from .config import GatewayConfig, load_gateway_config
+
+if TYPE_CHECKING:
+    from .v2.routes import Routes  # loads the kernels
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +33,7 @@ STOP_GRACE_S = 0.3
 
 
 class Addresses(NamedTuple):
-    """Where a gateway listens: ``host:port``; ``tls`` is empty without a second port."""
+    """Where a gateway listens: ``host:port``; ``tls``: empty without TLS beside plain; one port may take both."""
 
     address: str
     tls: str = ""
@@ -46,23 +51,43 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
     access = config.security.access()
     host = config.host or _reachable(config)
     shown = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
-    ports = [(config.listen_port, "listenPort", config.security.transport.server_tls())]
-    if (second := config.second_tls()) is not None:
-        ports.append((config.tls_port, "tlsListenPort", second))
+    second = config.second_tls()
     async with (
         access.following() if access is not None else contextlib.nullcontext(),
         opened(config.nameservers, config.security.outgoing(), access) as port,
         contextlib.AsyncExitStack() as stack,
     ):
-        addresses = []
-        for number, name, tls in ports:
-            server = new_server()
+
+        async def served(
+            address: str,
+            number: int,
+            name: str,
+            tls: ServerTls | None,
+            keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS,
+        ) -> Routes:
+            server = new_server(keepalive_timeout_ms=keepalive_timeout_ms)
             routes = port.serve_at(server, host)
-            routes.port = listen(server, config.bind_address, number, name, tls)
+            routes.port = listen(server, address, number, name, tls)
             await server.start()
             stack.push_async_callback(server.stop, STOP_GRACE_S)
-            addresses.append(f"{shown}:{routes.port}")
-        yield Addresses(*addresses)
+            return routes
+
+        if config.is_one_port:
+            both = [
+                await served(front.INSIDE, 0, "listenPort", tls, front.KEEPALIVE_TIMEOUT_MS) for tls in (None, second)
+            ]
+            plain, over_tls = both
+            outside = front.Front(plain.port, over_tls.port, port.hosts)
+            stack.push_async_callback(outside.close)
+            number = await outside.listen(config.bind_address, config.listen_port, "listenPort")
+            for each in both:
+                each.port = number
+        else:
+            transport = config.security.transport.server_tls()
+            both = [await served(config.bind_address, config.listen_port, "listenPort", transport)]
+            if second is not None:
+                both.append(await served(config.bind_address, config.tls_port, "tlsListenPort", second))
+        yield Addresses(*(f"{shown}:{each.port}" for each in both))
 
 
 def _reachable(config: GatewayConfig) -> str:

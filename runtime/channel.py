@@ -42,6 +42,7 @@ _KEEPALIVE = (
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
 )
+_ANSWERED_WITHIN = ("grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
 _LIMITS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -106,10 +107,14 @@ async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     return False
 
 
-def new_server(interceptors: Sequence[Any] = (), calls_max: int | None = None) -> grpc.aio.Server:
+def new_server(
+    interceptors: Sequence[Any] = (), calls_max: int | None = None, keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS
+) -> grpc.aio.Server:
     """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
-    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
+    waiting = [(name, keepalive_timeout_ms) for name in _ANSWERED_WITHIN]
+    others = [each for each in SERVER_OPTIONS if each[0] not in _ANSWERED_WITHIN]
+    return grpc.aio.server(interceptors=interceptors, options=[*others, *waiting], maximum_concurrent_rpcs=calls_max)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.gateway.v2.wire.definition_pb2 import Code
@@ -18,6 +20,7 @@ from penstock.runtime.security.signatures import AUTHORIZATION, DATE_TIME
 from .status import Refusal
 
 CLIENT_ID_LENGTH_MAX: Final = 255
+NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 NODE_JS: Final = "HTTP"
 """What the Node.js client calls its language."""
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)", re.ASCII)
@@ -45,8 +48,10 @@ class Caller:
         return self.language == NODE_JS
 
 
-def caller_of(context: Any, access: Access | None, default_s: float = 30.0) -> Caller:
-    """Who makes the call with this context.
+def caller_of(
+    context: Any, access: Access | None, hosts: Mapping[str, str] = NO_HOSTS, default_s: float = 30.0
+) -> Caller:
+    """Who makes the call with this context; ``hosts``: what to say of some of gRPC's peers instead.
 
     Raises:
         Refusal: CLIENT_ID_REQUIRED, UNAUTHORIZED.
@@ -67,7 +72,7 @@ def caller_of(context: Any, access: Access | None, default_s: float = 30.0) -> C
         client_id=client_id,
         language=found.get("x-mq-language", ""),
         namespace=found.get("x-mq-namespace", ""),
-        host=_host(context.peer()),
+        host=hosts.get(peer := context.peer()) or _host(peer),
         deadline_s=default_s if left_s is None else min(max(left_s, 0.0), 24 * 3600.0),
     )
 

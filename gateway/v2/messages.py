@@ -33,6 +33,7 @@ from penstock.gateway.v2.wire.definition_pb2 import (
 from penstock.proto.names import DLQ_PREFIX, PRODUCER_PROPERTY
 
 from .callers import Caller
+from .names import resource_of
 from .status import Refusal
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -105,10 +106,8 @@ def draft_of(message: Message, caller: Caller) -> Draft:
             raise Refusal(
                 Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name[:64]!r}: empty name, or a control character"
             )
-    if tag is not None and (not tag.strip() or "|" in tag or _has_control(tag) or tag != tag.strip()):
-        raise Refusal(
-            Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:64]!r}: blank, or with |, a control character, or spaces around"
-        )
+    if tag is not None and (not tag.strip() or "|" in tag or _has_control(tag)):
+        raise Refusal(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:64]!r}: blank, or with | or a control character")
     for key in system.keys:
         if key and (not key.strip() or _has_control(key)):
             raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"key {key[:64]!r}: blank, or with a control character")
@@ -135,6 +134,8 @@ def draft_of(message: Message, caller: Caller) -> Draft:
                 Code.BAD_REQUEST, f"trace_context: at most {TRACE_CONTEXT_BYTES_MAX} bytes without control characters"
             )
         properties[names.TRACE_CONTEXT] = context
+    if system.delivery_attempt:
+        properties[names.RECONSUME_TIME] = str(system.delivery_attempt)
     recovery_s = None
     if system.HasField("orphaned_transaction_recovery_duration"):
         given = system.orphaned_transaction_recovery_duration
@@ -251,9 +252,15 @@ def duration(milliseconds: int) -> Duration:
 
 
 def delivered(
-    view: MessageView, topic: Resource, *, attempt: int = 1, receipt_handle: str = "", invisible_ms: int = 0
+    view: MessageView,
+    topic: Resource,
+    namespace: str,
+    *,
+    attempt: int = 1,
+    receipt_handle: str = "",
+    invisible_ms: int = 0,
 ) -> Message:
-    """A stored message as its receiver gets it; ``topic`` as the receiver names it."""
+    """A stored message as its receiver gets it, who is in ``namespace``; ``topic`` as the receiver names it."""
     found = view.all_properties
     body = view.body
     system = SystemProperties(
@@ -284,7 +291,7 @@ def delivered(
     if due_ms:
         system.delivery_timestamp.CopyFrom(timestamp(due_ms))
     if topic.name.startswith(DLQ_PREFIX) and names.DLQ_ORIGIN_TOPIC in found:
-        origin = found[names.DLQ_ORIGIN_TOPIC]
+        origin = resource_of(found[names.DLQ_ORIGIN_TOPIC], topic.resource_namespace or namespace).name
         system.dead_letter_queue.CopyFrom(
             DeadLetterQueue(topic=origin, message_id=found.get(names.DLQ_ORIGIN_MESSAGE_ID, view.message_id))
         )

@@ -1,15 +1,18 @@
 """Topics and groups as clients name them, within their namespaces, and as the cluster does.
 
-A name in a namespace is ``namespace%name`` in the cluster; answers have it as the client gave it.
+A name in a namespace is ``namespace%name`` in the cluster; answers have it as the client gave it. Groups may be longer
+here than brokers keep: such a one is its beginning and a digest in the cluster.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final
 
 from penstock.gateway.v2.wire.definition_pb2 import Code, Resource
 from penstock.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from penstock.proto.names import GROUP_LENGTH_MAX as KEPT_LENGTH_MAX
 
 from .status import Refusal
 
@@ -34,9 +37,8 @@ def topic_of(resource: Resource, namespace: str) -> str:
         Refusal: ILLEGAL_TOPIC.
     """
     name = resource.name
-    longest = TOPIC_LENGTH_MAX
-    if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        longest = GROUP_LENGTH_MAX
+    prefix = _derived(name)
+    longest = len(prefix) + GROUP_LENGTH_MAX if prefix else TOPIC_LENGTH_MAX
     if not name.strip():
         raise Refusal(Code.ILLEGAL_TOPIC, "the topic name cannot be blank")
     if len(name) > longest or not _ALLOWED.fullmatch(name):
@@ -48,7 +50,7 @@ def topic_of(resource: Resource, namespace: str) -> str:
     for each in (name, full):
         if is_system_topic(each) or each.startswith(_SYSTEM_TOPIC_PREFIXES) or each in _SYSTEM_TOPICS:
             raise Refusal(Code.ILLEGAL_TOPIC, f"the topic {each} is the system's: use another one")
-    return full
+    return prefix + _kept(full[len(prefix) :]) if prefix else full
 
 
 def group_of(resource: Resource, namespace: str) -> str:
@@ -70,7 +72,15 @@ def group_of(resource: Resource, namespace: str) -> str:
     for each in (name, full):
         if each.startswith(_SYSTEM_GROUP_PREFIX) or each in _SYSTEM_GROUPS:
             raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {each} is the system's: use another one")
-    return full
+    return _kept(full)
+
+
+def _kept(group: str) -> str:
+    """The group as brokers keep it, whose longest name is shorter than clients'."""
+    if len(group) <= KEPT_LENGTH_MAX:
+        return group
+    digest = hashlib.blake2b(group.encode(), digest_size=16).hexdigest()
+    return f"{group[: KEPT_LENGTH_MAX - len(digest) - 1]}_{digest}"
 
 
 def _within(resource: Resource, namespace: str, code: Code, longest: int) -> str:

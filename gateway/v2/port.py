@@ -49,6 +49,7 @@ class Port:
         make_producer: Callable[..., TransactionProducer],
         access: Access | None,
     ) -> None:
+        self.hosts: dict[str, str] = {}  # see Caller.host
         self.clients = Clients()
         self.brokers = Brokers(calls, threads)
         self.groups = Groups(self.brokers)
@@ -59,7 +60,7 @@ class Port:
         self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
         self.offsets = Offsets(self.brokers)
         self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self._on_gone)
-        self._service = Service(access)
+        self._service = Service(access, self.hosts)
 
     def serve_at(self, server: grpc.aio.Server, host: str) -> Routes:
         """Have ``server`` answer; the routes that it tells, whose ``port`` is to be set when it listens."""

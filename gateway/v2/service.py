@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -17,7 +17,7 @@ from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.runtime.channel import MESSAGE_BYTES_MAX, Decoded, decoded
 from penstock.runtime.security.access import Access
 
-from .callers import Caller, caller_of
+from .callers import NO_HOSTS, Caller, caller_of
 from .status import Refusal, status_of, unread
 from .telemetry import TAKEN_S, Telemetry, refuse
 
@@ -32,8 +32,10 @@ Streaming = Callable[[Caller, Any], AsyncGenerator[Any, None]]
 class Service:
     """Wraps what answers the protocol's calls. Methods without an answer are NOT_IMPLEMENTED."""
 
-    def __init__(self, access: Access | None) -> None:
+    def __init__(self, access: Access | None, hosts: Mapping[str, str] = NO_HOSTS) -> None:
+        """``hosts``: who is behind those of gRPC's peers that pass others' calls on."""
         self._access = access
+        self._hosts = hosts
         self._streams = 0
 
     def handlers(
@@ -62,7 +64,7 @@ class Service:
     def _unary(self, name: str, method: Unary | None, asked: type[Wire], answer: type[Any]) -> Any:
         async def call(content: bytes, context: Any) -> Any:
             try:
-                caller = caller_of(context, self._access)
+                caller = caller_of(context, self._access, self._hosts)
                 return await _implemented(name, method)(caller, decoded(asked, content, MESSAGE_BYTES_MAX))
             except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller, and logged
                 return answer(status=status_of(error, name))
@@ -72,7 +74,7 @@ class Service:
     def _streaming(self, name: str, method: Streaming | None, asked: type[Wire], answer: type[Any]) -> Any:
         async def call(content: bytes, context: Any) -> None:
             try:
-                caller = caller_of(context, self._access)
+                caller = caller_of(context, self._access, self._hosts)
                 answers = _implemented(name, method)(caller, decoded(asked, content, MESSAGE_BYTES_MAX))
                 # A caller that names no deadline and reads nothing would keep its messages for ever.
                 async with asyncio.timeout(caller.deadline_s), contextlib.aclosing(answers):
@@ -90,7 +92,7 @@ class Service:
     def _telemetry(self, telemetry: Telemetry) -> Any:
         async def call(requests: AsyncIterator[bytes], context: Any) -> None:
             try:
-                caller = caller_of(context, self._access)
+                caller = caller_of(context, self._access, self._hosts)
                 if self._streams >= STREAMS_MAX:
                     raise Refusal(Code.TOO_MANY_REQUESTS, f"flow limit: {STREAMS_MAX} streams are open already")
             except Refusal as refused:

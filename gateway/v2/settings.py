@@ -6,6 +6,8 @@ takes its seconds for milliseconds.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from penstock.gateway.v2.wire.definition_pb2 import (
@@ -35,6 +37,11 @@ _PRODUCER_ATTEMPTS: Final = 3
 _DELAYS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """RocketMQ's ``CustomizedRetryPolicy``."""
 _RETRY_MAX_S: Final = 7200
+PROPERTIES_MAX: Final = 32
+PROPERTIES_BYTES_MAX: Final = 4096
+PROPERTY_LENGTH_MAX: Final = 256
+_PROPERTY_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}", re.ASCII)
+_RESERVED: Final = "rocketmq."
 CONSUMERS: Final = frozenset(
     {
         ClientType.PUSH_CONSUMER,
@@ -54,6 +61,7 @@ async def answer_to(asked: Settings, caller: Caller, groups: Groups) -> Settings
     """
     if (size := asked.ByteSize()) > BYTES_MAX:
         raise Refusal(Code.BAD_REQUEST, f"settings of {size} bytes: at most {BYTES_MAX}")
+    _check_properties(asked.client_properties)
     answer = Settings()
     answer.CopyFrom(asked)
     answer.metric.CopyFrom(Metric(on=False))
@@ -65,6 +73,22 @@ async def answer_to(asked: Settings, caller: Caller, groups: Groups) -> Settings
     else:
         raise Refusal(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
     return answer
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    """What programs say of themselves. Raises Refusal: INVALID_CLIENT_PROPERTIES."""
+    problem = ""
+    if len(properties) > PROPERTIES_MAX:
+        problem = f"{len(properties)} of them: at most {PROPERTIES_MAX}"
+    elif sum(len(name.encode()) + len(value.encode()) for name, value in properties.items()) > PROPERTIES_BYTES_MAX:
+        problem = f"together at most {PROPERTIES_BYTES_MAX} bytes"
+    for name, value in () if problem else properties.items():
+        if not _PROPERTY_NAME.fullmatch(name) or name.startswith(_RESERVED):
+            problem = f"{name[:64]!r}: 1..64 letters, digits and _ . -, a letter first, and not {_RESERVED}"
+        elif len(value) > PROPERTY_LENGTH_MAX:
+            problem = f"{name!r} has {len(value)} characters: at most {PROPERTY_LENGTH_MAX}"
+    if problem:
+        raise Refusal(Code.INVALID_CLIENT_PROPERTIES, f"client properties: {problem}")
 
 
 def topics_of(settings: Settings, namespace: str) -> list[str]:

@@ -17,7 +17,6 @@ from penstock.client import (
     Forbidden,
     GroupNotFound,
     InvalidArgument,
-    InvalidName,
     MessageNotFound,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -50,7 +49,6 @@ _CODES: tuple[tuple[type[PenstockError], Code], ...] = (
     (TransactionEnded, Code.INVALID_TRANSACTION_ID),
     (Unauthorized, Code.UNAUTHORIZED),
     (Forbidden, Code.FORBIDDEN),
-    (InvalidName, Code.ILLEGAL_CONSUMER_GROUP),  # brokers take shorter ones; topics are held against their rules here
     (InvalidArgument, Code.BAD_REQUEST),
     (NotEnoughReplicas, Code.HA_NOT_AVAILABLE),
     (FlushTimeout, Code.MASTER_PERSISTENCE_TIMEOUT),

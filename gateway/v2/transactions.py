@@ -103,22 +103,26 @@ class Transactions:
     async def end(self, caller: Caller, request: EndTransactionRequest) -> EndTransactionResponse:
         """Decide as the client says; may be repeated.
 
+        Without a resolution the half stays, and is asked about.
+
         Raises:
-            Refusal: INVALID_TRANSACTION_ID, no such half, or decided otherwise. PenstockError.
+            Refusal: INVALID_TRANSACTION_ID, no such half, or decided otherwise. PenstockError: also no such topic.
         """
         topic = topic_of(request.topic, caller.namespace)
         transaction_id = request.transaction_id
         if not transaction_id.strip() or len(transaction_id) > ID_LENGTH_MAX:
             raise Refusal(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty, nor longer than 255 characters")
-        if request.resolution == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED:
-            return EndTransactionResponse(status=ok())
         resolution = _RESOLUTIONS.get(request.resolution)
-        if resolution is None:
+        is_undecided = request.resolution == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+        if resolution is None and not is_undecided:
             raise Refusal(Code.BAD_REQUEST, f"resolution {request.resolution} is not known")
         timeout_s = max(min(caller.deadline_s, END_S) * 0.9, 0.1)
         place = self._places.get(transaction_id) or await self._found(topic, transaction_id, timeout_s)
         if place is None or place.topic != topic:
+            await self._brokers.route(topic)  # the topic's absence is told before the half's
             raise Refusal(Code.INVALID_TRANSACTION_ID, "cannot found transaction data of this id")
+        if is_undecided:
+            return EndTransactionResponse(status=ok())
         is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
         decision = EndRequest(
             group=group_of_topic(topic),
@@ -200,7 +204,8 @@ class Transactions:
         for step in range(len(publishers)):
             client = publishers[(self._turn + step) % len(publishers)]
             command = RecoverOrphanedTransactionCommand(
-                message=delivered(message, resource_of(topic, client.namespace)), transaction_id=message.message_id
+                message=delivered(message, resource_of(topic, client.namespace), client.namespace),
+                transaction_id=message.message_id,
             )
             if client.push(TelemetryCommand(recover_orphaned_transaction_command=command)):
                 return

@@ -205,7 +205,14 @@ def test_a_transaction_is_seen_when_it_is_committed(client: Client, cluster: Run
     wait_until(lambda: stored(cluster) == before + 1, 30, "the committed message")
     assert client.code("EndTransaction", end(committed, v2.TransactionResolution.ROLLBACK)) == "INVALID_TRANSACTION_ID"
     assert client.code("EndTransaction", end("", v2.TransactionResolution.COMMIT)) == "INVALID_TRANSACTION_ID"
-    assert client.code("EndTransaction", end("nobody's", v2.TransactionResolution.COMMIT)) == "INVALID_TRANSACTION_ID"
+    undecided = v2.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+    for resolution in (v2.TransactionResolution.COMMIT, undecided):
+        assert client.code("EndTransaction", end("nobody's", resolution)) == "INVALID_TRANSACTION_ID"
+        elsewhere = end("nobody's", resolution)
+        elsewhere.topic.name = "missing"
+        assert client.code("EndTransaction", elsewhere) == "TOPIC_NOT_FOUND"
+    assert client.code("EndTransaction", end(half(client), undecided)) == "OK"
+    assert client.code("EndTransaction", end("nobody's", 99)) == "BAD_REQUEST"
 
 
 def test_a_gateway_that_was_started_anew_finds_the_half_by_its_id(
@@ -259,6 +266,26 @@ def test_calls_are_taken_of_users_alone(cluster: RunningCluster, tmp_path: Path)
                 stream.push(producer_of("normal"))
                 assert stream.next().status.code == expected[0]
                 stream.close()
+
+
+def test_one_port_takes_plain_connections_and_tls(cluster: RunningCluster, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("gateway")
+    (port,) = free_ports(1)
+    security = SecuritySettings(transport=TlsSettings(cert_path=str(pair.cert), key_path=str(pair.key)))
+    with RunningGateway(cluster, listen_port=port, tls_port=port, security=security):
+        address = f"127.0.0.1:{port}"
+        trusted = grpc.ssl_channel_credentials(authority.file.read_bytes())
+        with Client("", channel=grpc.secure_channel(address, trusted)) as over_tls, Client(address) as plain:
+            for each in (over_tls, plain):
+                told = each.call("QueryRoute", wire.QueryRouteRequest(topic=v2.Resource(name="normal")))
+                endpoint = told.message_queues[0].broker.endpoints.addresses[0]
+                assert (endpoint.host, endpoint.port) == ("127.0.0.1", port)
+                stream = each.telemetry()
+                stream.push(producer_of("normal"))
+                assert stream.next().status.code == v2.Code.OK
+                stream.close()
+                assert each.send(message("normal", bytes(4 << 10))).status.code == v2.Code.OK
 
 
 def test_a_second_port_takes_tls(cluster: RunningCluster, tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.gateway.v2.wire import definition_pb2 as v2
+from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest
+from penstock.proto.wire.common_pb2 import TopicConfig
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.gateway import Client, RunningGateway, acknowledged, message, topic_of_type, wish
 from tests.support.waiting import wait_until
@@ -88,6 +91,25 @@ def cluster() -> Iterator[RunningCluster]:
     with RunningCluster() as running:
         topic_of_type(running, "kept", "NORMAL")
         yield running
+
+
+def test_a_topic_whose_only_master_is_away_is_not_called_unknown() -> None:
+    with RunningCluster(shards=2) as cluster:
+        config = TopicConfig(topic="apart", read_queues=1, write_queues=1, perm=6)
+        cluster.brokers["broker-b"].call("CreateTopic", CreateTopicRequest(config=config))
+        wait_until(lambda: cluster.route("apart").exists, 60, "the topic in the routes")
+        asked = wire.QueryRouteRequest(topic=v2.Resource(name="apart"))
+        with RunningGateway(cluster) as used, Client(used.address) as before:
+            assert before.code("QueryRoute", asked) == "OK"
+            cluster.kill("broker-b")
+            with RunningGateway(cluster) as fresh, Client(fresh.address) as after:
+                for client in (before, after):
+                    assert client.code("QueryRoute", asked) in TRANSIENT
+                    assert client.code("ReceiveMessage", wish("g", "apart", wait_s=0)) in TRANSIENT
+                assert v2.Code.Name(after.send(message("apart")).status.code) in TRANSIENT
+                cluster.revive("broker-b")
+                for client in (before, after):
+                    wait_until(lambda client=client: client.code("QueryRoute", asked) == "OK", 60, "the route again")
 
 
 def test_nothing_is_lost_when_a_master_dies_under_clients(cluster: RunningCluster) -> None:

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from penstock.client import MessageView, PenstockError, TopicNotFound
+from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.layout import Record, encode_record
+from penstock.formats.record.properties import (
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    RECONSUME_TIME,
+    TAGS,
+    encode_properties,
+)
 from penstock.gateway.v2 import clients
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
 from penstock.gateway.v2.consume.renewal import Renewal
-from penstock.gateway.v2.messages import draft_of
+from penstock.gateway.v2.messages import delivered, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
 from penstock.gateway.v2.service import Service
 from penstock.gateway.v2.settings import BYTES_MAX, answer_to
-from penstock.gateway.v2.status import Refusal
+from penstock.gateway.v2.status import Refusal, status_of
+from penstock.gateway.v2.transactions import Transactions
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.names import check_group
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
 from tests.support.gateway import acknowledged, changed, message
@@ -37,6 +50,7 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
     ("fields", "expected"),
     [
         ({"lite_topic": ""}, "ILLEGAL_LITE_TOPIC"),
+        ({"tag": " "}, "ILLEGAL_MESSAGE_TAG"),
         ({"lite_topic": "a b"}, "ILLEGAL_LITE_TOPIC"),
         ({"lite_topic": "x" * 65}, "ILLEGAL_LITE_TOPIC"),
         ({"body_encoding": 3}, "BAD_REQUEST"),
@@ -62,8 +76,16 @@ def test_empty_fields_are_none() -> None:
 
 
 def test_fields_at_their_limits_are_taken() -> None:
-    draft = draft_of(message("topic", lite_topic="x" * 64, message_group="中" * 21, message_type=99), CALLER)
-    assert draft.type == v2.MessageType.FIFO
+    fields = {
+        "lite_topic": "x" * 64,
+        "message_group": "中" * 21,
+        "message_type": 99,
+        "tag": " a ",
+        "delivery_attempt": 3,
+    }
+    draft = draft_of(message("topic", **fields), CALLER)
+    assert (draft.type, draft.tag) == (v2.MessageType.FIFO, " a ")
+    assert draft.properties[RECONSUME_TIME] == "3"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +105,17 @@ def test_no_namespace_makes_a_group_the_systems(namespace: str, name: str) -> No
     assert code_of(refused) == "ILLEGAL_CONSUMER_GROUP"
 
 
+@pytest.mark.parametrize("length", [120, 121, 250])
+def test_a_group_that_is_too_long_for_brokers_has_one_shorter_name_with_its_own_topics(length: int) -> None:
+    name = "g" * length
+    group = group_of(v2.Resource(name=name), "")
+    assert check_group(group) == group
+    assert (group == name) == (length == 120)
+    assert group != group_of(v2.Resource(name=f"{name[:-1]}h"), "")
+    for prefix in ("%DLQ%", "%RETRY%"):
+        assert topic_of(v2.Resource(name=prefix + name), "") == prefix + group
+
+
 @pytest.mark.parametrize("prefix", ["%DLQ%", "%RETRY%"])
 def test_a_groups_own_topics_are_those_of_the_group_in_its_namespace(prefix: str) -> None:
     group = group_of(v2.Resource(name="g"), "space")
@@ -97,6 +130,33 @@ def test_settings_have_a_size() -> None:
     with pytest.raises(Refusal) as refused:
         asyncio.run(answer_to(settings, CALLER, None))  # type: ignore[arg-type]
     assert code_of(refused) == "BAD_REQUEST"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {f"k{n}": "v" for n in range(33)},
+        {"": "v"},
+        {"1k": "v"},
+        {"k" * 65: "v"},
+        {"k/": "v"},
+        {"rocketmq.k": "v"},
+        {"k": "v" * 257},
+        {f"k{n}": "v" * 255 for n in range(16)},
+    ],
+)
+def test_client_properties_have_limits(properties: dict[str, str]) -> None:
+    settings = v2.Settings(publishing=v2.Publishing(), client_properties=properties)
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(answer_to(settings, CALLER, None))  # type: ignore[arg-type]
+    assert code_of(refused) == "INVALID_CLIENT_PROPERTIES"
+
+
+def test_client_properties_within_their_limits_are_sent_back() -> None:
+    properties = {"k" * 64: "v" * 256} | {f"k.{n}": "" for n in range(31)}
+    settings = v2.Settings(publishing=v2.Publishing(), client_properties=properties)
+    answer = asyncio.run(answer_to(settings, CALLER, None))  # type: ignore[arg-type]
+    assert dict(answer.client_properties) == properties
 
 
 def test_a_stream_that_never_sends_settings_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +245,53 @@ def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
 
     asyncio.run(scenario())
     assert is_given_back == [True]
+
+
+class _Halfless:
+    """Brokers that have topics, and no halves."""
+
+    calls = SimpleNamespace(everywhere=None)
+
+    async def in_thread(self, *_: Any) -> Any:
+        return {}, ()
+
+    async def route(self, topic: str) -> TopicRoute:
+        if topic == "missing":
+            raise TopicNotFound("topic 'missing' does not exist")
+        return TopicRoute(topic=topic, exists=True)
+
+
+@pytest.mark.parametrize(
+    ("topic", "resolution", "expected"),
+    [
+        ("topic", v2.TransactionResolution.COMMIT, "INVALID_TRANSACTION_ID"),
+        ("topic", v2.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "INVALID_TRANSACTION_ID"),
+        ("missing", v2.TransactionResolution.COMMIT, "TOPIC_NOT_FOUND"),
+        ("missing", v2.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED, "TOPIC_NOT_FOUND"),
+        ("topic", 99, "BAD_REQUEST"),
+    ],
+)
+def test_an_end_of_no_transaction_has_its_code(topic: str, resolution: Any, expected: str) -> None:
+    request = wire.EndTransactionRequest(
+        topic=v2.Resource(name=topic), transaction_id="nobody's", resolution=resolution
+    )
+
+    async def scenario() -> None:
+        brokers: Any = _Halfless()
+        await Transactions(brokers, Clients(), None).end(CALLER, request)  # type: ignore[arg-type]
+
+    with pytest.raises((Refusal, PenstockError)) as refused:
+        asyncio.run(scenario())
+    assert v2.Code.Name(status_of(refused.value, "EndTransaction").code) == expected
+
+
+@pytest.mark.parametrize(("own", "namespace"), [("", "space"), ("space", "")])
+def test_a_dead_letter_names_its_topic_as_a_client_in_the_namespace_does(own: str, namespace: str) -> None:
+    properties = encode_properties({DLQ_ORIGIN_TOPIC: "space%inner", DLQ_ORIGIN_MESSAGE_ID: "id", TAGS: " a "})
+    record = encode_record(Record(topic="%DLQ%space%g", body=b"x", properties=properties))
+    view = MessageView(RecordBatch(record), 0, "broker-a")
+    found = delivered(view, v2.Resource(resource_namespace=own, name="%DLQ%g"), namespace).system_properties
+    assert found.dead_letter_queue == v2.DeadLetterQueue(topic="inner", message_id="id")
+    assert found.tag == " a "
+    found = delivered(view, v2.Resource(name="%DLQ%space%g"), "").system_properties
+    assert found.dead_letter_queue.topic == "space%inner"

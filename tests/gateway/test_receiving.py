@@ -183,6 +183,13 @@ def test_filters_select_by_text_and_by_condition(client: Client, topic: str) -> 
     assert received(client, wish("true", topic, expression="TRUE", sql=True), 4).bodies == [b"Aa", b"BB", b"b", b"none"]
 
 
+def test_a_very_long_tag_is_found_by_itself(client: Client, topic: str) -> None:
+    tag = "t" * 10240
+    client.receive(wish("long", topic, expression=tag, wait_s=0))
+    assert client.send(message(topic, b"other"), message(topic, b"wanted", tag=tag)).status.code == v2.Code.OK
+    assert received(client, wish("long", topic, expression=tag)).bodies == [b"wanted"]
+
+
 def test_an_orderly_group_gets_one_batch_at_a_time_and_the_same_for_the_same_attempt(
     client: Client, cluster: RunningCluster
 ) -> None:
@@ -207,6 +214,22 @@ def test_an_orderly_group_gets_one_batch_at_a_time_and_the_same_for_the_same_att
     assert received(client, wish("orderly", "fifo", batch=1), 1).bodies == [b"3"]
     dead = received(client, wish("undertaker", "%DLQ%orderly"), 1).messages[0]
     assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"2", "fifo")
+
+
+def test_dead_letters_name_their_topic_as_the_client_in_a_namespace_does_also_of_a_very_long_group(
+    client: Client, cluster: RunningCluster
+) -> None:
+    topic_of_type(cluster, "space%inner", "NORMAL", queues=1)
+    group = "g" * 249
+    inside = Client("", channel=client.channel, x_mq_namespace="space")
+    assert inside.send(message("inner", b"dead")).status.code == v2.Code.OK
+    found = received(inside, wish(group, "inner")).messages[0]
+    forward = wire.ForwardMessageToDeadLetterQueueRequest(
+        group=v2.Resource(name=group), topic=v2.Resource(name="inner"), receipt_handle=handle(found)
+    )
+    assert inside.code("ForwardMessageToDeadLetterQueue", forward) == "OK"
+    dead = received(inside, wish("undertaker", f"%DLQ%{group}")).messages[0]
+    assert (dead.body, dead.system_properties.dead_letter_queue.topic) == (b"dead", "inner")
 
 
 def test_messages_of_a_client_that_says_it_ends_are_given_to_others_soon(
@@ -234,8 +257,9 @@ def test_queues_are_read_and_committed_by_offset(client: Client, topic: str) -> 
         assert client.code("PullMessage", pull) == "ILLEGAL_OFFSET"
     get = wire.GetOffsetRequest(group=group, message_queue=queue)
     assert client.code("GetOffset", get) == "OFFSET_NOT_FOUND"
-    longer = wire.GetOffsetRequest(group=v2.Resource(name="g" * 121), message_queue=queue)
-    assert client.code("GetOffset", longer) == "ILLEGAL_CONSUMER_GROUP"
+    for length, expected in ((121, "OFFSET_NOT_FOUND"), (256, "ILLEGAL_CONSUMER_GROUP")):
+        longer = wire.GetOffsetRequest(group=v2.Resource(name="g" * length), message_queue=queue)
+        assert client.code("GetOffset", longer) == expected
     assert client.code("UpdateOffset", wire.UpdateOffsetRequest(group=group, message_queue=queue, offset=2)) == "OK"
     assert client.call("GetOffset", get).offset == 2
     ask = wire.QueryOffsetRequest(message_queue=queue, query_offset_policy=v2.QueryOffsetPolicy.END)

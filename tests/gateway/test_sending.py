@@ -21,6 +21,7 @@ def cluster() -> Iterator[RunningCluster]:
         for kind in ("NORMAL", "FIFO", "DELAY", "MIXED"):
             topic_of_type(running, kind, kind)
         topic_of_type(running, "plain")
+        topic_of_type(running, "large", "MIXED")
         yield running
 
 
@@ -77,6 +78,27 @@ BAD = {
 def test_bad_messages_have_their_code(client: Client, name: str) -> None:
     expected, fields = BAD[name]
     assert code(client, message("NORMAL", **fields)) == expected
+
+
+def test_four_mib_are_taken_of_each_type(client: Client) -> None:
+    fields: dict[str, dict[str, Any]] = {
+        "FIFO": {"message_group": "g"},
+        "DELAY": {"delivery_timestamp": stamp(time.time() + 3600)},
+        "TRANSACTION": {"message_type": v2.MessageType.TRANSACTION},
+    }
+    for kind, given in fields.items():
+        properties = {"k": "v" * 16383}
+        assert code(client, message("large", bytes(MIB4), user=properties, **given)) == "OK", kind
+        larger = message("large", bytes(MIB4 + 1), **given)
+        assert code(client, larger) == "MESSAGE_BODY_TOO_LARGE", kind
+
+
+def test_a_tag_with_spaces_around_comes_as_it_was_sent(client: Client) -> None:
+    assert code(client, message("plain", tag=" a ", user={"n": "spaces"})) == "OK"
+    found: list[v2.Message] = []
+    while not found:
+        found = client.receive(wish("spaces", "plain", expression="n = 'spaces'", sql=True)).messages
+    assert found[0].system_properties.tag == " a "
 
 
 GOOD = {
@@ -157,6 +179,7 @@ def test_a_message_is_taken_back_before_it_is_due(client: Client) -> None:
     request = wire.RecallMessageRequest(topic=v2.Resource(name="DELAY"), recall_handle=entry.recall_handle)
     answer = client.call("RecallMessage", request)
     assert (answer.status.code, answer.message_id) == (v2.Code.OK, entry.message_id)
+    assert client.code("RecallMessage", request) == "OK"  # a client that got no answer asks again
     request.recall_handle = "forged"
     assert client.code("RecallMessage", request) == "BAD_REQUEST"
     request.topic.name = "NORMAL"

@@ -12,7 +12,7 @@ from penstock.proto.wire.broker_pb2 import Filter
 if TYPE_CHECKING:
     from ...store.filter.conditions import Condition
 
-EXPRESSION_LENGTH_MAX: Final = 8192
+EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 
 
 def wanted_by(wanted: Filter, takes_sql: bool) -> tuple[frozenset[int] | None, Condition | None]:

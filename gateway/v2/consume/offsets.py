@@ -150,7 +150,7 @@ class Offsets:
                     next_offset = view.queue_offset
                     break
                 if not subscription.tags or view.tag in subscription.tags:
-                    messages.append(delivered(view, request.message_queue.topic))
+                    messages.append(delivered(view, request.message_queue.topic, caller.namespace))
         status = ok() if messages else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
         yield PullMessageResponse(status=status)
         for message in messages:

@@ -134,7 +134,7 @@ class Receiving:
             header.max_wait_ms = max(int(left_s * 1000), 0)
             answer = await self._received(broker_name, header, max(left_s, 0.0) + REQUEST_S)
             reply, records = frames.unpack(answer, ReceiveReply)
-            await self._take(request, wish, broker_name, reply, records, received)
+            await self._take(caller, request, wish, broker_name, reply, records, received)
             if not header.max_wait_ms:
                 break
         if not received and (left_s := until - loop.time()) > -_LONGER_S:
@@ -150,6 +150,7 @@ class Receiving:
 
     async def _take(
         self,
+        caller: Caller,
         request: ReceiveMessageRequest,
         wish: _Wish,
         broker_name: str,
@@ -173,6 +174,7 @@ class Receiving:
                 message = delivered(
                     view,
                     request.message_queue.topic,
+                    caller.namespace,
                     attempt=attempt,
                     receipt_handle=handle.text(),
                     invisible_ms=wish.invisible_ms,
