@@ -25,11 +25,12 @@ MARK_LINES = 3
 class Plot:
     """Lines or bars over one axis. ``x`` are times (ms since 1970) if ``kind`` is ``times``, else names or numbers.
 
+    Of kind ``growth`` the axis is logarithmic, each point has a dot, and ``x`` are larger than 0.
     ``marks`` are stretches of the axis with a text, as the faults of a drill.
     """
 
     title: str
-    kind: str  # "times", "lines" or "bars"
+    kind: str  # "times", "lines", "growth" or "bars"
     x: list[Any]
     series: Mapping[str, Sequence[float | None]]
     unit: str = ""
@@ -82,6 +83,8 @@ class _Drawn(Picture):
 
     def _x(self, value: float) -> float:
         first, last = float(self._plot.x[0]), float(self._plot.x[-1])
+        if self._plot.kind == "growth":
+            first, last, value = math.log(first), math.log(last), math.log(value)
         share = (value - first) / (last - first) if last > first else 0.5
         return self.left + (WIDTH - self.left - RIGHT) * share
 
@@ -99,9 +102,11 @@ class _Drawn(Picture):
         for number, values in enumerate(plot.series.values()):
             for stretch in _stretches(plot.x, values):
                 points = [(x(float(at)), self._y(value)) for at, value in stretch]
-                if len(points) == 1:
-                    self.dot(_colour(number), *points[0])
-                else:
+                if len(points) == 1 or plot.kind == "growth":
+                    for (at, value), (left, top) in zip(stretch, points, strict=True):
+                        told = f"{plot.axis(at)}: {shown(value)} {plot.unit}" if plot.kind == "growth" else ""
+                        self.dot(_colour(number), left, top, told=told)
+                if len(points) > 1:
                     self.path(_colour(number), points)
         if first == last:
             self.text(x(first), HEIGHT - 8, plot.axis(plot.x[0]), anchor="middle")
