@@ -25,10 +25,17 @@ PRELOADED = {SMALL: 800_000, KIB: 300_000}
 Side = Callable[[Rig], Figures]
 
 
-def pairs(ours: Side, theirs: Side, ratios: Sequence[tuple[str, str]]) -> Callable[[Rig], Turns]:
-    """Turns of both sides with their figures, and of each of ``ratios`` the first figure divided by the second."""
+def pairs(
+    ours: Side, theirs: Side, ratios: Sequence[tuple[str, str]], room: Callable[[], rooms.Room]
+) -> Callable[[Rig], Turns]:
+    """Turns of both sides with their figures, and of each of ``ratios`` the first figure divided by the second.
+
+    ``room`` is the other system, which is fetched before anything is measured; its versions are told to the rig.
+    """
 
     def turns(rig: Rig) -> Turns:
+        rig.progress("looking for the other system, or fetching it")
+        rig.versions.update(room().versions)
         for turn in count():
             found: Figures = {}
             for side in (ours, theirs) if turn % 2 == 0 else (theirs, ours):
@@ -138,6 +145,7 @@ def _cases() -> Iterator[Case]:
                 _ours_produce(size),
                 _kafka("produce", size, {"rate": KAFKA}),
                 [(ours, KAFKA) for ours in ("produce", "produce_many")],
+                rooms.kafka,
             ),
             floors={f"{ours}{RATIO}{KAFKA}": goal for ours, goal in goals.items()},
             is_heavy=True,
@@ -153,6 +161,7 @@ def _cases() -> Iterator[Case]:
                 _ours_consume(size),
                 _kafka("consume", size, {"default": KAFKA, "tuned": TUNED}),
                 [(ours, theirs) for ours in ("poll", "poll_batch") for theirs in (KAFKA, TUNED)],
+                rooms.kafka,
             ),
             floors=goals,
             is_heavy=True,
@@ -160,7 +169,9 @@ def _cases() -> Iterator[Case]:
     yield Case(
         "kafka-send-latency",
         "one acknowledged send after the other, 1 KiB, beside librdkafka and Kafka",
-        pairs(_ours_send, _kafka("send", KIB, {"p50": "librdkafka p50", "p99": "librdkafka p99"}), _LATENCIES),
+        pairs(
+            _ours_send, _kafka("send", KIB, {"p50": "librdkafka p50", "p99": "librdkafka p99"}), _LATENCIES, rooms.kafka
+        ),
         unit="ms",
         floors={f"librdkafka p50{RATIO}send p50": 0.77},
         is_heavy=True,
@@ -174,6 +185,7 @@ def _cases() -> Iterator[Case]:
                 _ours_waiting(mode),
                 _rocketmq("send", SENDERS, KIB, flush=mode == "flush"),
                 [(ours, ROCKETMQ) for ours in ("tasks", "threads")],
+                rooms.rocketmq,
             ),
             floors={f"{ours}{RATIO}{ROCKETMQ}": goal for ours, goal in {**goals, "threads": 1.0}.items()},
             is_heavy=True,
@@ -181,7 +193,12 @@ def _cases() -> Iterator[Case]:
     yield Case(
         "rocketmq-transactions",
         f"transactions of one message of {TRANSACTION_SIZE} B, one after the other, beside RocketMQ's client",
-        pairs(_ours_transactions, _rocketmq("transactions", 1, TRANSACTION_SIZE), [("transactions", ROCKETMQ)]),
+        pairs(
+            _ours_transactions,
+            _rocketmq("transactions", 1, TRANSACTION_SIZE),
+            [("transactions", ROCKETMQ)],
+            rooms.rocketmq,
+        ),
         is_heavy=True,
     )
 

@@ -36,7 +36,6 @@ _ANY_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 def kafka(rig: Rig) -> Iterator[str]:
     """A Kafka of one node, broker and controller, for the ``with`` block; its address."""
     room = rooms.kafka()
-    rig.versions.update(room.versions)
     _, (port, controller) = planned(0, 1, 2)
     with rig.folder() as folder:
         settings = folder / "server.properties"
@@ -60,7 +59,6 @@ def kafka(rig: Rig) -> Iterator[str]:
 def rocketmq(rig: Rig, *, flush: bool = False) -> Iterator[str]:
     """RocketMQ's nameserver and a broker for the ``with`` block; the nameserver's address. ``flush``: SYNC_FLUSH."""
     room = rooms.rocketmq()
-    rig.versions.update(room.versions)
     (names,), (fast, _, port, replication) = planned(0, 1, 4)  # fast: a second port, two below the first
     assert fast == port - 2
     with rig.folder() as folder:
