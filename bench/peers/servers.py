@@ -19,7 +19,7 @@ from ..rig import Rig
 from . import rooms
 
 QUEUES = 8
-START_S = 180.0
+START_S = 300.0
 END_S = 60.0
 LOAD_S = 300.0
 """What a load takes besides its time: connecting, warming up, filling."""
@@ -87,7 +87,7 @@ def running(
     """A server for the ``with`` block, which begins when ``port`` takes connections.
 
     Raises:
-        PenstockError: it ended, or took longer than 180 s.
+        PenstockError: it ended, or took longer than 300 s.
     """
     log = folder / f"{name}.log"
     with open(log, "ab") as output:
@@ -98,8 +98,10 @@ def running(
     try:
         ends_at = time.monotonic() + START_S
         while not _takes_connections(port):
-            if process.poll() is not None or time.monotonic() > ends_at:
-                raise PenstockError(f"{name} does not serve at port {port}: {_end_of(log)}")
+            if process.poll() is not None:
+                raise PenstockError(f"{name} has ended with {process.returncode}: {_end_of(log)}")
+            if time.monotonic() > ends_at:
+                raise PenstockError(f"{name} does not serve at port {port} after {START_S:.0f} s: {_end_of(log)}")
             pause(_PAUSE_S)
         yield
     finally:
