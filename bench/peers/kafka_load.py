@@ -33,9 +33,8 @@ def main() -> None:
     """Do what the command line says."""
     address, kind = sys.argv[1:3]
     size, seconds, count = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
-    made = admin.AdminClient({"bootstrap.servers": address}).create_topics(
-        [admin.NewTopic(TOPIC, QUEUES, 1)], operation_timeout=WAIT_S, request_timeout=WAIT_S
-    )
+    maker = admin.AdminClient({"bootstrap.servers": address})  # kept: its futures end with it
+    made = maker.create_topics([admin.NewTopic(TOPIC, QUEUES, 1)], operation_timeout=WAIT_S, request_timeout=WAIT_S)
     made[TOPIC].result(WAIT_S)
     print(
         json.dumps({"produce": produce, "consume": consume, "send": send}[kind](address, bytes(size), seconds, count))
