@@ -1,11 +1,13 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-spark-full fuzz check bench bench-spark docs reference proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-spark-full fuzz check bench bench-spark bench-peers bench-growth docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
 export PYTHONDONTWRITEBYTECODE :=
 # Files go to the workers as they are collected, the longest first; many wait for other processes: more than cores.
 WORKERS := 4
+PEERS := kafka-produce-100b kafka-produce-1k kafka-consume-100b kafka-consume-1k kafka-send-latency \
+	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +65,12 @@ bench: setup ## the benchmarks, results in bench/RESULTS.md
 
 bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/RESULTS.md; 25 minutes
 	@$(PY) -m penstock.cli bench spark-stores-1k spark-stores-100b spark-topics-1k spark-topics-100b spark-audit
+
+bench-peers: setup ## beside Kafka and RocketMQ, fetched with Maven and pip, ratios in bench/PEERS.md; 45 minutes
+	@$(PY) -m penstock.cli bench --repeats 5 $(or $(CASES),$(PEERS))
+
+bench-growth: setup ## curves of cost over messages, queues, clients, shards, replicas and brokers in bench/growth.html; 20 minutes (CURVES="messages=1000000,100000000")
+	@$(PY) -m penstock.bench.growth $(CURVES)
 
 docs: setup ## the documents as a site in site/; no dead link
 	@scripts/setup --docs

@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import platform
+import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,6 +84,18 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     if "cpu family" in told and "model" in told:
         return f"{name} (family {told['cpu family']}, model {told['model']})"
     return name
+
+
+def commit(folder: Path = Path(__file__).parent) -> str:
+    """The commit of this source, with a ``+`` if files differ from it; empty where git knows of none."""
+    try:
+        told = [
+            subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return told[0] + ("+" if told[1] else "")
 
 
 def machine() -> dict[str, Any]:

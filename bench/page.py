@@ -8,25 +8,34 @@ from typing import Any
 
 from penstock import pages
 
+from .runner import RATIO
+
 Result = dict[str, Any]
 
 
-def keep(result: Result, folder: Path) -> None:
-    """Append the result to ``folder/results.jsonl``."""
+RECORDS = "results.jsonl"
+
+
+def keep(result: Result, folder: Path, name: str = RECORDS) -> None:
+    """Append the result to ``folder/results.jsonl``, or to another file of records."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "results.jsonl", "a") as output:
+    with open(folder / name, "a") as output:
         output.write(json.dumps(result) + "\n")
 
 
-def kept(folder: Path) -> list[Result]:
-    """All results of ``folder/results.jsonl``, oldest first."""
-    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+def kept(folder: Path, name: str = RECORDS) -> list[Result]:
+    """All results of ``folder/results.jsonl``, or of another file of records, oldest first."""
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def newest(folder: Path) -> dict[str, list[Result]]:
-    """By processor, the one measured last first: the last result of each case, with and without warm memory."""
+def newest(folder: Path, *, beside: bool = False) -> dict[str, list[Result]]:
+    """By processor, the one measured last first: the last result of each case, with and without warm memory.
+
+    ``beside``: of those cases that ran beside other systems; else of the others.
+    """
     found: dict[tuple[str, str, bool], Result] = {}
-    for result in sorted(kept(folder), key=lambda result: str(result["case"])):
+    mine = [result for result in kept(folder) if bool(result.get("versions")) == beside]
+    for result in sorted(mine, key=lambda result: str(result["case"])):
         found[result["machine"]["processor"], result["case"], result["machine"]["warm_memory"]] = result
     latest = sorted(found.values(), key=lambda result: str(result["machine"]["time"]), reverse=True)
     machines: dict[str, list[Result]] = {result["machine"]["processor"]: [] for result in latest}
@@ -36,9 +45,11 @@ def newest(folder: Path) -> dict[str, list[Result]]:
 
 
 def render(folder: Path) -> Path:
-    """Write ``RESULTS.md`` from the newest results; the page's path."""
+    """Write ``RESULTS.md`` and ``PEERS.md`` from the newest results; the path of the first."""
     page = folder / "RESULTS.md"
-    page.write_text(pages.render(Path(__file__).with_name("results.md.jinja"), machines=newest(folder), number=number))
+    for path, template, beside in ((page, "results.md.jinja", False), (folder / "PEERS.md", "peers.md.jinja", True)):
+        machines = newest(folder, beside=beside)
+        path.write_text(pages.render(Path(__file__).with_name(template), machines=machines, number=number, ratio=RATIO))
     return page
 
 

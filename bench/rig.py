@@ -46,12 +46,16 @@ class Cost:
 
 @dataclass(slots=True)
 class Rig:
-    """Runs loads on fresh clusters. ``seconds`` is how long each measured load lasts."""
+    """Runs loads on fresh clusters. ``seconds`` is how long each measured load lasts.
+
+    ``versions`` tells of what other systems the turns have run.
+    """
 
     seconds: float
     scratch: Path
     progress: Progress
     costs: list[Cost] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
@@ -63,13 +67,13 @@ class Rig:
             shutil.rmtree(found, ignore_errors=True)
 
     @contextlib.contextmanager
-    def cluster(self, *, replicas: int = 1, mode: str = "async", **settings: str) -> Iterator[Bench]:
-        """One shard in a fresh directory, which is removed afterwards."""
+    def cluster(self, *, shards: int = 1, replicas: int = 1, mode: str = "async", **settings: str) -> Iterator[Bench]:
+        """A cluster in a fresh directory, which is removed afterwards."""
         with self.folder() as folder:
             cluster = open_cluster(str(folder), self.progress)
             settings = {**FULL_SIZE_FILES, **settings}
             try:
-                cluster.up(shards=1, replicas=replicas, nameservers=1, mode=mode, base_port=0, settings=settings)
+                cluster.up(shards=shards, replicas=replicas, nameservers=1, mode=mode, base_port=0, settings=settings)
                 await_replicas(cluster)
                 yield Bench(self, cluster)
             finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.proto.errors import ConfigError, PenstockError
 
-from .machine import fill_page_cache, machine
+from .machine import commit, fill_page_cache, machine
 from .rig import Rig
 
 Figures = dict[str, float]
@@ -91,6 +91,8 @@ def run_case(
         "cpu_share": {name: round(statistics.median(values), 2) for name, values in shares.items()},
         "log_bytes": int(statistics.median([cost.log_bytes for cost in rig.costs] or [0])),
         "own_memory_mib": round(max((cost.own_memory_mib for cost in rig.costs), default=0.0), 1),
+        "versions": rig.versions,
+        "commit": commit(),
         "machine": found,
     }
 

@@ -33,11 +33,11 @@ class Plot:
     """Lines or bars over one axis. ``x`` are times (ms since 1970) if ``kind`` is ``times``, else names or numbers.
 
     ``axis_name`` heads the axis' column in the table of figures. ``marks`` are stretches of the axis with a text, as
-    the faults of a drill.
+    the faults of a drill. Of kind ``growth`` the axis is logarithmic, each point has a dot, and ``x`` are above 0.
     """
 
     title: str
-    kind: str  # "times", "lines" or "bars"
+    kind: str  # "times", "lines", "growth" or "bars"
     x: list[Any]
     series: Mapping[str, Sequence[float | None]]
     unit: str = ""
@@ -109,6 +109,8 @@ class _Drawn(Picture):
 
     def _x(self, value: float) -> float:
         first, last = float(self._plot.x[0]), float(self._plot.x[-1])
+        if self._plot.kind == "growth":
+            first, last, value = math.log(first), math.log(last), math.log(value)
         share = (value - first) / (last - first) if last > first else 0.5
         return self.left + (WIDTH - self.left - RIGHT) * share
 
@@ -126,9 +128,11 @@ class _Drawn(Picture):
         for number, values in enumerate(plot.series.values()):
             for stretch in _stretches(plot.x, values):
                 points = [(x(float(at)), self._y(value)) for at, value in stretch]
-                if len(points) == 1:
-                    self.dot(_colour(number), *points[0])
-                else:
+                if len(points) == 1 or plot.kind == "growth":
+                    for (at, value), (left, top) in zip(stretch, points, strict=True):
+                        told = f"{plot.axis(at)}: {shown(value)} {plot.unit}" if plot.kind == "growth" else ""
+                        self.dot(_colour(number), left, top, told=told)
+                if len(points) > 1:
                     self.path(_colour(number), points)
         self._label_axis(first, last)
 
@@ -140,6 +144,8 @@ class _Drawn(Picture):
         ends = plot.axis(plot.x[0]), plot.axis(plot.x[-1])
         self.text(x(first), y, ends[0])
         self.text(x(last), y, ends[1], anchor="end")
+        if plot.kind == "growth":
+            return
         is_times = plot.kind == "times"
         step = time_step_ms(last - first, TICKS_MAX) if is_times else round_up((last - first) / TICKS_MAX)
         free = x(first) + room_for(ends[:1]) + CHARACTER, x(last) - room_for(ends[1:]) - CHARACTER

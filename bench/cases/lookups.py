@@ -17,7 +17,7 @@ from ..rig import Bench, Rig
 KEYS = 10_000_000
 LOOKUPS = 1000
 SIZE = 100
-_AT_ONCE = 10_000
+_AT_ONCE, _AT_ONCE_BYTES = 10_000, 16 << 20
 _DISPATCH_S = 60.0
 
 
@@ -25,7 +25,7 @@ def lookups(rig: Rig) -> dict[str, float]:
     """Milliseconds of both lookups with ``KEYS`` messages of a key each; ``key`` and ``time``: what their median takes
     longer than that of a call which looks up nothing."""
     with rig.cluster() as bench:
-        began_ms = _fill(bench)
+        began_ms = fill(bench)
         ended_ms = int(time.time() * 1000)
         chooser = random.Random(1)
         namesrv, topic = bench.cluster.plan.nameserver_addresses, "bench"
@@ -45,7 +45,7 @@ def lookups(rig: Rig) -> dict[str, float]:
             def nothing() -> None:
                 consumer.committed(queues[0])
 
-            key, found_time, call = (_timed(call) for call in (by_key, by_time, nothing))
+            key, found_time, call = (timed(call) for call in (by_key, by_time, nothing))
         bench.keep_cost()
         return {
             "key": max(key["p50"] - call["p50"], 0.0),
@@ -56,34 +56,33 @@ def lookups(rig: Rig) -> dict[str, float]:
         }
 
 
-def _fill(bench: Bench) -> int:
-    """Write the messages and wait until the last one can be found; when that began."""
-    plan = bench.plan("produce", style="columnar", size=SIZE)
+def fill(bench: Bench, count: int = KEYS, *, first: int = 0, size: int = SIZE) -> int:
+    """Write the messages ``first`` to ``count`` and wait until the last one can be found; when that began."""
+    plan = bench.plan("produce", style="columnar", size=size)
     ensure_topic(plan)
     began_ms = int(time.time() * 1000)
-    bodies = [b"x" * SIZE] * _AT_ONCE
+    bodies = [b"x" * size] * max(min(_AT_ONCE, _AT_ONCE_BYTES // size), 1)
     with Producer(plan.namesrv, group="bench-lookups") as producer:
-        for first in range(0, KEYS, _AT_ONCE):
-            producer.produce_many(
-                plan.topic, bodies, keys=[f"key-{number}" for number in range(first, first + _AT_ONCE)]
-            )
-            bench.rig.progress(f"lookups: {first:,} of {KEYS:,} keys written")
+        for number in range(first, count, len(bodies)):
+            keys = [f"key-{each}" for each in range(number, min(number + len(bodies), count))]
+            producer.produce_many(plan.topic, bodies[: len(keys)], keys=keys)
+            bench.rig.progress(f"{number:,} of {count:,} keys written")
         producer.flush(timeout_s=_DISPATCH_S)
     deadline = time.monotonic() + _DISPATCH_S
     with Admin(plan.namesrv) as admin:
-        while not admin.query_messages(plan.topic, f"key-{KEYS - 1}"):
+        while not admin.query_messages(plan.topic, f"key-{count - 1}"):
             if time.monotonic() > deadline:
                 raise PenstockError(f"no figure: the last key cannot be found after {_DISPATCH_S:.0f} s")
             time.sleep(0.1)
     return began_ms
 
 
-def _timed(call: Callable[[], None]) -> dict[str, float]:
-    """Median and 99th percentile in milliseconds."""
+def timed(call: Callable[[], object], count: int = LOOKUPS) -> dict[str, float]:
+    """Median and 99th percentile of ``count`` calls, in milliseconds."""
     for _ in range(20):
         call()
     times_ms = []
-    for _ in range(LOOKUPS):
+    for _ in range(count):
         started = time.perf_counter()
         call()
         times_ms.append((time.perf_counter() - started) * 1000)

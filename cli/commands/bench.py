@@ -51,30 +51,33 @@ def bench(
 ) -> int:
     """Run the benchmarks but the heaviest, or only these CASEs; 1 when a ratio is below its floor.
 
-    Each turn starts fresh processes on fresh directories. Results are kept in results.jsonl and RESULTS.md.
+    Each turn starts fresh processes on fresh directories. Results are kept in results.jsonl and RESULTS.md. Cases
+    beside Kafka and RocketMQ fetch these into .peers/ with Maven and pip; their page is PEERS.md.
     """
     from penstock.bench.cases import CASES
     from penstock.bench.page import keep, render
+    from penstock.bench.peers import PEERS
     from penstock.bench.rig import Rig
     from penstock.bench.runner import run_case
 
     from .kernels import warm_up
 
+    known = CASES | PEERS
     if list_them:
-        rows = [[c.name, c.title, [f"{name} {floor:g}" for name, floor in c.floors.items()]] for c in CASES.values()]
+        rows = [[c.name, c.title, [f"{name} {floor:g}" for name, floor in c.floors.items()]] for c in known.values()]
         print_table(["case", "what", "floors"], rows)
         return 0
-    unknown = [name for name in cases if name not in CASES]
+    unknown = [name for name in cases if name not in known]
     if unknown:
-        raise click.UsageError(f"no case {unknown[0]!r}: {', '.join(CASES)}")
+        raise click.UsageError(f"no case {unknown[0]!r}: {', '.join(known)}")
     folder = Path(out) if out else _default_folder()
     progress = ProgressLine(every_s=10.0)
     warm_up(progress)
     results: list[dict[str, Any]] = []
     with interrupts(), tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=scratch) as stores:
-        for name in cases or tuple(name for name, case in CASES.items() if not case.is_heavy):
+        for name in cases or tuple(name for name, case in known.items() if not case.is_heavy):
             rig = Rig(seconds=seconds, scratch=Path(stores), progress=progress.show)
-            result = run_case(CASES[name], rig, repeats=repeats, warm_memory=warm_memory, against=against)
+            result = run_case(known[name], rig, repeats=repeats, warm_memory=warm_memory, against=against)
             progress.clear()
             keep(result, folder)
             results.append(result)

@@ -1,4 +1,7 @@
-"""The README's chart: medians of recorded benchmarks, all on one machine, as an SVG for light and dark pages."""
+"""The README's chart: medians of recorded benchmarks, all on one machine, as an SVG for light and dark pages.
+
+It shows speed beside Kafka and RocketMQ where a machine has records of that (`make bench-peers`), else rates.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,35 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench import page
+from penstock.bench.runner import RATIO
 
-PANELS = (
+Panels = tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...]
+
+BESIDE: Panels = (
+    (
+        "Speed beside Kafka and librdkafka, which are 1",
+        (
+            ("produce, 100 B", "kafka-produce-100b", f"produce{RATIO}librdkafka"),
+            ("produce, 1 KiB", "kafka-produce-1k", f"produce{RATIO}librdkafka"),
+            ("produce_many, 1 KiB", "kafka-produce-1k", f"produce_many{RATIO}librdkafka"),
+            ("poll into objects, 100 B", "kafka-consume-100b", f"poll{RATIO}tuned librdkafka"),
+            ("poll into objects, 1 KiB", "kafka-consume-1k", f"poll{RATIO}librdkafka"),
+            ("poll_batch, 1 KiB", "kafka-consume-1k", f"poll_batch{RATIO}librdkafka"),
+            ("one acknowledged send, 1 KiB", "kafka-send-latency", f"librdkafka p50{RATIO}send p50"),
+        ),
+    ),
+    (
+        "Speed beside RocketMQ and its classic client, which are 1",
+        (
+            ("64 tasks that wait, 1 KiB", "rocketmq-waiting-senders", f"tasks{RATIO}RocketMQ"),
+            ("64 threads that wait, 1 KiB", "rocketmq-waiting-senders", f"threads{RATIO}RocketMQ"),
+            ("64 tasks, SYNC_FLUSH", "rocketmq-waiting-senders-flush", f"tasks{RATIO}RocketMQ"),
+            ("64 threads, SYNC_FLUSH", "rocketmq-waiting-senders-flush", f"threads{RATIO}RocketMQ"),
+            ("transactions of one message", "rocketmq-transactions", f"transactions{RATIO}RocketMQ"),
+        ),
+    ),
+)
+RATES: Panels = (
     (
         "1 KiB messages, acknowledged per second",
         (
@@ -35,13 +65,13 @@ FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif
 Result = dict[str, Any]
 
 
-def newest(folder: Path) -> dict[str, Result]:
-    """The newest result of each case of the chart, on the machine that ran all of them last.
+def newest(folder: Path, panels: Panels) -> dict[str, Result]:
+    """The newest result of each case of ``panels``, on the machine that ran all of them last.
 
     Raises:
         ValueError: no machine has run all.
     """
-    wanted = {case for _, rows in PANELS for _, case, _ in rows}
+    wanted = {case for _, rows in panels for _, case, _ in rows}
     machines: dict[str, dict[str, Result]] = {}
     for result in page.kept(folder):
         case = result["case"]
@@ -57,30 +87,37 @@ def newest(folder: Path) -> dict[str, Result]:
 
 def svg(folder: Path) -> str:
     """The chart."""
-    found = newest(folder)
+    try:
+        found, panels, label, source = newest(folder, BESIDE), BESIDE, "Speed beside Kafka and RocketMQ", "PEERS"
+    except ValueError:
+        found, panels, label, source = newest(folder, RATES), RATES, "Throughput of one broker", "RESULTS"
     parts: list[str] = []
     top = 8
-    for title, rows in PANELS:
+    for title, rows in panels:
         parts.append(_text(0, top + 18, title, weight="600"))
         top += TITLE
-        measures = [(label, found[case]["measures"][name]) for label, case, name in rows]
+        measures = [(named, found[case]["measures"][name]) for named, case, name in rows]
         scale = (WIDTH - LABELS - FIGURES) / max(measure["max"] for _, measure in measures)
-        for label, measure in measures:
-            parts += _row(top, label, measure, scale)
+        for named, measure in measures:
+            parts += _row(top, named, measure, scale)
             top += ROW
+        if not measures[0][1]["unit"]:
+            level = round(LABELS + scale, 1)
+            begin = top - ROW * len(rows)
+            parts.append(f"<line x1='{level}' x2='{level}' y1='{begin}' y2='{top}' stroke='{GREY}'/>")
         top += 10
     dates = sorted({result["machine"]["time"][:10] for result in found.values()})
     machine = _machine(next(iter(found.values())))
     period = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     for line in (
         f"{machine}; clients and brokers share it. {period}.",
-        "Bars: medians. Lines: slowest and fastest repetition. All figures: bench/RESULTS.md",
+        f"Bars: medians. Lines: slowest and fastest repetition. All figures: bench/{source}.md",
     ):
         parts.append(_text(0, top + 14, line, size=12))
         top += 18
     height = top + 8
     head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'"
-    return "\n".join([f"{head} role='img' aria-label='Throughput of one broker'>", *parts, "</svg>", ""])
+    return "\n".join([f"{head} role='img' aria-label='{label}'>", *parts, "</svg>", ""])
 
 
 def _row(top: int, label: str, measure: Result, scale: float) -> list[str]:
@@ -91,7 +128,7 @@ def _row(top: int, label: str, measure: Result, scale: float) -> list[str]:
         _text(LABELS - 10, middle + 4, label, anchor="end"),
         f"<rect x='{LABELS}' y='{top + 4}' width='{length}' height='{ROW - 8}' rx='2' fill='{BAR}'/>",
         f"<line x1='{low}' x2='{high}' y1='{middle}' y2='{middle}' stroke='{RANGE}' stroke-width='2'/>",
-        _text(max(median, high) + 8, middle + 4, _short(measure["median"])),
+        _text(max(median, high) + 8, middle + 4, _short(measure["median"], is_ratio=not measure["unit"])),
     ]
 
 
@@ -100,7 +137,9 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str =
     return f"<text x='{x}' y='{y}' {style}>{text}</text>"
 
 
-def _short(rate: float) -> str:
+def _short(rate: float, *, is_ratio: bool = False) -> str:
+    if is_ratio:
+        return f"{rate:.2f} ×"
     return f"{rate / 1e6:.2f} million" if rate >= 1e6 else f"{rate / 1000:.0f},000"
 
 

@@ -18,7 +18,7 @@ COMPONENTS = (
     *("proto", "formats", "runtime", "nameserver", "replication", "client", "broker", "gateway", "inspection"),
     *("pages", "judge", "deploy", "bench", "pipeline", "drill", "cli", "demo"),
 )
-PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".jinja"}
+PACKAGED = {".py", ".pyi", ".proto", ".typed", ".html", ".css", ".jinja", ".java"}
 
 
 def test_the_wheel_holds_exactly_the_tracked_code(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_turns_alternate_with_those_of_another_tree(tmp_path: Path, monkeypatch:
         return Ran()
 
     monkeypatch.setattr("penstock.bench.runner.subprocess.run", run)
+    monkeypatch.setattr("penstock.bench.runner.commit", lambda: "abc")
     measures = result_of(tmp_path, 500_000.0, 500_000.0, against=tmp_path)["measures"]
     assert (calls, measures["rate"]["before"]) == (["sync-flush", "sync-flush"], 250_000)
     assert "before" not in measures["rate ÷ async"]

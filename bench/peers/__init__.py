@@ -1,0 +1,5 @@
+"""Cases that run beside another system: Kafka and RocketMQ, fetched from their registries, in turn with ours."""
+
+from .cases import PEERS
+
+__all__ = ["PEERS"]

@@ -1,0 +1,140 @@
+"""Servers of other systems: processes on free ports and fresh data, for the length of a turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.deploy.ports import HOST, planned
+from penstock.proto.errors import PenstockError
+
+from ..rig import Rig
+from . import rooms
+
+QUEUES = 8
+START_S = 300.0
+END_S = 60.0
+LOAD_S = 300.0
+"""What a load takes besides its time: connecting, warming up, filling."""
+KAFKA_MEMORY = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""As Kafka's own start script has it."""
+ROCKETMQ_MEMORY = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
+"""RocketMQ's own script takes 8 GiB, which machines for tests do not have."""
+_EXPORTS = ("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
+_PAUSE_S = 0.1
+_ANY_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+
+
+@contextlib.contextmanager
+def kafka(rig: Rig) -> Iterator[str]:
+    """A Kafka of one node, broker and controller, for the ``with`` block; its address."""
+    room = rooms.kafka()
+    _, (port, controller) = planned(0, 1, 2)
+    with rig.folder() as folder:
+        settings = folder / "server.properties"
+        settings.write_text(
+            "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
+            f"controller.quorum.voters=1@{HOST}:{controller}\n"
+            f"listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}\n"
+            f"advertised.listeners=PLAINTEXT://{HOST}:{port}\nlog.dirs={folder / 'data'}\n"
+            f"num.partitions={QUEUES}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+        )
+        java = [room.java, *KAFKA_MEMORY, "-cp", room.jars]
+        format_data = [*java, "kafka.tools.StorageTool", "format", "-t", _ANY_CLUSTER, "-c", str(settings)]
+        done = subprocess.run(format_data, capture_output=True, text=True, timeout=START_S, check=False)
+        if done.returncode:
+            raise PenstockError(f"Kafka's data directory cannot be formatted: {done.stderr[-400:]}")
+        with running("kafka", [*java, "kafka.Kafka", str(settings)], folder, port):
+            yield f"{HOST}:{port}"
+
+
+@contextlib.contextmanager
+def rocketmq(rig: Rig, *, flush: bool = False) -> Iterator[str]:
+    """RocketMQ's nameserver and a broker for the ``with`` block; the nameserver's address. ``flush``: SYNC_FLUSH."""
+    room = rooms.rocketmq()
+    (names,), (fast, _, port, replication) = planned(0, 1, 4)  # fast: a second port, two below the first
+    assert fast == port - 2
+    with rig.folder() as folder:
+        (folder / "names.conf").write_text(f"listenPort={names}\nrocketmqHome={folder}\n")
+        (folder / "broker.conf").write_text(
+            f"brokerClusterName=DefaultCluster\nbrokerName=rocketmq-a\nbrokerId=0\nbrokerIP1={HOST}\n"
+            f"listenPort={port}\nhaListenPort={replication}\nnamesrvAddr={HOST}:{names}\nrocketmqHome={folder}\n"
+            f"storePathRootDir={folder / 'store'}\nstorePathCommitLog={folder / 'store' / 'commitlog'}\n"
+            f"defaultTopicQueueNums={QUEUES}\nflushDiskType={'SYNC' if flush else 'ASYNC'}_FLUSH\n"
+        )
+
+        def java(memory: Sequence[str], started: str, settings: str) -> list[str]:
+            home = [f"-Duser.home={folder}", "-cp", room.jars, f"org.apache.rocketmq.{started}"]
+            return [room.java, *memory, *_EXPORTS, *home, "-c", str(folder / settings)]
+
+        nameserver = java(("-Xms512m", "-Xmx512m"), "namesrv.NamesrvStartup", "names.conf")
+        broker = java(ROCKETMQ_MEMORY, "broker.BrokerStartup", "broker.conf")
+        with running("names", nameserver, folder, names), running("broker", broker, folder, port):
+            yield f"{HOST}:{names}"
+
+
+@contextlib.contextmanager
+def running(
+    name: str, command: list[str], folder: Path, port: int, pause: Callable[[float], None] = time.sleep
+) -> Iterator[None]:
+    """A server for the ``with`` block, which begins when ``port`` takes connections.
+
+    Raises:
+        PenstockError: it ended, or took longer than 300 s.
+    """
+    log = folder / f"{name}.log"
+    with open(log, "ab") as output:
+        environment = os.environ | {"ROCKETMQ_HOME": str(folder)}
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        ends_at = time.monotonic() + START_S
+        while not _takes_connections(port):
+            if process.poll() is not None:
+                raise PenstockError(f"{name} has ended with {process.returncode}: {_end_of(log)}")
+            if time.monotonic() > ends_at:
+                raise PenstockError(f"{name} does not serve at port {port} after {START_S:.0f} s: {_end_of(log)}")
+            pause(_PAUSE_S)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def told_by(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The JSON document in the last line of what a load of ``seconds`` prints.
+
+    Raises:
+        PenstockError: it printed none.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + LOAD_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise PenstockError(f"no figure: `{' '.join(command[-6:])}` did not end in time") from None
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise PenstockError(f"no figure of `{' '.join(command[-6:])}`: {(done.stderr or done.stdout).strip()[-600:]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _takes_connections(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
+        return True
+    return False
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace").strip()[-600:] or "it said nothing"
