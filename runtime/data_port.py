@@ -27,6 +27,7 @@ from .data_sending import TAKEN_S, Data, Sending
 from .listening import cannot_listen
 from .security.access import Access
 from .security.certificates import ServerTls
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,6 @@ JOINED_BYTES: Final = 64 << 10
 """A frame up to here is joined to its head, so that both are sent at once."""
 KEPT_BYTES: Final = 2 << 20
 """What a connection's buffer keeps of the room that a larger frame took."""
-TURN_S: Final = 0.005
-"""After so long others get their turn, however many requests have come together, over however many connections."""
 _METHOD: Final = "/penstock.v1.BrokerData/"
 
 
@@ -103,7 +102,8 @@ class DataPort:
         self.methods: dict[int, Converse] = {}
         self.access = access
         self.connections: set[_Connection] = set()
-        self._turn_ends_s = 0.0  # of what all connections do in one round of the loop; 0: nothing yet
+        self.turns = Turns(self._next_turn)
+        """Of all connections."""
         self._waiting: deque[_Connection] = deque()  # for the next turn, in order
         self._server: asyncio.Server | None = None
 
@@ -139,24 +139,14 @@ class DataPort:
         for connection in list(self.connections):
             connection.close()
 
-    def turn_ends_s(self) -> float:
-        """Until when a connection may work now, of :func:`time.perf_counter`; 0: it has to :meth:`wait`."""
-        now_s = time.perf_counter()
-        if not self._turn_ends_s:
-            self._turn_ends_s = now_s + TURN_S
-            asyncio.get_running_loop().call_soon(self._next_turn)
-            return self._turn_ends_s
-        return self._turn_ends_s if now_s < self._turn_ends_s else 0.0
-
     def wait(self, connection: _Connection) -> None:
         """Let ``connection`` go on in a next turn."""
         self._waiting.append(connection)
 
     def _next_turn(self) -> None:
-        self._turn_ends_s = 0.0
         for _ in range(len(self._waiting)):
             self._waiting.popleft().go_on()
-            if time.perf_counter() >= self._turn_ends_s > 0:
+            if not self.turns.ends_s():
                 break
 
 
@@ -187,7 +177,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
         self._transport = transport
-        self._sending = Sending(transport, self._port.turn_ends_s, self._wait_to_send, self._on_full)
+        self._sending = Sending(transport, self._port.turns.ends_s, self._wait_to_send, self._on_full)
         self._sending.begin()
         plain = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
@@ -239,7 +229,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._hold("turn", False)
 
     def _take_all(self) -> None:
-        until_s = self._port.turn_ends_s()
+        until_s = self._port.turns.ends_s()
         if not until_s:
             self._wait()
             return

@@ -94,23 +94,20 @@ class Answer:
                 self._add(each, problem)
         return ready
 
-    def absent_entries(self, ready: list[Wanted]) -> list[AbsentEntries]:
-        """What of the entries that :meth:`read` would look at is not in memory, about."""
-        found: list[AbsentEntries] = []
+    def absent_entries(self, ready: list[Wanted]) -> Iterator[list[AbsentEntries]]:
+        """What of the entries that :meth:`read` would look at is not in memory, about; a queue at a time."""
         left = self._budget
         for index, each in enumerate(ready):
             share = max(self._share(left, len(ready) - index), _RECORD_BYTES_GUESSED)
             looked = share if each.condition is None else SEARCHED_BYTES
             count = min(_FILTERED_ENTRIES if each.tags is not None else -(-looked // FIXED_BYTES), each.count)
-            found += self._reader.absent_entries(each.topic, each.queue_id, each.offset, count)
+            yield self._reader.absent_entries(each.topic, each.queue_id, each.offset, count)
             left -= min(share, count * FIXED_BYTES) if self._in_order else share
             if left <= 0:
-                break
-        return found
+                return
 
-    def absent(self, ready: list[Wanted]) -> list[Absent]:
-        """What of the records that :meth:`read` would find may not be in memory, about."""
-        found: list[Absent] = []
+    def absent(self, ready: list[Wanted]) -> Iterator[list[Absent]]:
+        """What of the records that :meth:`read` would find may not be in memory, about; a queue at a time."""
         left, search_left = self._budget, SEARCHED_BYTES
         for index, each in enumerate(ready):
             share = self._share(left, len(ready) - index)
@@ -118,18 +115,17 @@ class Answer:
             parts = self._reader.absent(each.topic, each.queue_id, each.offset, looked)
             if not each.is_filtered:
                 parts = _first(parts, each.count)
-            found += parts
+            yield parts
             size = sum(int(part.sizes.sum()) for part in parts)
             if each.condition is not None:
                 search_left -= size
             else:
                 left -= size if self._in_order else max(share, size)
             if left <= 0 or search_left <= 0:
-                break
-        return found
+                return
 
-    def read(self, ready: list[Wanted]) -> None:
-        """Read from these queues; the budget is shared evenly among them.
+    def read(self, ready: list[Wanted]) -> Iterator[None]:
+        """Read from these queues, one in each step; the budget is shared evenly among them.
 
         In order: from the first ones, up to one of which more is wanted than there is or than the reply can hold.
         """
@@ -141,14 +137,11 @@ class Answer:
                     self._tell(each, _NO_MATCH, each.offset, *self._reader.queue_range(each.topic, each.queue_id))
                 return
             self._read_queue(each, self._share(self._budget - self._bytes, len(ready) - index))
+            yield
             if self._in_order and each.offset < each.end:
                 return
         if self._behind_ready is not None and not self._is_full:
             self._add(*self._behind_ready)
-
-    def look(self, wanted: Iterable[Wanted]) -> None:
-        """Read from those of the queues that have something."""
-        self.read(self.find(wanted))
 
     def pieces(self, *, copied: bool) -> list[Data]:
         """The framed reply. Not ``copied``: records that lie together are sent from the log, which they keep."""

@@ -13,12 +13,13 @@ import asyncio
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.runtime.data_sending import Data
+from penstock.runtime.turns import Turns
 
 from ..core.core import Core
 from ..core.tables.filters import wanted_by
@@ -39,6 +40,9 @@ TURN_BYTES = 4 << 20
 """So much goes into replies in one go, or one reply: some milliseconds of the event loop."""
 
 
+T = TypeVar("T")
+
+
 class Fetch:
     """Reads for consumers."""
 
@@ -51,7 +55,8 @@ class Fetch:
         self._catch_up = core.dispatcher.catch_up
         self._store = core.store
         self._tables = core.tables
-        self._turn = 0
+        self._first = 0  # of the queues that are read, moves on with each fetch
+        self._turns = Turns()
         self._making = asyncio.Lock()  # whoever makes a large reply; guards the next
         self._made_bytes = 0  # since others had their turn
         self._start_end = core.store.end_offset
@@ -93,15 +98,14 @@ class Fetch:
     async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer = Answer(self._core, header, wanted, self._knows_all_topics)
         wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
+        await self._turns.have()
         self._catch_up()
-        seen: tuple[int, int] | None = self._seen()
+        seen = self._seen()
         ready = answer.find(wanted if header.in_order else self._rotated(wanted))
-        if await self._brought(_bring_entries, answer.absent_entries(ready)):
-            seen = None
+        await self._brought(_bring_entries, await self._all_of(answer.absent_entries(ready)))
         # What is absent is not kept: its files may be deleted from then on.
-        if await self._brought(_bring_records, answer.absent(ready)):
-            seen = None
-        answer.read(ready)
+        await self._brought(_bring_records, await self._all_of(answer.absent(ready)))
+        await self._in_turns(answer.read(ready))
         if not answer.has_news and wait_s > 0:
             # In order, nothing of the others can be told before there is something of the first.
             await self._wait(answer, wanted[:1] if header.in_order else wanted, wait_s, seen)
@@ -114,16 +118,26 @@ class Fetch:
         store = self._store
         return self._core.role.is_master and store.dispatched_offset >= min(self._start_end, store.end_offset)
 
-    def _seen(self) -> tuple[int, int]:
-        """As long as this is the same, and nobody else had a turn, another look at the queues shows nothing else."""
-        return self._store.dispatched_offset, self._tables.topics.changes
+    def _seen(self) -> tuple[int, int, int]:
+        """As long as this is the same, another look at the queues shows nothing else."""
+        return self._turns.number, self._store.dispatched_offset, self._tables.topics.changes
 
-    async def _brought(self, bring: Callable[[Any], None], absent: Sequence[Any]) -> bool:
-        """Have other threads wait for the disk. True if others had their turn meanwhile."""
-        if not absent or not self.is_open:
-            return False
-        await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
-        return True
+    async def _in_turns(self, steps: Iterable[T]) -> list[T]:
+        """What all steps give; between them others have their turns."""
+        found: list[T] = []
+        for each in steps:
+            found.append(each)
+            if not self._turns.ends_s():
+                await self._turns.have()
+        return found
+
+    async def _all_of(self, steps: Iterable[list[T]]) -> list[T]:
+        return list(itertools.chain.from_iterable(await self._in_turns(steps)))
+
+    async def _brought(self, bring: Callable[[Sequence[T]], None], absent: Sequence[T]) -> None:
+        """Have other threads wait for the disk."""
+        if absent and self.is_open:
+            await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
 
     async def _wanted(self, header: FetchHeader) -> list[Wanted]:
         group = self._tables.group(header.group) if header.group else None
@@ -174,12 +188,17 @@ class Fetch:
 
     def _rotated(self, wanted: list[Wanted]) -> list[Wanted]:
         """Another queue begins each time, so that a budget too small for all reaches all."""
-        self._turn += 1
-        start = self._turn % len(wanted)
+        self._first += 1
+        start = self._first % len(wanted)
         return wanted[start:] + wanted[:start] if start else wanted
 
-    async def _wait(self, answer: Answer, wanted: list[Wanted], wait_s: float, seen: tuple[int, int] | None) -> None:
-        """Wait for news of the queues, which had none when it was ``seen``, or may have some by now (None)."""
+    async def _look(self, answer: Answer, wanted: Iterable[Wanted]) -> None:
+        """Read from those of the queues that have something."""
+        await self._turns.have()
+        await self._in_turns(answer.read(answer.find(wanted)))
+
+    async def _wait(self, answer: Answer, wanted: list[Wanted], wait_s: float, seen: tuple[int, int, int]) -> None:
+        """Wait for news of the queues, which had none when it was ``seen``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         queues: dict[str, dict[int, list[Wanted]]] = {}
@@ -191,14 +210,14 @@ class Fetch:
         try:
             self._catch_up()
             if self._seen() != seen:
-                answer.look(wanted)
+                await self._look(answer, wanted)
             while not answer.has_news and self.is_open:
                 await waiter.wake
                 if loop.time() >= deadline:
                     return
                 waiter.wake = loop.create_future()
                 hits, waiter.hits = waiter.hits, {}
-                answer.look(hits.values())
+                await self._look(answer, hits.values())
         finally:
             timer.cancel()
             self.waiters.remove(waiter)

@@ -13,6 +13,7 @@ from penstock.proto.errors import InvalidArgument
 from penstock.runtime.channel import decoded, reported
 from penstock.runtime.data_port import Link
 from penstock.runtime.data_sending import Data
+from penstock.runtime.turns import Turns
 
 from .wire import REQUEST_BYTES_MAX, Answer
 
@@ -49,6 +50,7 @@ class DataCalls(Generic[M]):
         self._before = before
         self._at_once = at_once
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
 
     def __call__(self, link: Link) -> _Conversation[M]:
         """The calls over one connection."""
@@ -80,6 +82,7 @@ class DataCalls(Generic[M]):
 
     async def _run(self, number: int, request: M, link: Link) -> None:
         try:
+            await self._turns.have()
             pieces = await self.found(request, link)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
             link.refuse(number, self.method, reported(error, self.method.name))

@@ -323,7 +323,7 @@ async def test_a_port_that_closes_sends_what_it_has_answered() -> None:
 
 @in_own_loop
 async def test_large_answers_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    monkeypatch.setattr("penstock.runtime.turns.TURN_S", 0.0)
     async with answering_in_pieces() as port, connected("127.0.0.1", port.number) as connection:
         connection.send(1, Method.FETCH)
         assert (await connection.receive())[2] == Pieces.sent
@@ -396,7 +396,7 @@ async def test_a_port_that_asks_for_certificates_takes_nobody_without(tmp_path: 
 
 @in_own_loop
 async def test_requests_that_come_together_leave_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    monkeypatch.setattr("penstock.runtime.turns.TURN_S", 0.0)
     async with echoing() as port, connected("127.0.0.1", port.number) as connection:
         turns: list[int] = []
         loop = asyncio.get_running_loop()
@@ -415,7 +415,7 @@ async def test_requests_that_come_together_leave_others_their_turn(monkeypatch: 
 
 @in_own_loop
 async def test_many_connections_that_ask_much_share_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.data_port.TURN_S", 0.0)
+    monkeypatch.setattr("penstock.runtime.turns.TURN_S", 0.0)
     frames = b"".join(HEAD.pack(1, number, Method.APPEND, Kind.REQUEST) + b"x" for number in range(20))
     async with echoing() as port, contextlib.AsyncExitStack() as stack:
         each = [await stack.enter_async_context(connected("127.0.0.1", port.number)) for _ in range(10)]

@@ -21,6 +21,7 @@ from penstock.proto.receipts import Receipt
 from penstock.proto.wire.common_pb2 import TopicQueues
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.proto.wire.pop_pb2 import ReceiveHeader, ReceiveReply
+from penstock.runtime.turns import Turns
 
 from ..brokers import Brokers
 from ..callers import Caller
@@ -46,9 +47,6 @@ SMALL_TOPIC: Final = 100_000
 """A new group begins with the oldest message of a broker group that has lost none, and has no more than these."""
 _LONGER_S: Final = 0.005
 _BEGINS: Final = 10_000
-_MESSAGE_GAP: Final = 16
-"""Messages of one answer are made between two pauses for others."""
-
 
 Answers = AsyncGenerator[ReceiveMessageResponse, None]
 
@@ -73,7 +71,8 @@ class Receiving:
         self._finishing = finishing
         self._renewal = renewal
         self._begins: OrderedDict[tuple[str, str, str], Any] = OrderedDict()  # by group, topic, broker name
-        self._turn = 0
+        self._first = 0  # of the broker groups that come in question, moves on
+        self._turns = Turns()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def receive(self, caller: Caller, request: ReceiveMessageRequest) -> Answers:
@@ -161,6 +160,7 @@ class Receiving:
         tags = wish.subscription.tags
         start = 0
         for result in reply.results:
+            await self._turns.have()
             batch = RecordBatch(records[start : start + result.bytes])
             start += result.bytes
             for index in range(result.count):
@@ -180,8 +180,7 @@ class Receiving:
                     invisible_ms=wish.invisible_ms,
                 )
                 received.append((handle, message))
-                if len(received) % _MESSAGE_GAP == 0:
-                    await asyncio.sleep(0)
+                await self._turns.have()
 
     def _broker_of(self, route: TopicRoute, wanted: str) -> str:
         """The broker group that was named; of an unknown name any, each in turn."""
@@ -193,8 +192,8 @@ class Receiving:
             return wanted
         if not readable:
             raise Refusal(Code.FORBIDDEN, f"no readable queue: topic {route.topic}")
-        self._turn += 1
-        return readable[self._turn % len(readable)]
+        self._first += 1
+        return readable[self._first % len(readable)]
 
     async def _begin(self, group: str, topic: str, broker_name: str) -> Any:
         """Where a group begins that has committed nothing: see :data:`SMALL_TOPIC`."""

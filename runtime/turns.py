@@ -1,0 +1,45 @@
+"""Turns on the event loop: however much work comes at once, everything else goes on in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+TURN_S: Final = 0.005
+"""After so long others get their turn."""
+
+
+class Turns:
+    """What all who share this do in one round of the event loop is a turn; event loop only."""
+
+    def __init__(self, on_next: Callable[[], None] = lambda: None) -> None:
+        """``on_next`` is called when a turn is over and the next one may begin."""
+        self.number = 0
+        """Of the turn. A task that finds the same one again has not waited for anything in between."""
+        self._on_next = on_next
+        self._ends_s = 0.0  # of time.perf_counter(); 0: it has not begun
+        self._having = asyncio.Lock()  # held by who waits for the next turn; the others follow one by one
+
+    def ends_s(self) -> float:
+        """Until when may be worked now, of :func:`time.perf_counter`; 0: the turn is over."""
+        now_s = time.perf_counter()
+        if not self._ends_s:
+            self._ends_s = now_s + TURN_S
+            asyncio.get_running_loop().call_soon(self._next)
+            return self._ends_s
+        return self._ends_s if now_s < self._ends_s else 0.0
+
+    async def have(self) -> None:
+        """Return when there is time in a turn, which may be this one; those that wait come in their order."""
+        if self.ends_s() and not self._having.locked():
+            return
+        async with self._having:
+            while not self.ends_s():  # noqa: ASYNC110  gives way, waits for nothing
+                await asyncio.sleep(0)
+
+    def _next(self) -> None:
+        self._ends_s = 0.0
+        self.number += 1
+        self._on_next()
