@@ -64,7 +64,7 @@ def test_stores_stand_for_reads_that_a_history_has_not(spark: Any, store: str, s
     assert all(check.note for check in report.checks if check.holds is None)
     (latencies,) = (table for table in report.tables if table.title == "Latencies, ms")
     assert [row[0] for row in latencies.rows] == ["send to acknowledgement", "birth to store"]
-    assert (report.plots[0].title, report.plots[0].x) == ("Latency of messages", ["≤ 0.5 ms"])
+    assert (report.plots[0].title, report.plots[0].x) == ("Latency of messages", ["≤ 1 ms"])
     wrong = sent[1:].copy()  # what is stored of number 0 was not sent; number 60 was acknowledged and is nowhere
     wrong["sequence"][-1], wrong["offset"][-1], wrong["crc"][-1] = COUNT, 10_000, 77
     wrong["crc"][5] ^= 1
