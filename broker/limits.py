@@ -75,11 +75,16 @@ class Limits:
 
 
 def check_attributes(owner: str, attributes: Mapping[str, str], limits: Limits) -> None:
-    """Refuse attributes that take too much.
+    """Refuse attributes that take too much; so many that they surely do are not looked at.
 
     Raises:
         LimitReached: they do.
     """
+    if len(attributes) > limits.attribute_bytes_max:
+        raise LimitReached(
+            f"{owner}: {len(attributes)} attributes: at most {limits.attribute_bytes_max} bytes of them are allowed "
+            "(maxAttributeBytes)"
+        )
     size = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
     if size > limits.attribute_bytes_max:
         raise LimitReached(

@@ -24,12 +24,13 @@ from penstock.proto.errors import FlowControl, InvalidArgument, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, ROLE_UNSPECIFIED, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport, ClusterView, QueueData, ShardView, TopicRoute
 
-from .holders import TOPICS_AT_ONCE, Holders
+from .holders import Holders
 from .shard import Member, Shard, Topics, TopicShape, check_identity
 
 BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
 ATTRIBUTES_BYTES_MAX = 16_384
+SHAPES_AT_ONCE = 100  # each may have so many bytes of attributes
 """Of one topic, names and values together."""
 QUEUES_MAX = 65_536
 ADDRESS_LENGTH_MAX = 300
@@ -381,8 +382,8 @@ def checked_topics(registration: BrokerReport.Registration) -> Iterator[Topics]:
     """The topics of a registration, some at a time. Raises where a name or number is not legal, or too many are."""
     if len(registration.topics) > TOPICS_PER_BROKER_MAX:
         raise FlowControl(f"{registration.identity.address}: more than {TOPICS_PER_BROKER_MAX} topics on one broker")
-    for start in range(0, len(registration.topics), TOPICS_AT_ONCE):
-        part = registration.topics[start : start + TOPICS_AT_ONCE]
+    for start in range(0, len(registration.topics), SHAPES_AT_ONCE):
+        part = registration.topics[start : start + SHAPES_AT_ONCE]
         for config in part:
             _check_topic(config)
         yield {config.topic: TopicShape.of(config) for config in part}

@@ -144,6 +144,7 @@ class Administration(Feature):
             OutcomeUnknown: it exists here, replicas or disk did not confirm in time.
         """
         name = request.config.topic
+        check_attributes(f"topic {name:.80}", request.config.attributes, self.core.config.limits)
         existing = self.core.tables.topic(name)
         wanted = topic_to_create(request, existing, self.core.config.topics, len(self.core.tables.topics))
         if wanted is None:
@@ -218,7 +219,6 @@ class Administration(Feature):
 
     def _check_room(self, existing: Topic | None, wanted: Topic) -> None:
         """Refuse what would make the broker hold, or tell nameservers at once, more than they take."""
-        check_attributes(f"topic {wanted.name}", wanted.attributes, self.core.config.limits)
         size = (
             self.core.tables.topics.wire_bytes
             + wanted.wire_bytes

@@ -124,6 +124,7 @@ class Consume(Feature):
             if not 0 <= value <= RETRY_SETTING_MAX:
                 raise InvalidArgument(f"group {asked.group}: {name} {value}: 0..{RETRY_SETTING_MAX} are allowed")
         policy = RetryPolicy.from_wire(asked.group, asked.retry_policy)
+        check_attributes(f"group {asked.group}", asked.attributes, self.core.config.limits)
         group = replace(
             existing,
             consume_enable=asked.consume_enable,
@@ -137,7 +138,6 @@ class Consume(Feature):
                 if asked.HasField(name)
             },
         )
-        check_attributes(f"group {group.name}", group.attributes, self.core.config.limits)
         if group.name not in self.core.tables.groups:
             check_group_count(self.core, group.name)
         if group != self.core.tables.group(asked.group):

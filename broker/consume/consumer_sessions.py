@@ -32,6 +32,7 @@ from penstock.proto.names import DERIVED_TOPIC_LENGTH_MAX, check_group
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter, GroupMember
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from penstock.runtime.clock import Clock
+from penstock.runtime.turns import Turns
 
 from ..core.wire import TURN, check_queues
 from ..limits import Limits
@@ -96,6 +97,7 @@ class ConsumerSessions:
         self._locks = Locks(is_acting)
         self._groups = Groups(self._locks)
         self._sessions: dict[int, Session] = {}
+        self._turns = Turns()
         self._closed = False
 
     async def serve(self, requests: AsyncIterator[ConsumerRequest], context: Any) -> AsyncIterator[ConsumerEvent]:
@@ -209,6 +211,8 @@ class ConsumerSessions:
     async def _watch(self, session: Session) -> None:
         while not session.ended:
             await asyncio.sleep(WATCH_INTERVAL_S)
+            if self._clock.monotonic_s() >= session.compare_at_s:
+                await self._turns.have()  # many may have joined at once
             now_s = self._clock.monotonic_s()
             if not session.ended and now_s >= session.compare_at_s:
                 session.compare_at_s = math.inf

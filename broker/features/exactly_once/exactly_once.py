@@ -19,7 +19,7 @@ from ...core.wire import Service, check_count, in_turns, service
 from .coordinators import Coordinators
 from .staging import Staging
 from .staging_table import Keys, StagingTable, Writer
-from .writers import KEYS_MAX, SHARDS_MAX, Writers
+from .writers import KEYS_MAX, SHARDS_MAX, TOPICS_MAX, Writers
 
 
 class ExactlyOnce(Feature):
@@ -79,6 +79,7 @@ class ExactlyOnce(Feature):
         await self.staging.run()
 
     async def _open_writer(self, request: pipeline_pb2.OpenWriterRequest) -> pipeline_pb2.WriterState:
+        check_count(f"topics in the layout of writer {request.writer!r:.80}", len(request.layout), TOPICS_MAX)
         layout = dict(request.layout)
         return await _state(await self.writers.open_writer(request.writer, request.run, request.coordinator, layout))
 
