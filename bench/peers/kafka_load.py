@@ -7,6 +7,7 @@ with default and with tuned settings, for ``send`` p50 and p99 in ms of sends th
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
@@ -25,14 +26,18 @@ TUNED = {
 }
 """Settings of consumers for throughput."""
 
-kafka: Any = importlib.import_module("confluent_kafka")
-admin: Any = importlib.import_module("confluent_kafka.admin")
+
+@functools.cache
+def client(name: str = "confluent_kafka") -> Any:
+    """The module of that client, which only its environment has."""
+    return importlib.import_module(name)
 
 
 def main() -> None:
     """Do what the command line says."""
     address, kind = sys.argv[1:3]
     size, seconds, count = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+    admin = client("confluent_kafka.admin")
     maker = admin.AdminClient({"bootstrap.servers": address})  # kept: its futures end with it
     made = maker.create_topics([admin.NewTopic(TOPIC, QUEUES, 1)], operation_timeout=WAIT_S, request_timeout=WAIT_S)
     made[TOPIC].result(WAIT_S)
@@ -43,7 +48,7 @@ def main() -> None:
 
 def producer_of(address: str, **settings: object) -> Any:
     """A producer whose broker acknowledges what it has in its page cache."""
-    return kafka.Producer({"bootstrap.servers": address, "acks": "1", **settings})
+    return client().Producer({"bootstrap.servers": address, "acks": "1", **settings})
 
 
 def produce(address: str, body: bytes, seconds: float, _: int) -> dict[str, float]:
@@ -76,7 +81,7 @@ def fill(producer: Any, body: bytes, seconds: float = 1e9, count: int = 1 << 60)
 def stored(address: str) -> int:
     """How many messages the broker has: what was refused is not counted."""
     looker = consumer_of(address, "bench-look")
-    ends = [looker.get_watermark_offsets(kafka.TopicPartition(TOPIC, queue), WAIT_S)[1] for queue in range(QUEUES)]
+    ends = [looker.get_watermark_offsets(client().TopicPartition(TOPIC, queue), WAIT_S)[1] for queue in range(QUEUES)]
     looker.close()
     return sum(ends)
 
@@ -84,7 +89,7 @@ def stored(address: str) -> int:
 def consumer_of(address: str, group: str, **settings: object) -> Any:
     """A member of a group that reads from the first message on."""
     told = {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"}
-    return kafka.Consumer({**told, **settings})
+    return client().Consumer({**told, **settings})
 
 
 def consume(address: str, body: bytes, _: float, count: int) -> dict[str, float]:
