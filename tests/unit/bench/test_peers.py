@@ -97,7 +97,7 @@ def test_a_server_serves_for_the_block_and_has_ended_after_it(tmp_path: Path) ->
     _, (port,) = planned(0, 1, 1)
     with running("peer", [sys.executable, "-c", SERVER, str(port)], tmp_path, port):
         socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
-        (process,) = psutil.Process().children()
+        (process,) = (each for each in psutil.Process().children() if str(port) in each.cmdline())
     assert not process.is_running()
 
 

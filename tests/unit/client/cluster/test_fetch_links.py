@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,7 +27,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.runtime.data_link import DataLink
 from tests.support.data import Peer
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 HEADER = FetchHeader(group="g", client_id="c")
 FETCH = frames.pack(HEADER)
@@ -64,8 +65,12 @@ def begun(links: FetchLinks, peer: Peer, count: int = 1, timeout_s: float = 60.0
 
 
 def landed(links: FetchLinks, count: int) -> list[FetchCall]:
+    """What lands, looked for without a pause: time that the thread is elsewhere is nobody's silence."""
     found: list[FetchCall] = []
-    wait_until(lambda: found.extend(links.landed(0.05)) or len(found) >= count, what=f"{count} answers")  # type: ignore[func-returns-value]
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline:
+        found.extend(links.landed(0.05))
+    assert len(found) >= count, f"{len(found)} of {count} answers"
     return found
 
 
