@@ -145,7 +145,7 @@ class Staging:
         """
         self._core.writable()
         by_coordinator: dict[str, list[str]] = {}
-        for key in keys:
+        async for key in in_turns(keys):
             staged = self._table.staged.get(StagedId(name, batch, key))
             if staged is not None:
                 by_coordinator.setdefault(staged.coordinator, []).append(key)
