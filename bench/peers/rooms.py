@@ -49,9 +49,9 @@ def kafka() -> Room:
     """
     jars, python = _jars("kafka"), ROOM / "confluent" / "bin" / "python"
     if not python.exists():
-        _run([sys.executable, "-m", "venv", str(ROOM / "confluent")])
+        install([sys.executable, "-m", "venv", str(ROOM / "confluent")])
     if not list(ROOM.glob("confluent/lib/*/site-packages/confluent_kafka")):
-        _run([str(python), "-m", "pip", "install", "--quiet", f"confluent-kafka=={CONFLUENT}"])
+        install([str(python), "-m", "pip", "install", "--quiet", f"confluent-kafka=={CONFLUENT}"])
     versions = {"Kafka": KAFKA, "confluent-kafka": CONFLUENT, "Java": _java_version()}
     return Room(_tool("java"), jars, str(python), versions)
 
@@ -76,7 +76,7 @@ def _jars(name: str) -> str:
         pom.write_text(_pom(name))
         shutil.rmtree(fetched, ignore_errors=True)
         copying = ["dependency:copy-dependencies", f"-DoutputDirectory={fetched}", "-DincludeScope=runtime"]
-        _run([maven, "-q", "-B", "-f", str(pom), *copying])
+        install([maven, "-q", "-B", "-f", str(pom), *copying])
         fetched.rename(folder)
     return f"{folder}/*"
 
@@ -109,16 +109,16 @@ def _java_version() -> str:
     return told.split('"')[1]
 
 
-def _run(command: list[str]) -> None:
-    """Run a step of an installation.
+def install(command: Sequence[str], folder: Path = Path(), limit_s: float = INSTALL_S) -> None:
+    """Run a step of an installation, in that folder.
 
     Raises:
         PeerMissing: it failed, or its registry did not answer in time.
     """
     told = " ".join(command[:4])
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise PeerMissing(f"`{told}` did not end within {INSTALL_S:g} s: the registry does not answer") from None
+        raise PeerMissing(f"`{told}` did not end within {limit_s:g} s: the registry does not answer") from None
     if done.returncode:
         raise PeerMissing(f"`{told}` failed: {(done.stderr.strip() or done.stdout.strip())[-400:]}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+from penstock.bench.peers.rooms import PeerMissing, install
 
 ROOM = Path(os.environ.get("CLIENTS_ROOM", ".clients")).absolute()
 PROGRAMS = Path(__file__).parent / "programs"
@@ -33,13 +34,10 @@ def _run(command: Command, folder: Path = ROOM) -> None:
         Missing: it failed, or its registry did not answer in time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = " ".join(command[:4])
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S)
-    except subprocess.TimeoutExpired:
-        raise Missing(f"`{told}` did not end within {INSTALL_S:g} s: the registry does not answer") from None
-    if done.returncode:
-        raise Missing(f"`{told}` failed: {(done.stderr.strip() or done.stdout.strip())[-400:]}")
+        install(command, folder, INSTALL_S)
+    except PeerMissing as missing:
+        raise Missing(missing.message) from None
 
 
 def _tool(name: str, place: str = "") -> str:
