@@ -30,8 +30,9 @@ from .shard import Member, Shard, Topics, TopicShape, check_identity
 BROKERS_MAX = 10_000
 TOPICS_PER_BROKER_MAX = 100_000
 ATTRIBUTES_BYTES_MAX = 16_384
-SHAPES_AT_ONCE = 100  # each may have so many bytes of attributes
 """Of one topic, names and values together."""
+SHAPES_AT_ONCE = 100
+"""Topics of a registration that are looked at before others have their turn; each may have so many bytes."""
 QUEUES_MAX = 65_536
 ADDRESS_LENGTH_MAX = 300
 HEARTBEAT_INTERVAL_MS = 500

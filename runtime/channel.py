@@ -112,9 +112,8 @@ def new_server(
 ) -> grpc.aio.Server:
     """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
-    waiting = [(name, keepalive_timeout_ms) for name in _ANSWERED_WITHIN]
-    others = [each for each in SERVER_OPTIONS if each[0] not in _ANSWERED_WITHIN]
-    return grpc.aio.server(interceptors=interceptors, options=[*others, *waiting], maximum_concurrent_rpcs=calls_max)
+    options = [*(dict(SERVER_OPTIONS) | dict.fromkeys(_ANSWERED_WITHIN, keepalive_timeout_ms)).items()]
+    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=calls_max)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -19,7 +19,7 @@ from ...core.wire import Service, check_count, in_turns, service
 from .coordinators import Coordinators
 from .staging import Staging
 from .staging_table import Keys, StagingTable, Writer
-from .writers import KEYS_MAX, SHARDS_MAX, TOPICS_MAX, Writers
+from .writers import KEYS_MAX, SHARDS_MAX, Writers
 
 
 class ExactlyOnce(Feature):
@@ -79,9 +79,8 @@ class ExactlyOnce(Feature):
         await self.staging.run()
 
     async def _open_writer(self, request: pipeline_pb2.OpenWriterRequest) -> pipeline_pb2.WriterState:
-        check_count(f"topics in the layout of writer {request.writer!r:.80}", len(request.layout), TOPICS_MAX)
-        layout = dict(request.layout)
-        return await _state(await self.writers.open_writer(request.writer, request.run, request.coordinator, layout))
+        asked = request.writer, request.run, request.coordinator, request.layout
+        return await _state(await self.writers.open_writer(*asked))
 
     async def _query_writer(self, request: pipeline_pb2.WriterName) -> pipeline_pb2.WriterState:
         return await _state(await self.writers.query_writer(request.writer))

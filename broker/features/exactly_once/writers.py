@@ -71,9 +71,9 @@ class Writers:
         """
         check_name("writer", name)
         check_name("run", run)
-        layout = layout or {}
-        if len(layout) > TOPICS_MAX or sum(map(len, layout.values())) > LAYOUT_LENGTH_MAX:
+        if layout and (len(layout) > TOPICS_MAX or sum(map(len, layout.values())) > LAYOUT_LENGTH_MAX):
             raise InvalidArgument(f"writer {name}: a layout of {len(layout)} topics: too many, write to fewer")
+        layout = dict(layout or {})
         before = self.table.writers.get(name)
         held = before if before is not None else Writer(name, run, 1, coordinator=coordinator)
         if held.run != run:
