@@ -83,8 +83,8 @@ def rocketmq(rig: Rig, *, flush: bool = False) -> Iterator[str]:
 @contextlib.contextmanager
 def running(
     name: str, command: list[str], folder: Path, port: int, pause: Callable[[float], None] = time.sleep
-) -> Iterator[None]:
-    """A server for the ``with`` block, which begins when ``port`` takes connections.
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server's process for the ``with`` block, which begins when ``port`` takes connections.
 
     Raises:
         PenstockError: it ended, or took longer than 300 s.
@@ -103,7 +103,7 @@ def running(
             if time.monotonic() > ends_at:
                 raise PenstockError(f"{name} does not serve at port {port} after {START_S:.0f} s: {_end_of(log)}")
             pause(_PAUSE_S)
-        yield
+        yield process
     finally:
         process.terminate()
         try:

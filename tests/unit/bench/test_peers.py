@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from penstock.bench.page import keep, newest, render
@@ -95,10 +94,10 @@ def test_a_registry_that_refuses_leaves_no_half_filled_room(tmp_path: Path, monk
 
 def test_a_server_serves_for_the_block_and_has_ended_after_it(tmp_path: Path) -> None:
     _, (port,) = planned(0, 1, 1)
-    with running("peer", [sys.executable, "-c", SERVER, str(port)], tmp_path, port):
+    with running("peer", [sys.executable, "-c", SERVER, str(port)], tmp_path, port) as process:
         socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
-        (process,) = (each for each in psutil.Process().children() if str(port) in each.cmdline())
-    assert not process.is_running()
+        assert process.poll() is None
+    assert process.returncode is not None
 
 
 def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
