@@ -10,7 +10,9 @@ import pytest
 
 from penstock.client import Admin, Message, Producer, TransactionProducer, TransactionState
 from penstock.client.aio import AsyncAdmin, AsyncProducer
+from penstock.client.cluster.directory import Directory
 from penstock.proto.errors import DeliveryFailed, InvalidArgument, MessageTypeConflict
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from tests.support.client.running_cluster import RunningCluster
 
 SENDS: dict[str, Callable[[TransactionProducer, str], Any]] = {
@@ -84,6 +86,20 @@ def test_a_type_can_be_changed_and_other_attributes_stay(one: RunningCluster) ->
                 admin.update_topic("orders2", type=wrong)  # type: ignore[arg-type]
             with pytest.raises(InvalidArgument, match="allowed: NORMAL, FIFO, DELAY, TRANSACTION, MIXED"):
                 admin.create_topic("orders3", attributes={"message.type": wrong})
+
+
+def test_a_change_is_answered_when_the_nameserver_tells_it(
+    one: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(one.namesrv) as admin:
+        admin.create_topic("orders4", queues=2, type="FIFO")
+        route, late = Directory.route, [admin._directory.route("orders4")] * 2
+
+        def told_late(self: Directory, topic: str, timeout_s: float = 10.0) -> TopicRoute:
+            return late.pop() if late else route(self, topic, timeout_s)
+
+        monkeypatch.setattr(Directory, "route", told_late)
+        assert admin.update_topic("orders4", type="MIXED").message_type == "MIXED"
 
 
 def test_the_twins_refuse_alike(one: RunningCluster) -> None:
