@@ -19,6 +19,7 @@ from penstock.gateway.v2.wire.service_pb2 import (
     NotifyClientTerminationResponse,
     TelemetryCommand,
 )
+from penstock.runtime.turns import Turns
 
 from .callers import Caller
 from .clients import Client, Clients, Stream
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 1.5
 """Node.js loses settings that come while it still waits for a route: it is told them again."""
-COMMANDS_AT_ONCE: Final = 16
-"""Commands of one client between two pauses for others."""
 TAKEN_S: Final = 30.0
 """A client that does not take a command for so long loses its stream."""
 
@@ -49,6 +48,7 @@ class Telemetry:
         self._groups = groups
         self._on_producer = on_producer
         self._on_gone = on_gone
+        self._turns = Turns()
 
     async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
         """One stream, to its end. Ends with an error of gRPC where the client sends what is not understood."""
@@ -58,6 +58,7 @@ class Telemetry:
         reading = asyncio.create_task(self._read(caller, client, stream, requests))
         try:
             while (command := await stream.next()) is not None:
+                await self._turns.have()
                 async with asyncio.timeout(TAKEN_S):
                     await context.write(command)
         except TimeoutError:
@@ -78,16 +79,13 @@ class Telemetry:
     async def _read(
         self, caller: Caller, client: Client, stream: Stream, requests: AsyncIterator[TelemetryCommand]
     ) -> None:
-        count = 0
         try:
             async for command in requests:
+                await self._turns.have()  # settings may be long, and of many at once
                 self._clients.heard(caller)
                 if command.WhichOneof("command") == "settings":
                     await self._take_settings(caller, client, stream, command)
                 # Anything else answers a command of the operator's, and nobody waits for it any more.
-                count += 1
-                if count % COMMANDS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
         finally:
             stream.end()
 
