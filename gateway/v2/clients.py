@@ -36,6 +36,7 @@ class Stream:
 
     def __init__(self) -> None:
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
+        self._is_sending = False  # what was taken from _commands last
         self.is_over = False
         self.is_settled = False  # its client has sent settings
         self.opened_s = time.monotonic()
@@ -56,8 +57,15 @@ class Stream:
             self._commands.put_nowait(None)
 
     async def next(self) -> TelemetryCommand | None:
-        """What is to be sent next; None: nothing any more."""
+        """What is to be sent next; None: nothing any more. What came before has been sent."""
+        if self._is_sending:
+            self._commands.task_done()
+        self._is_sending = True
         return await self._commands.get()
+
+    async def sent(self) -> None:
+        """Return when the client has taken all that it was to be sent."""
+        await self._commands.join()
 
 
 class Client:

@@ -58,7 +58,6 @@ class Telemetry:
         reading = asyncio.create_task(self._read(caller, client, stream, requests))
         try:
             while (command := await stream.next()) is not None:
-                await self._turns.have()
                 async with asyncio.timeout(TAKEN_S):
                     await context.write(command)
         except TimeoutError:
@@ -103,6 +102,7 @@ class Telemetry:
             client.group = group_of(settings.subscription.group, caller.namespace)
         answer = TelemetryCommand(status=ok(), settings=settings)
         stream.push(answer)
+        await stream.sent()  # who takes no answers is not read either: settings may be long
         if caller.is_node_js:
             asyncio.get_running_loop().call_later(AGAIN_S, stream.push, answer)
 

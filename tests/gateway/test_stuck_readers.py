@@ -93,6 +93,31 @@ def test_a_client_that_goes_before_its_stream_has_begun_leaves_no_stream() -> No
     asyncio.run(run())
 
 
+def test_of_a_client_that_takes_no_answer_no_second_command_is_read() -> None:
+    class TakesTheHead(NeverTaken):
+        async def send_initial_metadata(self, _: Any) -> None:
+            """It is taken."""
+
+    async def run() -> None:
+        clients, context, read = Clients(), TakesTheHead(), 0
+
+        async def pour() -> AsyncIterator[wire.TelemetryCommand]:
+            nonlocal read
+            while True:
+                read += 1
+                yield wire.TelemetryCommand(settings=v2.Settings(publishing=v2.Publishing()))
+
+        call = asyncio.create_task(telemetry_of(clients).serve(service.caller_of(context, None), pour(), context))
+        await context.waits.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert read == 1
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("name", ["ReceiveMessage", "Telemetry"])
 def test_a_refusal_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(telemetry, "TAKEN_S", 0.1)
