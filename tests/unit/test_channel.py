@@ -1,0 +1,61 @@
+"""What a gRPC server of ours takes in for a handler that reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from penstock.runtime.channel import new_server, open_async_channel
+
+CHUNK = bytes(1 << 18)
+READ_FIRST = 100 << 20
+"""So much comes so fast that gRPC, by itself, would let far more come unread."""
+UNREAD_MAX = 1 << 20
+BLOCKED_S = 1.0
+
+
+def test_a_stream_that_was_fast_and_is_read_no_more_takes_little_in() -> None:
+    async def run() -> None:
+        stops, ends, sent = asyncio.Event(), asyncio.Event(), 0
+
+        async def handler(requests: AsyncIterator[bytes], _: Any) -> None:
+            count = 0
+            async for each in requests:
+                count += len(each)
+                if count >= READ_FIRST:
+                    break
+            stops.set()
+            await ends.wait()
+
+        server = new_server()
+        method = grpc.stream_stream_rpc_method_handler(handler)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Service", {"Take": method}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with open_async_channel(f"127.0.0.1:{port}") as channel:
+                take: Any = channel.stream_stream("/a.Service/Take")
+                call = take()
+
+                async def pour() -> None:
+                    nonlocal sent
+                    while sent < READ_FIRST + UNREAD_MAX:
+                        await call.write(CHUNK)
+                        sent += len(CHUNK)
+
+                pouring = asyncio.create_task(pour())
+                await stops.wait()
+                await asyncio.wait({pouring}, timeout=BLOCKED_S)
+                assert sent < READ_FIRST + UNREAD_MAX
+                pouring.cancel()
+                await asyncio.gather(pouring, return_exceptions=True)
+                call.cancel()
+        finally:
+            ends.set()
+            await server.stop(0)
+
+    asyncio.run(run())
