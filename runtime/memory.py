@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-GIVE_BACK_S: Final = 10.0
-SELDOM_S: Final = 160.0
-"""Where it brings nothing."""
+LOOK_S: Final = 10.0
 WORTH_BYTES: Final = 4 << 20
+"""So much more than was left the last time is worth a collection at once."""
+SELDOM_S: Final = 160.0
+"""Where there is no more: what was in use the last time may not be any longer."""
 _PAGE_BYTES: Final = 4096
 _STATM = Path("/proc/self/statm")
 
@@ -38,8 +39,8 @@ def keep_large_buffers() -> None:
 
 
 def give_back_unused() -> None:
-    """Return to the system, from now on, what nobody uses: in a thread of its own, every 10 s, more seldom while it
-    brings little. What is loaded by now stays, and is looked at no more.
+    """Return to the system, from now on, what nobody uses: in a thread of its own, every 10 s where more is in use
+    than before, else every 160 s. What is loaded by now stays, and is looked at no more.
 
     Without effect where the C library has no ``malloc_trim``, or the system no ``/proc``.
     """
@@ -50,15 +51,17 @@ def give_back_unused() -> None:
 def _give_back_forever() -> None:
     with contextlib.suppress(OSError, AttributeError):
         trim = ctypes.CDLL(None).malloc_trim
-        pause_s = GIVE_BACK_S
+        left, looked_at_s = _own_bytes(), time.monotonic()
         while True:
-            time.sleep(pause_s)
-            before = _resident_bytes()
+            time.sleep(LOOK_S)
+            if _own_bytes() - left < WORTH_BYTES and time.monotonic() - looked_at_s < SELDOM_S:
+                continue
             gc.collect()
             trim(0)  # 10 ms for 100 MiB in small pieces; without the GIL, but who allocates more than 512 bytes waits
-            is_worth_it = before - _resident_bytes() >= WORTH_BYTES
-            pause_s = GIVE_BACK_S if is_worth_it else min(2 * pause_s, SELDOM_S)
+            left, looked_at_s = _own_bytes(), time.monotonic()
 
 
-def _resident_bytes() -> int:
-    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+def _own_bytes() -> int:
+    """Resident, and of no mapped file."""
+    resident, shared = _STATM.read_text().split()[1:3]
+    return (int(resident) - int(shared)) * _PAGE_BYTES

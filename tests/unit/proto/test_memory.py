@@ -13,7 +13,7 @@ def own_mib():
     found = psutil.Process().memory_info()
     return found.rss - found.shared >> 20
 
-memory.GIVE_BACK_S = memory.SELDOM_S = 0.01
+memory.LOOK_S = memory.SELDOM_S = 0.01
 memory.keep_large_buffers()
 memory.give_back_unused()
 for _ in range(2):
