@@ -166,6 +166,11 @@ class MessageView:
         return buffer[starts[index] : ends[index]]
 
     @property
+    def stored_body(self) -> bytes:
+        """The body as brokers keep it, compressed where its sender compressed it."""
+        return self._batch.stored_body(self._index)
+
+    @property
     def all_properties(self) -> dict[str, str]:
         """Every property of the record, RocketMQ's own ones included."""
         found = self._properties

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, lengths_of
 from penstock.formats.destination import Delayed, Destination, Later, Ordinary, Reply
 from penstock.formats.hashing import string_hash
-from penstock.formats.record.compression import compress
+from penstock.formats.record.compression import Packed, compress
+from penstock.formats.record.layout import SysFlag
 from penstock.formats.record.properties import (
     DELAY,
     LATER_WISHES,
@@ -217,7 +218,8 @@ class PartMaker:
         self, kind: Kind, body: object, encoded: bytes | None, sharding_key: str | None, deadline: float
     ) -> Part:
         """One message, whose properties are encoded already."""
-        flag, taken = self._compressed(checked_body(body, self._config.body_bytes_max))
+        taken = checked_body(body, self._config.body_bytes_max)
+        flag, taken = (int(SysFlag.COMPRESSED), taken) if isinstance(body, Packed) else self._compressed(taken)
         part = new_part(kind, [taken], [encoded], deadline)
         part.sys_flag = flag
         if sharding_key is not None:

@@ -2,7 +2,7 @@
 
 | Type bits | Form |
 |---|---|
-| 0 | zlib (clients that know only the COMPRESSED bit) |
+| 0 | zlib, or GZIP: clients that know only the COMPRESSED bit |
 | 1 | LZ4 frame |
 | 2 | Zstandard frame |
 | 3 | zlib |
@@ -21,6 +21,11 @@ EXPANDED_BYTES_MAX = 16 * 1024 * 1024
 """Default limit of a decompressed body: four times the largest body that a broker takes by default."""
 _ZSTD_STEP_BYTES = 256
 _ZLIB_LEVEL = 5  # RocketMQ's default
+_EITHER_WBITS = 32 + zlib.MAX_WBITS  # zlib or GZIP, as the first bytes say
+
+
+class Packed(bytes):
+    """A body that its sender has compressed already, as zlib or GZIP: stored as it is, under the COMPRESSED bit."""
 
 
 def compressor(algorithm: str) -> tuple[int, Callable[[bytes], bytes]]:
@@ -56,11 +61,11 @@ def decompress(body: bytes, sys_flag: int, bytes_max: int = EXPANDED_BYTES_MAX) 
 
 
 def _read_zlib(body: bytes, bytes_max: int) -> bytes:
-    reader = zlib.decompressobj()
+    reader = zlib.decompressobj(_EITHER_WBITS)
     try:
         expanded = reader.decompress(body, bytes_max + 1)
     except zlib.error as error:
-        raise Corrupt(f"body is not zlib data: {error}") from error
+        raise Corrupt(f"body is neither zlib nor GZIP data: {error}") from error
     if not reader.eof and len(expanded) <= bytes_max:
         raise Corrupt(f"body of {len(body)} bytes: the zlib data ends too early")
     return expanded

@@ -138,12 +138,17 @@ class RecordBatch:
             MessageTooLarge: compressed, and it expands beyond the limit.
             Corrupt: compressed, and not readable.
         """
+        stored = self.stored_body(index)
+        if not self._is_compressed:
+            return stored
+        return decompress(stored, int(self.rows["sys_flag"][index]), self._expanded_bytes_max)
+
+    def stored_body(self, index: int) -> bytes:
+        """The body as the record has it, perhaps compressed."""
         starts, sizes = self._body_columns
         start = starts[index]
         stored = self.buffer[start : start + sizes[index]]
-        if not self._is_compressed:
-            return stored if isinstance(stored, bytes) else bytes(stored)
-        return decompress(bytes(stored), int(self.rows["sys_flag"][index]), self._expanded_bytes_max)
+        return stored if isinstance(stored, bytes) else bytes(stored)
 
     def bodies(self) -> list[bytes]:
         """All bodies as their producers sent them; errors as :meth:`body`."""

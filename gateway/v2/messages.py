@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 import unicodedata
@@ -19,6 +20,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from penstock.client import MessageView
 from penstock.formats.record import properties as names
+from penstock.formats.record.compression import Packed
+from penstock.formats.record.layout import SysFlag
 from penstock.gateway.v2.wire.definition_pb2 import (
     Code,
     DeadLetterQueue,
@@ -30,11 +33,14 @@ from penstock.gateway.v2.wire.definition_pb2 import (
     Resource,
     SystemProperties,
 )
+from penstock.proto.errors import Corrupt, MessageTooLarge
 from penstock.proto.names import DLQ_PREFIX, PRODUCER_PROPERTY
 
 from .callers import Caller
 from .names import resource_of
 from .status import Refusal
+
+log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 USER_PROPERTIES_MAX: Final = 128
@@ -68,6 +74,9 @@ SYSTEM_NAMES: Final = frozenset(
 _LATER = (names.TIMER_OUT_MS, names.TIMER_DELIVER_MS, names.START_DELIVER_TIME, names.DELAY)
 _LITE_TOPIC: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}", re.ASCII)
 _ENCODINGS: Final = frozenset({Encoding.ENCODING_UNSPECIFIED, Encoding.IDENTITY, Encoding.GZIP})
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_OR_ZLIB: Final = 47
+"""zlib's word for telling by the header which of both it is."""
 _TRANSACTION_BITS: Final = 0b1100
 _COMMITTED: Final = 0b1000
 
@@ -159,26 +168,41 @@ def draft_of(message: Message, caller: Caller) -> Draft:
 
 
 def _body(message: Message) -> bytes:
+    """The body as it is to be stored. Raises Refusal."""
     body = message.body
-    if not body:
-        raise Refusal(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    _check_body_size(body)
     encoding = message.system_properties.body_encoding
     if encoding not in _ENCODINGS:  # receivers would be told that it is plain
         raise Refusal(Code.BAD_REQUEST, f"body_encoding {encoding} is not known: use IDENTITY or GZIP")
-    if len(body) <= BODY_BYTES_MAX and encoding == Encoding.GZIP:
-        # Stored unpacked: whoever reads the topic by another protocol knows nothing of GZIP.
-        unpacking = zlib.decompressobj(wbits=31)
-        try:
-            body = unpacking.decompress(body, BODY_BYTES_MAX + 1)
-        except zlib.error as error:
-            raise Refusal(Code.MESSAGE_CORRUPTED, f"body_encoding is GZIP, and the body is not: {error}") from None
-        if len(body) <= BODY_BYTES_MAX and not unpacking.eof:
-            raise Refusal(Code.MESSAGE_CORRUPTED, "body_encoding is GZIP, and the body ends too early")
-        if not body:
-            raise Refusal(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if encoding != Encoding.GZIP:
+        return body
+    _check_body_size(_unpacked(body))
+    return Packed(body)
+
+
+def _check_body_size(body: bytes) -> None:
+    if not body:
+        raise Refusal(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if len(body) > BODY_BYTES_MAX:
         raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, f"message body exceeds the max length of {BODY_BYTES_MAX} bytes")
-    return body
+
+
+def _unpacked(body: bytes) -> bytes:
+    """What a body in GZIP unpacks to, or in zlib's form, which the C++ client calls GZIP.
+
+    Of one that unpacks to more than a body may have, one byte more than that.
+    """
+    unpacking = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+    try:
+        content = unpacking.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise Refusal(Code.MESSAGE_CORRUPTED, f"body_encoding is GZIP, and the body is not: {error}") from None
+    if len(content) <= BODY_BYTES_MAX and not unpacking.eof:
+        raise Refusal(Code.MESSAGE_CORRUPTED, "body_encoding is GZIP, and the body ends too early")
+    if unpacking.unused_data:  # half of the message would be lost
+        more = len(unpacking.unused_data)
+        raise Refusal(Code.MESSAGE_CORRUPTED, f"body_encoding is GZIP, and {more} bytes follow: send one GZIP member")
+    return content
 
 
 def _check_sizes(user: Mapping[str, str], tag: str | None, keys: Any) -> None:
@@ -262,12 +286,12 @@ def delivered(
 ) -> Message:
     """A stored message as its receiver gets it, who is in ``namespace``; ``topic`` as the receiver names it."""
     found = view.all_properties
-    body = view.body
+    body, encoding = _readable(view)
     system = SystemProperties(
         keys=view.keys,
         message_id=view.message_id,
         body_digest=Digest(type=DigestType.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
-        body_encoding=Encoding.IDENTITY,
+        body_encoding=encoding,
         message_type=_stored_type(view, found),
         born_timestamp=timestamp(_number(found.get(names.BORN_TIMESTAMP), view.born_timestamp_ms)),
         born_host=found.get(names.BORN_HOST) or view.born_host,
@@ -297,6 +321,19 @@ def delivered(
         )
     user = {name: value for name, value in found.items() if name not in SYSTEM_NAMES}
     return Message(topic=topic, user_properties=user, system_properties=system, body=body)
+
+
+def _readable(view: MessageView) -> tuple[bytes, Encoding]:
+    """The body in a form that v2 clients read: GZIP as it is stored, everything else unpacked."""
+    if not view.sys_flag & SysFlag.COMPRESSED:
+        return view.body, Encoding.IDENTITY
+    stored = view.stored_body
+    if not stored.startswith(_GZIP):
+        try:
+            return view.body, Encoding.IDENTITY
+        except (Corrupt, MessageTooLarge) as error:  # its receiver finds the same, and the others get theirs
+            log.warning("body not unpacked topic=%s offset=%d error=%s", view.topic, view.queue_offset, error.message)
+    return stored, Encoding.GZIP
 
 
 def _stored_type(view: MessageView, found: Mapping[str, str]) -> MessageType:

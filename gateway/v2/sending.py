@@ -111,12 +111,15 @@ class Sending:
         if not handle.strip() or len(handle) > RECALL_HANDLE_MAX:
             raise Refusal(Code.BAD_REQUEST, "recall handle is invalid")
         try:
+            said = RecallHandle.decode(handle)
+            if not any(each.broker_name == said.broker_name for each in (*route.queues, *route.absent)):
+                raise InvalidArgument(f"topic {topic} is not at broker {said.broker_name[:64]!r}")
             in_time = await self._producer.recall(topic, handle, timeout_s=max(min(caller.deadline_s, TIMEOUT_S), 0.1))
         except InvalidArgument as error:
             raise Refusal(Code.BAD_REQUEST, f"recall handle is invalid: {error.message}") from None
         if not in_time:
             raise Refusal(Code.BAD_REQUEST, "recall failed, timestamp invalid: the message was due already")
-        return RecallMessageResponse(status=ok(), message_id=RecallHandle.decode(handle).unique_key)
+        return RecallMessageResponse(status=ok(), message_id=said.unique_key)
 
 
 def _check_route(topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None:

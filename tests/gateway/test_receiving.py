@@ -147,6 +147,21 @@ def test_one_bad_handle_harms_no_other(client: Client, topic: str) -> None:
     assert (code(answer), codes) == ("MULTIPLE_RESULTS", ["INVALID_RECEIPT_HANDLE", "OK"])
 
 
+def test_a_handle_is_good_for_its_own_topic_alone(client: Client, topic: str) -> None:
+    client.send(message(topic))
+    (got,) = received(client, wish("g", topic)).messages
+    forward = wire.ForwardMessageToDeadLetterQueueRequest(
+        group=v2.Resource(name="g"), topic=v2.Resource(name="normal"), receipt_handle=handle(got)
+    )
+    for other in ("normal", "missing"):
+        forward.topic.name = other
+        change = client.call("ChangeInvisibleDuration", changed("g", other, handle(got), 0))
+        assert (v2.Code.Name(change.status.code), change.receipt_handle) == ("INVALID_RECEIPT_HANDLE", handle(got))
+        assert client.code("ForwardMessageToDeadLetterQueue", forward) == "INVALID_RECEIPT_HANDLE"
+        assert code(client.call("AckMessage", acknowledged("g", other, handle(got)))) == "INVALID_RECEIPT_HANDLE"
+    assert code(client.call("AckMessage", acknowledged("g", topic, handle(got)))) == "OK"
+
+
 def test_a_changed_message_comes_again_as_the_next_attempt_and_its_old_handle_is_void(
     client: Client, topic: str
 ) -> None:
@@ -188,6 +203,22 @@ def test_a_very_long_tag_is_found_by_itself(client: Client, topic: str) -> None:
     client.receive(wish("long", topic, expression=tag, wait_s=0))
     assert client.send(message(topic, b"other"), message(topic, b"wanted", tag=tag)).status.code == v2.Code.OK
     assert received(client, wish("long", topic, expression=tag)).bodies == [b"wanted"]
+
+
+def test_the_message_groups_of_one_queue_wait_for_each_other(
+    client: Client, cluster: RunningCluster, topic: str
+) -> None:
+    """As RocketMQ's brokers lock a queue for its group, not a message group."""
+    orderly_group(cluster, "locking")
+    topic_of_type(cluster, f"{topic}-fifo", "FIFO", queues=1)
+    client.receive(wish("locking", f"{topic}-fifo", wait_s=0))
+    for key in ("a", "b"):
+        client.send(message(f"{topic}-fifo", key.encode(), message_group=key))
+    first = received(client, wish("locking", f"{topic}-fifo", batch=1))
+    assert first.bodies == [b"a"]
+    assert not client.receive(wish("locking", f"{topic}-fifo", wait_s=0)).messages
+    assert code(client.call("AckMessage", acknowledged("locking", f"{topic}-fifo", handle(first.messages[0])))) == "OK"
+    assert received(client, wish("locking", f"{topic}-fifo", batch=1)).bodies == [b"b"]
 
 
 def test_an_orderly_group_gets_one_batch_at_a_time_and_the_same_for_the_same_attempt(

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import time
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from penstock.client import Producer, ProducerConfig, PullConsumer
+from penstock.formats.recall_handle import RecallHandle
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from tests.support.client.running_cluster import RunningCluster
-from tests.support.gateway import Client, RunningGateway, message, topic_of_type, wish
+from tests.support.gateway import Client, RunningGateway, changed, message, topic_of_type, wish
+from tests.support.waiting import wait_until
 
 MIB4 = 4 * 1024 * 1024
+PACKED = gzip.compress(b"unpacked")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,11 @@ BAD = {
         {"orphaned_transaction_recovery_duration": {"seconds": 3601}},
     ),
     "not GZIP": ("MESSAGE_CORRUPTED", {"body_encoding": v2.Encoding.GZIP}),
+    "unknown encoding": ("BAD_REQUEST", {"body_encoding": 99}),
+    "GZIP that ends too early": ("MESSAGE_CORRUPTED", {"body": PACKED[:-1], "body_encoding": v2.Encoding.GZIP}),
+    "bytes behind GZIP": ("MESSAGE_CORRUPTED", {"body": PACKED + PACKED, "body_encoding": v2.Encoding.GZIP}),
+    "empty, and called GZIP": ("MESSAGE_BODY_EMPTY", {"body": b"", "body_encoding": v2.Encoding.GZIP}),
+    "nothing in GZIP": ("MESSAGE_BODY_EMPTY", {"body": gzip.compress(b""), "body_encoding": v2.Encoding.GZIP}),
     "unpacks to more than 4 MiB": (
         "MESSAGE_BODY_TOO_LARGE",
         {"body": gzip.compress(bytes(MIB4 + 1)), "body_encoding": v2.Encoding.GZIP},
@@ -106,7 +117,7 @@ GOOD = {
     "4 MiB and 16 KiB of properties": {"body": bytes(MIB4), "user": {"k": "v" * 16383}},
     "16 KiB of properties": {"user": {"k": "v" * 16383}},
     "128 properties": {"user": {f"k{n}": "v" for n in range(128)}},
-    "GZIP": {"body": gzip.compress(b"unpacked"), "body_encoding": v2.Encoding.GZIP},
+    "GZIP of 4 MiB": {"body": gzip.compress(bytes(MIB4)), "body_encoding": v2.Encoding.GZIP},
     "Chinese keys": {"keys": ["中文"], "tag": "标签"},
 }
 
@@ -174,14 +185,71 @@ def test_every_message_of_a_request_is_itself(client: Client) -> None:
         assert list(got.system_properties.keys) == [f"key{n}"]
 
 
+def test_gzip_is_stored_as_it_is_sent_and_read_by_all(client: Client, cluster: RunningCluster) -> None:
+    """Also of a transaction, of a message for later, and of one that comes again."""
+    topic_of_type(cluster, "packed", "MIXED")
+    fields: list[dict[str, Any]] = [
+        {"message_group": "g"},
+        {"delivery_timestamp": stamp(time.time())},
+        {"message_type": v2.MessageType.TRANSACTION},
+    ]
+    for given in fields:
+        sent = message("packed", PACKED, body_encoding=v2.Encoding.GZIP, **given)
+        entry = client.send(sent).entries[0]
+        assert entry.status.code == v2.Code.OK, entry.status
+    end = wire.EndTransactionRequest(
+        topic=v2.Resource(name="packed"),
+        message_id=entry.message_id,
+        transaction_id=entry.transaction_id,
+        resolution=v2.TransactionResolution.COMMIT,
+    )
+    assert client.code("EndTransaction", end) == "OK"
+    again: dict[str, v2.Message] = {}
+    while len(again) < 3:
+        for each in client.receive(wish("packed", "packed", invisible_ms=10_000)).messages:
+            system = each.system_properties
+            digest = hashlib.md5(PACKED, usedforsecurity=False).hexdigest().upper()
+            assert (each.body, system.body_encoding, system.body_digest.checksum) == (PACKED, v2.Encoding.GZIP, digest)
+            if system.delivery_attempt > 1:
+                again[system.message_id] = each
+                continue
+            back = changed("packed", "packed", system.receipt_handle, 1000)
+            assert client.code("ChangeInvisibleDuration", back) == "OK"
+    with PullConsumer(cluster.namesrv, group="others", consume_from="first") as consumer:
+        consumer.subscribe("packed")
+        found: list[bytes] = []
+        wait_until(lambda: found.extend(each.body for each in consumer.poll()) or len(found) == 3, 30.0, "all three")
+    assert found == [b"unpacked"] * 3
+
+
+def test_what_others_have_compressed_comes_unpacked(client: Client, cluster: RunningCluster) -> None:
+    """Also of the C++ client, which sends zlib's form and calls it GZIP."""
+    topic_of_type(cluster, "zlib")
+    assert code(client, message("zlib", zlib.compress(b"C++"), body_encoding=v2.Encoding.GZIP)) == "OK"
+    with Producer(cluster.namesrv, config=ProducerConfig(compression="lz4", compress_bytes_min=1)) as producer:
+        producer.send("zlib", b"l" * 1000)
+    found: dict[bytes, v2.Message] = {}
+    while len(found) < 2:
+        found |= {each.body: each for each in client.receive(wish("zlib", "zlib")).messages}
+    assert found.keys() == {b"C++", b"l" * 1000}
+    assert {each.system_properties.body_encoding for each in found.values()} == {v2.Encoding.IDENTITY}
+
+
 def test_a_message_is_taken_back_before_it_is_due(client: Client) -> None:
     entry = client.send(message("DELAY", delivery_timestamp=stamp(time.time() + 3600))).entries[0]
     request = wire.RecallMessageRequest(topic=v2.Resource(name="DELAY"), recall_handle=entry.recall_handle)
     answer = client.call("RecallMessage", request)
     assert (answer.status.code, answer.message_id) == (v2.Code.OK, entry.message_id)
     assert client.code("RecallMessage", request) == "OK"  # a client that got no answer asks again
-    request.recall_handle = "forged"
-    assert client.code("RecallMessage", request) == "BAD_REQUEST"
+    said = RecallHandle.decode(entry.recall_handle)
+    for forged in (
+        "forged",
+        said._replace(topic="NORMAL").encode(),
+        said._replace(broker_name="nowhere").encode(),
+        said._replace(due_ms=10**15).encode(),
+    ):
+        request.recall_handle = forged
+        assert client.code("RecallMessage", request) == "BAD_REQUEST", forged
     request.topic.name = "NORMAL"
     assert client.code("RecallMessage", request) == "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
 

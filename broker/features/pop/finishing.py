@@ -239,4 +239,4 @@ class Finisher:
 
 
 def _told(statuses: list[ReceiptStatus]) -> list[ReceiptStatus]:
-    return statuses if any(status != RECEIPT_OK for status in statuses) else []
+    return [] if statuses.count(RECEIPT_OK) == len(statuses) else statuses

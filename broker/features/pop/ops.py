@@ -79,7 +79,7 @@ class Op(NamedTuple):
     def encode(self) -> bytes:
         """Its bytes; of several ops, where two offsets lie too far apart for one."""
         if self.rows is None and len(self.offsets) > 1:
-            gaps = np.diff(self.offsets)
+            gaps = self.offsets[1:] - self.offsets[:-1]
             if gaps.max() > _GAP_MAX:
                 parts = np.split(self.offsets, np.flatnonzero(gaps > _GAP_MAX) + 1)
                 return b"".join(self._replace(offsets=part).encode() for part in parts)

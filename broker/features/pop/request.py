@@ -169,7 +169,7 @@ def receipts_of(group: str, parts: Collection[wire.Receipts], epoch: int) -> lis
     found = []
     for part in parts:
         offsets = np.array(part.offsets, np.int64)
-        if not len(offsets) or offsets[0] < 0 or part.queue_id < 0 or (np.diff(offsets) <= 0).any():
+        if not len(offsets) or offsets[0] < 0 or part.queue_id < 0 or (offsets[1:] <= offsets[:-1]).any():
             raise InvalidArgument(f"{where}: offsets must ascend, and neither they nor the queue may be negative")
         # A master of a later epoch than this one's gave it out: nobody who asks here can have it.
         point = part.check_point if part.epoch <= epoch else np.iinfo(np.int64).max

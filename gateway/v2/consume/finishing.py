@@ -97,12 +97,12 @@ class Finishing:
             Refusal: no entries, or too many; bad names.
         """
         group = group_of(request.group, caller.namespace)
-        topic_of(request.topic, caller.namespace)
+        topic = topic_of(request.topic, caller.namespace)
         if not request.entries:
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "no entries to acknowledge")
         if len(request.entries) > ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"{len(request.entries)} entries: at most {ENTRIES_MAX} at once")
-        waiting = [self._acknowledged(entry.receipt_handle, group) for entry in request.entries]
+        waiting = [self._acknowledged(entry.receipt_handle, group, topic) for entry in request.entries]
         statuses = await asyncio.gather(*waiting)
         entries = [
             AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
@@ -110,9 +110,9 @@ class Finishing:
         ]
         return AckMessageResponse(status=merged(statuses), entries=entries)
 
-    async def _acknowledged(self, text: str, group: str) -> Status:
+    async def _acknowledged(self, text: str, group: str, topic: str) -> Status:
         try:
-            handle = await self._handle(text, group)
+            handle = await self._handle(text, group, topic)
         except Refusal as refused:
             return refused.status
         status = await self.finish(handle)
@@ -120,9 +120,9 @@ class Finishing:
             self._renewal.drop(text)
         return status
 
-    async def _handle(self, text: str, group: str) -> Receipt:
+    async def _handle(self, text: str, group: str, topic: str) -> Receipt:
         """What ``text`` stands for. Raises Refusal: INVALID_RECEIPT_HANDLE, also of a broker without the topic."""
-        handle = await self._renewal.current(text, receipt_of(text, group))
+        handle = await self._renewal.current(text, receipt_of(text, group, topic))
         try:
             route = await self._brokers.route(handle.topic)
         except PenstockError:  # perhaps its broker is away for a moment
@@ -148,13 +148,13 @@ class Finishing:
         text = request.receipt_handle
         try:
             group = group_of(request.group, caller.namespace)
-            topic_of(request.topic, caller.namespace)
+            topic = topic_of(request.topic, caller.namespace)
             given = request.invisible_duration
             invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
                 raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
-            handle = await self._handle(text, group)
+            handle = await self._handle(text, group, topic)
             changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
@@ -176,9 +176,9 @@ class Finishing:
             Refusal: INVALID_RECEIPT_HANDLE; bad names. PenstockError.
         """
         group = group_of(request.group, caller.namespace)
-        topic_of(request.topic, caller.namespace)
+        topic = topic_of(request.topic, caller.namespace)
         text = request.receipt_handle
-        handle = await self._handle(text, group)
+        handle = await self._handle(text, group, topic)
         try:
             reply = await self._brokers.at_master(
                 handle.broker_name,

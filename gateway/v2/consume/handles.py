@@ -10,6 +10,7 @@ from typing import Final
 from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt
+from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.pop_pb2 import ChangeInvisibleReply, ChangeInvisibleRequest, Receipts
 
@@ -20,11 +21,11 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
-def receipt_of(handle: str, group: str) -> Receipt:
-    """What a handle says of a delivery to ``group``.
+def receipt_of(handle: str, group: str, topic: str) -> Receipt:
+    """What a handle says of a delivery to ``group`` of a message of ``topic``, which may come by the retry topic.
 
     Raises:
-        Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's.
+        Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's or topic's.
     """
     try:
         found = Receipt.parse(handle)
@@ -33,6 +34,8 @@ def receipt_of(handle: str, group: str) -> Receipt:
     numbers = (found.offset, found.check_point, found.epoch, found.visible_ms)
     if found.group != group or found.queue_id > _INT32_MAX or max(numbers) > _INT64_MAX:
         raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is none of group {group}")
+    if found.topic not in (topic, RETRY_PREFIX + group):
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is none of topic {topic}")
     return found
 
 

@@ -1,8 +1,9 @@
-"""Compressed bodies: the four forms, bombs, and broken ones."""
+"""Compressed bodies: the forms, bombs, and broken ones."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import zlib
 
 import lz4.frame
@@ -26,6 +27,7 @@ def zstd_stream(data: bytes) -> bytes:
 
 FORMS = [
     (C, zlib.compress),
+    (C, gzip.compress),
     (C | SysFlag.COMPRESSION_ZLIB, zlib.compress),
     (C | SysFlag.COMPRESSION_LZ4, lz4.frame.compress),
     (C | SysFlag.COMPRESSION_ZSTD, zstandard.ZstdCompressor().compress),
