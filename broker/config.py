@@ -402,11 +402,12 @@ class BrokerConfig:
             broker_name=identity.broker_name,
             broker_id=identity.broker_id,
             address=self.advertised_address,
+            data_port=identity.data_port,
         )
 
-    def with_port(self, port: int) -> BrokerConfig:
-        """The same with the port that the system chose for ``listenPort=0``."""
-        return replace(self, identity=replace(self.identity, listen_port=port))
+    def with_ports(self, port: int, data_port: int) -> BrokerConfig:
+        """The same with the ports that the system chose for ``listenPort=0`` and ``dataPort=0``."""
+        return replace(self, identity=replace(self.identity, listen_port=port, data_port=data_port))
 
 
 def join_address(host: str, port: int) -> str:
