@@ -99,7 +99,11 @@ class IdentityConfig:
         "listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics and data"
     )
     data_port: int = key(
-        "dataPort", default=0, within=PORTS, unit=ANY, doc="of record bytes; brokers tell their clients which it is"
+        "dataPort",
+        default=0,
+        within=PORTS,
+        unit=ANY,
+        doc="of record bytes and replication; clients and slaves are told which it is",
     )
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
     gateway_port: int = key(
