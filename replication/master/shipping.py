@@ -30,6 +30,7 @@ class Line(Protocol):
     @property
     def silent_s(self) -> float:
         """For so long nothing came, though it was read."""
+        ...
 
     def abort(self) -> None:
         """Send nothing more, not even what was given already."""
