@@ -6,10 +6,13 @@ import asyncio
 
 import pytest
 
+from penstock.broker.group.roles import SlaveRole
 from penstock.formats.epochs import Epoch
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument
-from penstock.replication import EpochHistory, EpochsInMemory, ReplicationConfig, frames
+from penstock.proto.wire.common_pb2 import MASTER
+from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
+from penstock.replication import EpochHistory, EpochsInMemory, Replica, ReplicationConfig, frames
 from penstock.replication.master import shipping
 from penstock.replication.slave import replica
 from penstock.runtime.data_peer import DataPeer, connect
@@ -75,7 +78,8 @@ async def test_a_slave_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch
 
 @in_own_loop
 async def test_a_slave_whose_log_is_being_cut_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "SILENCE_S", 0.3)
+    silence_s = 0.3
+    monkeypatch.setattr(shipping, "SILENCE_S", silence_s)
     monkeypatch.setattr(replica, "PING_S", 0.05)
     log, copy = MemoryLog(), MemoryLog()
     log.write(b"common" + b"new")
@@ -97,7 +101,7 @@ async def test_a_slave_whose_log_is_being_cut_is_waited_for(monkeypatch: pytest.
     async with serving(master), following(master.address, log=copy, epochs=own, config=QUICK) as slave:
         await cutting.wait()
         began = time()
-        await eventually(lambda: time() - began > 2 * shipping.SILENCE_S)
+        await eventually(lambda: time() - began > 2 * silence_s)
         assert [each.connected for each in master.primary.replicas()] == [True]
         may_go_on.set()
         await eventually(lambda: slave.replica.connected and copy.content() == log.content())
@@ -121,3 +125,24 @@ async def test_what_an_ended_stream_has_not_sent_is_sent_no_more() -> None:
             await until_it_ends(peer)
         assert "closing" not in str(ended.value)
         peer.close()
+
+
+@in_own_loop
+async def test_a_master_that_comes_back_at_another_port_is_followed_there() -> None:
+    copy = MemoryLog()
+    follower = Replica(
+        identity(1), copy, config=QUICK, on_appended=lambda: None, on_confirm=lambda offset: None, pending_commits=list
+    )
+    role = SlaveRole(identity(1), follower, EpochsInMemory())
+    master = new_master(config=QUICK)
+    running = asyncio.create_task(role.run())
+    for size in (10, 20):
+        async with serving(master):
+            port = port_of(master.address)
+            told = ShardMember(broker_id=0, address="127.0.0.1:10911", role=MASTER, data_port=port)
+            role.on_shard(ShardView(members=[told]))
+            master.append(bytes(10))
+            await eventually(lambda size=size: copy.end_offset == size)  # type: ignore[misc]
+        master = new_master(master.log, QUICK)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
