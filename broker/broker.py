@@ -253,7 +253,7 @@ async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> Asy
         StoreLocked, WrongStore, Corrupt, DiskFull: the store cannot be opened.
     """
     async with open_ports(config, interceptors) as ports:
-        config = config.with_port(ports.number)
+        config = config.with_ports(ports.number, ports.data.number)
         with open_store(config, FEATURES) as opened:
             broker = Broker(config, opened, ports, SystemClock())
             try:

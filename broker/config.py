@@ -99,7 +99,11 @@ class IdentityConfig:
         "listenPort", default=10911, within=PORTS, unit=ANY, doc="of everything but metrics and data"
     )
     data_port: int = key(
-        "dataPort", default=0, within=PORTS, unit=ANY, doc="of record bytes; brokers tell their clients which it is"
+        "dataPort",
+        default=0,
+        within=PORTS,
+        unit=ANY,
+        doc="of record bytes and replication; clients and slaves are told which it is",
     )
     bind_address: str = key("bindAddress", default="0.0.0.0", doc="where to listen")  # noqa: S104  RocketMQ's default
     gateway_port: int = key(
@@ -402,11 +406,12 @@ class BrokerConfig:
             broker_name=identity.broker_name,
             broker_id=identity.broker_id,
             address=self.advertised_address,
+            data_port=identity.data_port,
         )
 
-    def with_port(self, port: int) -> BrokerConfig:
-        """The same with the port that the system chose for ``listenPort=0``."""
-        return replace(self, identity=replace(self.identity, listen_port=port))
+    def with_ports(self, port: int, data_port: int) -> BrokerConfig:
+        """The same with the ports that the system chose for ``listenPort=0`` and ``dataPort=0``."""
+        return replace(self, identity=replace(self.identity, listen_port=port, data_port=data_port))
 
 
 def join_address(host: str, port: int) -> str:

@@ -35,6 +35,7 @@ SHAPES_AT_ONCE = 100
 """Topics of a registration that are looked at before others have their turn; each may have so many bytes."""
 QUEUES_MAX = 65_536
 ADDRESS_LENGTH_MAX = 300
+PORT_MAX = 65_535
 HEARTBEAT_INTERVAL_MS = 500
 EXPIRY_MS = 2500
 ABSENT_SHARDS_MAX = 10_000
@@ -375,7 +376,7 @@ def _listed(absent: list[str]) -> str:
 def _signature(shard: Shard) -> object:
     """The part of a shard's view that watchers are told: all but the offsets, which move with every message."""
     view = shard.view()
-    members = tuple((member.broker_id, member.address, member.role) for member in view.members)
+    members = tuple((member.broker_id, member.address, member.role, member.data_port) for member in view.members)
     return view.epoch, view.auto_create_topics, members
 
 
@@ -395,6 +396,8 @@ def _check_broker(registration: BrokerReport.Registration) -> None:
     check_identity(identity)
     if len(identity.address) > ADDRESS_LENGTH_MAX or not _ADDRESS.fullmatch(identity.address):
         raise InvalidArgument(f"{identity.broker_name}: address {identity.address[:80]!r} is not host:port")
+    if identity.data_port > PORT_MAX:
+        raise InvalidArgument(f"{identity.address}: data port {identity.data_port} is none: at most {PORT_MAX}")
     if registration.role not in (MASTER, SLAVE):
         raise InvalidArgument(f"{identity.broker_name}: role {registration.role} is neither master nor slave")
 

@@ -143,6 +143,7 @@ class Shard:
                     role=member.role,
                     end_offset=member.end_offset,
                     confirm_offset=member.confirm_offset,
+                    data_port=member.identity.data_port,
                 )
                 for member in shown
             ],

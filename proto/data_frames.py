@@ -38,6 +38,7 @@ class Method(enum.IntEnum):
     RECEIVE = 6  # ReceiveHeader (pop.proto) -> ReceiveReply and records; nothing: that receive ends
     ACKNOWLEDGE = 7  # AcknowledgeRequest (pop.proto) -> AcknowledgeReply
     CHANGE_INVISIBLE = 8  # ChangeInvisibleRequest (pop.proto) -> ChangeInvisibleReply
+    REPLICATE = 9  # ReplicaReports, one by one -> ReplicationHeaders and log bytes (replication.proto); brokers only
 
 
 class Kind(enum.IntEnum):

@@ -2,15 +2,13 @@
 
 from .config import ReplicationConfig
 from .epochs import EpochHistory, EpochsInMemory
-from .frames import METHOD, SERVICE
 from .interfaces import EpochStore, ReplicaLog, SlaveLog
 from .master.primary import Primary
 from .master.progress import ReplicaProgress
+from .master.slaves import Slaves
 from .slave.replica import Replica
 
 __all__ = [
-    "METHOD",
-    "SERVICE",
     "EpochHistory",
     "EpochStore",
     "EpochsInMemory",
@@ -20,4 +18,5 @@ __all__ = [
     "ReplicaProgress",
     "ReplicationConfig",
     "SlaveLog",
+    "Slaves",
 ]

@@ -16,14 +16,13 @@ class ReplicationConfig:
     flush_acknowledged: bool = False  # SYNC_FLUSH: a broker has what it has synced, not what it has written
     learner: bool = False  # a slave that gets everything and never counts (asyncLearner)
     transfer_bytes_per_s_max: int = 0  # to each slave; 0: no limit (haFlowControlEnable, maxHaTransferByteInSecond)
-    frame_bytes: int = 512 * 1024  # gRPC's most efficient message size on one machine is 0.5-1 MiB
+    frame_bytes: int = 512 * 1024  # larger ones are no quicker, and hold up what comes behind them
     window_bytes: int = 16 * 1024 * 1024  # sent to a replica and not acknowledged; bounds what a stalled one holds
     heartbeat_interval_ms: int = 200  # several fit into every time-out below
     confirm_interval_ms: int = 5  # shortest distance of two frames that only carry a new confirm offset
     master_timeout_ms: int = 2000  # a replica that hears nothing for so long connects again
     replica_timeout_ms: int = 3000  # a replica that is behind without moving for so long is out of sync
     gap_bytes_max: int = 256 * 1024 * 1024  # further behind than this is out of sync (haMaxGapNotInSync)
-    hello_timeout_ms: int = 3000  # a peer that opens the stream must say who it is within this time
     reconnect_min_ms: int = 50
     reconnect_max_ms: int = 1000
 
@@ -36,7 +35,7 @@ class ReplicationConfig:
             self.transfer_bytes_per_s_max,
         )
         require(self.window_bytes >= self.frame_bytes, "window_bytes must hold one frame", self.window_bytes)
-        for name in ("heartbeat_interval_ms", "master_timeout_ms", "replica_timeout_ms", "hello_timeout_ms"):
+        for name in ("heartbeat_interval_ms", "master_timeout_ms", "replica_timeout_ms"):
             require(1 <= getattr(self, name) <= 3_600_000, f"{name} must be 1..3600000", getattr(self, name))
         require(
             self.heartbeat_interval_ms < self.master_timeout_ms,

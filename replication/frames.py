@@ -1,7 +1,8 @@
 """The messages of the replication stream, both directions, as bytes and back.
 
-``/penstock.v1.Replication/Replicate`` is one bidirectional stream that the slave opens. Every message is framed
-(:mod:`penstock.proto.frames`); only the master's data frames have a body, which is log bytes as they are.
+The data port's ``REPLICATE`` is one request that stands: the slave's reports all have its number, and the master's
+messages are its answers. Every message is framed (:mod:`penstock.proto.frames`); only the master's data frames have a
+body, which is log bytes as they are.
 
 | From | Message | When |
 |---|---|---|
@@ -26,9 +27,6 @@ from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire import common_pb2, replication_pb2
 
 from .epochs import EpochHistory
-
-SERVICE = "penstock.v1.Replication"
-METHOD = f"/{SERVICE}/Replicate"
 
 REPORT_BYTES_MAX = 4 * 1024 * 1024  # a report carries numbers and names; more is no report
 TAIL_BYTES_MAX = 64 * 1024
@@ -96,7 +94,7 @@ def leaving(error: PenstockError) -> bytes:
     return frames.pack(replication_pb2.ReplicaReport(leaving=report))
 
 
-def decode_report(message: bytes) -> Report:
+def decode_report(message: bytes | memoryview) -> Report:
     """The one report in a message of the slave.
 
     Raises:
@@ -132,20 +130,22 @@ def welcome(header: Welcome, *, epoch: int, confirm: int, end: int) -> bytes:
     )
 
 
-def data(epoch: int, start: int, log_bytes: memoryview, *, confirm: int, end: int, stamp: int = 0) -> bytes:
-    """A frame of log bytes from ``start`` on; copies them once. Without bytes it is a heartbeat."""
-    header = replication_pb2.ReplicationHeader(
-        epoch=epoch, start_offset=start, confirm_offset=confirm, end_offset=end, stamp=stamp
-    )
-    return frames.pack(header, log_bytes)
+def data(
+    epoch: int, start: int, log_bytes: memoryview, *, confirm: int, end: int, stamp: int = 0
+) -> tuple[bytes, memoryview]:
+    """A frame of log bytes from ``start`` on, in two pieces: the bytes are not copied."""
+    return heartbeat(epoch, start, confirm=confirm, end=end, stamp=stamp), log_bytes
 
 
 def heartbeat(epoch: int, position: int, *, confirm: int, end: int, stamp: int = 0) -> bytes:
     """A frame without bytes; ``position`` is where the next bytes will begin."""
-    return data(epoch, position, memoryview(b""), confirm=confirm, end=end, stamp=stamp)
+    header = replication_pb2.ReplicationHeader(
+        epoch=epoch, start_offset=position, confirm_offset=confirm, end_offset=end, stamp=stamp
+    )
+    return frames.pack(header)
 
 
-def decode_frame(message: bytes) -> Frame:
+def decode_frame(message: bytes | memoryview) -> Frame:
     """A message of the master.
 
     Raises:

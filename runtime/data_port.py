@@ -23,10 +23,12 @@ from penstock.proto.errors import InvalidArgument, LimitReached, PenstockError, 
 from penstock.proto.wire.data_pb2 import Hello
 
 from .channel import reported
+from .data_receiving import BUFFER_BYTES, REQUESTS, Receiving
 from .data_sending import TAKEN_S, Data, Sending
 from .listening import cannot_listen
 from .security.access import Access
 from .security.certificates import ServerTls
+from .security.credentials import Credentials
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -36,11 +38,8 @@ HELLO_S: Final = 5.0
 """A connection that says nothing for so long is closed."""
 GREETING_BYTES: Final = 1 << 10
 """The room of a connection that has not greeted."""
-BUFFER_BYTES: Final = 64 << 10
 JOINED_BYTES: Final = 64 << 10
 """A frame up to here is joined to its head, so that both are sent at once."""
-KEPT_BYTES: Final = 2 << 20
-"""What a connection's buffer keeps of the room that a larger frame took."""
 _METHOD: Final = "/penstock.v1.BrokerData/"
 
 
@@ -87,6 +86,9 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Send what is answered, then close."""
+
+    def abort(self) -> None:
+        """Send nothing more, not even what is answered: what its pieces point to may change from here on."""
 
 
 Converse = Callable[[Link], Conversation]
@@ -159,10 +161,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._port = port
         self._transport: Any = None
         self._sending: Sending
-        self._buffer = memoryview(bytearray(GREETING_BYTES))
-        self._received = 0  # bytes of it that are not taken apart yet
+        self._receiving = Receiving(GREETING_BYTES)
         self._conversations: dict[int, Conversation] = {}
         self._is_greeted = False
+        self._caller: Credentials | None = None
         self._holds: set[str] = set()  # why nothing is read
         self._answers: list[bytes] = []  # made while bytes are taken apart: sent together
         self._is_taking = False
@@ -215,11 +217,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _: int) -> memoryview:
         """See :class:`asyncio.BufferedProtocol`."""
-        return self._buffer[self._received :]
+        return self._receiving.room()
 
     def buffer_updated(self, count: int) -> None:
         """See :class:`asyncio.BufferedProtocol`."""
-        self._received += count
+        self._receiving.came(count)
         self._heard_at = self._loop.time()
         self._take_all()
 
@@ -283,6 +285,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._hold("asked", True)
         self._sending.end()
 
+    def abort(self) -> None:
+        """See :class:`Link`."""
+        self._transport.abort()
+
     def end(self, error: PenstockError) -> None:
         """See :class:`Link`."""
         self.refuse(0, Method.HELLO, error)
@@ -300,7 +306,7 @@ class _Connection(asyncio.BufferedProtocol):
         else:
             self._heard_at = self._loop.time()
             self._transport.resume_reading()
-            if self._received and not self._is_taking:
+            if self._receiving.rest and not self._is_taking:
                 self._take_all()
 
     def _send(
@@ -328,54 +334,43 @@ class _Connection(asyncio.BufferedProtocol):
             self._sending.send((frames,))
 
     def _take_apart(self, until_s: float) -> None:
-        buffer, at = self._buffer, 0
-        while self._received - at >= HEAD.size and not self._holds and not self._sending.is_closing:
-            size, number, method, kind = HEAD.unpack_from(buffer, at)
-            if size > (FRAME_BYTES_MAX if self._is_greeted else HELLO_BYTES_MAX) or kind != Kind.REQUEST:
-                self.end(InvalidArgument(f"no frame of a data port: size {size}, kind {kind}"))
+        receiving = self._receiving
+        while not self._holds and not self._sending.is_closing:
+            try:
+                frame = receiving.next(FRAME_BYTES_MAX if self._is_greeted else HELLO_BYTES_MAX, REQUESTS)
+            except InvalidArgument as error:
+                self.end(error)
                 return
-            start = at + HEAD.size
-            if self._received - start < size:
-                self._make_room(at, HEAD.size + size)
+            if frame is None:
                 return
-            self._on_request(number, method, buffer[start : start + size])
-            at = start + size
-            if time.perf_counter() > until_s and at < self._received:
+            self._on_request(frame.number, frame.method, frame.content)
+            if time.perf_counter() > until_s and receiving.rest:
                 self._wait()
-        self._make_room(at, HEAD.size)
-
-    def _make_room(self, at: int, needed: int) -> None:
-        """Let what begins at ``at``, of which so much is needed, go on at the begin of a buffer that grows with it."""
-        rest = self._received - at
-        room = len(self._buffer)
-        if needed > room:
-            room = min(max(2 * room, BUFFER_BYTES), needed + BUFFER_BYTES) if rest > room // 2 else room
-        elif room > KEPT_BYTES and needed <= KEPT_BYTES:
-            room = KEPT_BYTES
-        room = max(room, rest + HEAD.size, BUFFER_BYTES if self._is_greeted else 0)
-        if room != len(self._buffer):
-            buffer = memoryview(bytearray(room))
-            buffer[:rest] = self._buffer[at : self._received]
-            self._buffer = buffer
-        elif at:
-            self._buffer[:rest] = self._buffer[at : self._received]
-        self._received = rest
+        receiving.make_room()
 
     def _on_request(self, number: int, method: int, content: memoryview) -> None:
         if not self._is_greeted:
             self._greet(number, method, content)
         elif method == Method.PING:
             self.answer(number, method, b"")
-        elif (conversation := self._conversation(method)) is not None:
+        elif (conversation := self._conversations.get(method)) is not None:
             conversation.take(number, content)
         else:
-            self.refuse(number, method, InvalidArgument(f"method {method}: nobody serves it here"))
+            self._begin(number, method, content)
 
-    def _conversation(self, method: int) -> Conversation | None:
-        found = self._conversations.get(method)
-        if found is None and (begin := self._port.methods.get(method)) is not None:
-            found = self._conversations[method] = begin(self)
-        return found
+    def _begin(self, number: int, method: int, content: memoryview) -> None:
+        """The first request for that method."""
+        try:
+            begin = self._port.methods.get(method)
+            if begin is None:
+                raise InvalidArgument(f"method {method}: nobody serves it here")
+            if self._port.access is not None and self._caller is not None:
+                self._port.access.check(self._caller, f"{_METHOD}{Method(method).name}")
+        except PenstockError as error:
+            self.refuse(number, method, error)
+            return
+        conversation = self._conversations[method] = begin(self)
+        conversation.take(number, content)
 
     def _greet(self, number: int, method: int, content: memoryview) -> None:
         try:
@@ -389,17 +384,19 @@ class _Connection(asyncio.BufferedProtocol):
                 raise InvalidArgument(f"version {hello.version} of the data port's protocol: this broker has {VERSION}")
             self.metadata = dict(hello.metadata)
             if self._port.access is not None:
-                caller = self._port.access.authenticate(_METHOD, self.metadata.items())
-                self._watching = self._loop.create_task(self._watch(self._port.access, caller), name="data connection")
+                self._caller = self._port.access.authenticate(f"{_METHOD}{Method.HELLO.name}", self.metadata.items())
+                watch = self._watch(self._port.access, self._caller)
+                self._watching = self._loop.create_task(watch, name="data connection")
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
             self.end(reported(error, "hello"))
             return
         self._is_greeted = True
+        self._receiving.least_bytes = BUFFER_BYTES
         if self._timer is not None:
             self._timer.cancel()
         self.answer(number, method, b"")
 
-    async def _watch(self, access: Access, caller: Any) -> None:
+    async def _watch(self, access: Access, caller: Credentials) -> None:
         """End the connection when its caller is no user any more."""
         try:
             async with access.admitted(caller):

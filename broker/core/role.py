@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.proto.wire import broker_pb2, nameserver_pb2
+from penstock.replication import Primary
 
 
 class Following(NamedTuple):
@@ -49,4 +49,4 @@ class Role(Protocol):
     def needed_from(self, patience_s: float) -> int | None: ...
     def close(self) -> None: ...
     async def run(self) -> None: ...
-    def serve(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]: ...
+    def followed(self) -> Primary: ...

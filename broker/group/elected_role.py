@@ -6,12 +6,13 @@ The services hold this one object; :class:`~.leadership.Leadership` puts the rol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.replication.leases import MasterLease
+from penstock.replication.master.primary import Primary
 from penstock.runtime.clock import Clock
 
 from ..core.role import Following
@@ -138,5 +139,5 @@ class ElectedRole:
         """Be what the register says, until cancelled."""
         await self.drive()
 
-    def serve(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        return self.inner.serve(requests, context)
+    def followed(self) -> Primary:
+        return self.inner.followed()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-import grpc
-
 from penstock.proto import names
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument, PenstockError, StorageError, WrongCluster
 from penstock.proto.wire import broker_pb2, common_pb2
-from penstock.runtime.channel import reporting_stream
+from penstock.replication import Slaves
+from penstock.runtime.data_port import Converse
 
 from ..core.core import Core
 from ..core.feature import Feature, Hold
@@ -48,6 +48,7 @@ class BrokerGroup(Feature):
         )
         if leadership is not None:
             leadership.on_news = self.registration.changed
+        self._slaves = Slaves(core.role.followed)
         core.tables.topics.on_changed.append(self._on_topics_changed)
         self._failed: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()
 
@@ -55,9 +56,9 @@ class BrokerGroup(Feature):
         broker = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
         yield service(broker, before=self.core.dispatcher.catch_up, Status=self._status)
         yield service(broker, TransferMaster=self._transfer_master)
-        # No (de)serializers: the stream's messages are bytes, framed by replication.
-        replicate = grpc.stream_stream_rpc_method_handler(reporting_stream(self.core.role.serve))
-        yield Service("penstock.v1.Replication", {"Replicate": replicate})
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.REPLICATE: self._slaves}
 
     def holds(self) -> Iterable[Hold]:
         needed = self.core.role.needed_from(SLAVE_PATIENCE_S)
@@ -94,15 +95,13 @@ class BrokerGroup(Feature):
             raise errors.exceptions[0] from None
 
     async def stop(self) -> None:
-        """Let what was appended reach the disk and the slaves that its senders wait for; then end every stream.
-
-        The server, which is stopping, waits for the slaves' streams.
-        """
+        """Let what was appended reach the disk and the slaves that its senders wait for; then end every stream."""
         core = self.core
         if core.role.is_master:
             with contextlib.suppress(StorageError):
                 await core.acknowledgements.wait(core.store.appended_offset, LAST_WAIT_S)
         core.role.close()
+        await self._slaves.close()
 
     def _on_refused(self, error: PenstockError) -> None:
         """A nameserver refuses this broker: without any that takes it, it is set up wrongly and ends.

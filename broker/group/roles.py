@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
 
 import psutil
 
@@ -135,9 +133,9 @@ class MasterRole(_Role):
         """Nothing to do by itself: the slaves come here."""
         await asyncio.Event().wait()
 
-    def serve(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """One slave's replication stream."""
-        return self.primary.serve(requests, context)
+    def followed(self) -> Primary:
+        """What slaves follow."""
+        return self.primary
 
 
 class SlaveRole(_Role):
@@ -151,6 +149,7 @@ class SlaveRole(_Role):
         self.replica = replica
         self.broker_name = identity.broker_name
         self.master_address = master_address or None
+        self._master_data_port = 0  # 0: the master is asked for it
         self._epochs = epochs
         self._is_fixed = bool(master_address)
         self._master_id = 0
@@ -195,9 +194,9 @@ class SlaveRole(_Role):
             if member.broker_id == self.broker_id or member.role != common_pb2.MASTER:
                 continue  # what this broker was a moment ago, or a slave
             self._master_id = member.broker_id
-            if member.address != self.master_address:
+            if (member.address, member.data_port) != (self.master_address, self._master_data_port):
                 log.info("master found address=%s former=%s", member.address, self.master_address)
-                self.master_address = member.address
+                self.master_address, self._master_data_port = member.address, member.data_port
                 self._changed.set()
 
     def suggested_broker_id(self, behind_bytes: int) -> int:
@@ -235,7 +234,7 @@ class SlaveRole(_Role):
                     with contextlib.suppress(asyncio.CancelledError, Exception):
                         await task
 
-    def serve(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    def followed(self) -> Primary:
         """Refuse to be followed."""
         self.check_master()
         raise AssertionError("unreachable")
@@ -244,7 +243,7 @@ class SlaveRole(_Role):
         if self.master_address is None:
             await asyncio.Event().wait()  # until the nameserver names one
             return
-        await self.replica.follow(self.master_address)
+        await self.replica.follow(self.master_address, self._master_data_port)
 
 
 FixedRole = MasterRole | SlaveRole

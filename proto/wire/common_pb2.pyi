@@ -78,16 +78,18 @@ class GroupConfig(_message.Message):
     def __init__(self, group: _Optional[str] = ..., consume_enable: bool = ..., retry_max_times: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., retry_queues: _Optional[int] = ..., orderly: bool = ..., broadcast_enable: bool = ..., from_min_enable: bool = ...) -> None: ...
 
 class BrokerIdentity(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "address")
+    __slots__ = ("cluster", "broker_name", "broker_id", "address", "data_port")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
     address: str
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    data_port: int
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., data_port: _Optional[int] = ...) -> None: ...
 
 class TopicOffsets(_message.Message):
     __slots__ = ("topic", "queue_ids", "offsets")

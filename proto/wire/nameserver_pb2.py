@@ -26,7 +26,7 @@ from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_co
 from penstock.proto.wire import coordination_pb2 as penstock_dot_proto_dot_wire_dot_coordination__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$penstock/proto/wire/nameserver.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\x1a&penstock/proto/wire/coordination.proto\"\xda\x06\n\x0c\x42rokerReport\x12>\n\x0cregistration\x18\x01 \x01(\x0b\x32&.penstock.v1.BrokerReport.RegistrationH\x00\x12\x38\n\theartbeat\x18\x02 \x01(\x0b\x32#.penstock.v1.BrokerReport.HeartbeatH\x00\x12?\n\rtopic_changes\x18\x03 \x01(\x0b\x32&.penstock.v1.BrokerReport.TopicChangesH\x00\x1a\x97\x02\n\x0cRegistration\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.penstock.v1.Role\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12(\n\x06topics\x18\x04 \x03(\x0b\x32\x18.penstock.v1.TopicConfig\x12\x1a\n\x12\x61uto_create_topics\x18\x05 \x01(\x08\x12\x16\n\x0estore_instance\x18\x06 \x01(\t\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12\x36\n\tcandidacy\x18\x08 \x01(\x0b\x32#.penstock.v1.BrokerReport.Candidacy\x1a}\n\tCandidacy\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tlog_epoch\x18\x02 \x01(\x03\x12\x14\n\x0chears_master\x18\x03 \x01(\x08\x12\x11\n\tis_acting\x18\x04 \x01(\x08\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12\x13\n\x0bis_doubtful\x18\x06 \x01(\x08\x1a\x9f\x01\n\tHeartbeat\x12\x12\n\nend_offset\x18\x01 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x02 \x01(\x03\x12\x1f\n\x04role\x18\x03 \x01(\x0e\x32\x11.penstock.v1.Role\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x36\n\tcandidacy\x18\x05 \x01(\x0b\x32#.penstock.v1.BrokerReport.Candidacy\x1aJ\n\x0cTopicChanges\x12)\n\x07updated\x18\x01 \x03(\x0b\x32\x18.penstock.v1.TopicConfig\x12\x0f\n\x07removed\x18\x02 \x03(\tB\x08\n\x06report\"\x80\x01\n\x0f\x42rokerDirective\x12%\n\x05shard\x18\x01 \x01(\x0b\x32\x16.penstock.v1.ShardView\x12\x1d\n\x15heartbeat_interval_ms\x18\x02 \x01(\x05\x12\'\n\x08register\x18\x03 \x01(\x0b\x32\x15.penstock.v1.Register\"~\n\x0bShardMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x1f\n\x04role\x18\x03 \x01(\x0e\x32\x11.penstock.v1.Role\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x05 \x01(\x03\"\x87\x01\n\tShardView\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12)\n\x07members\x18\x04 \x03(\x0b\x32\x18.penstock.v1.ShardMember\x12\x1a\n\x12\x61uto_create_topics\x18\x05 \x01(\x08\"Y\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\"\x93\x02\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06\x65xists\x18\x02 \x01(\x08\x12&\n\x06queues\x18\x03 \x03(\x0b\x32\x16.penstock.v1.QueueData\x12&\n\x06shards\x18\x04 \x03(\x0b\x32\x16.penstock.v1.ShardView\x12;\n\nattributes\x18\x05 \x03(\x0b\x32\'.penstock.v1.TopicRoute.AttributesEntry\x12&\n\x06\x61\x62sent\x18\x06 \x03(\x0b\x32\x16.penstock.v1.QueueData\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\" \n\tShardName\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\"9\n\x0cWatchRequest\x12\x12\n\nadd_topics\x18\x01 \x03(\t\x12\x15\n\rremove_topics\x18\x02 \x03(\t\"6\n\x0bRouteUpdate\x12\'\n\x06routes\x18\x01 \x03(\x0b\x32\x17.penstock.v1.TopicRoute\"\x1c\n\nRouteQuery\x12\x0e\n\x06topics\x18\x01 \x03(\t\"]\n\x0b\x43lusterView\x12&\n\x06shards\x18\x01 \x03(\x0b\x32\x16.penstock.v1.ShardView\x12&\n\x06\x61\x62sent\x18\x02 \x03(\x0b\x32\x16.penstock.v1.ShardView\"\x1c\n\nTopicNames\x12\x0e\n\x06topics\x18\x01 \x03(\t\"9\n\x08KeyValue\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\"*\n\x08KeyQuery\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"2\n\tKeyValues\x12%\n\x06values\x18\x01 \x03(\x0b\x32\x15.penstock.v1.KeyValue2\x8b\x05\n\nNameserver\x12L\n\rBrokerSession\x12\x19.penstock.v1.BrokerReport\x1a\x1c.penstock.v1.BrokerDirective(\x01\x30\x01\x12\x46\n\x0bWatchRoutes\x12\x19.penstock.v1.WatchRequest\x1a\x18.penstock.v1.RouteUpdate(\x01\x30\x01\x12?\n\nQueryRoute\x12\x17.penstock.v1.RouteQuery\x1a\x18.penstock.v1.RouteUpdate\x12<\n\x0cQueryCluster\x12\x12.penstock.v1.Empty\x1a\x18.penstock.v1.ClusterView\x12\x39\n\nListTopics\x12\x12.penstock.v1.Empty\x1a\x17.penstock.v1.TopicNames\x12\x39\n\x0b\x46orgetShard\x12\x16.penstock.v1.ShardName\x1a\x12.penstock.v1.Empty\x12\x38\n\x0bPutKeyValue\x12\x15.penstock.v1.KeyValue\x1a\x12.penstock.v1.Empty\x12;\n\x0bGetKeyValue\x12\x15.penstock.v1.KeyQuery\x1a\x15.penstock.v1.KeyValue\x12;\n\x0e\x44\x65leteKeyValue\x12\x15.penstock.v1.KeyQuery\x1a\x12.penstock.v1.Empty\x12>\n\rListKeyValues\x12\x15.penstock.v1.KeyQuery\x1a\x16.penstock.v1.KeyValuesb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$penstock/proto/wire/nameserver.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\x1a&penstock/proto/wire/coordination.proto\"\xda\x06\n\x0c\x42rokerReport\x12>\n\x0cregistration\x18\x01 \x01(\x0b\x32&.penstock.v1.BrokerReport.RegistrationH\x00\x12\x38\n\theartbeat\x18\x02 \x01(\x0b\x32#.penstock.v1.BrokerReport.HeartbeatH\x00\x12?\n\rtopic_changes\x18\x03 \x01(\x0b\x32&.penstock.v1.BrokerReport.TopicChangesH\x00\x1a\x97\x02\n\x0cRegistration\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\x1f\n\x04role\x18\x02 \x01(\x0e\x32\x11.penstock.v1.Role\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12(\n\x06topics\x18\x04 \x03(\x0b\x32\x18.penstock.v1.TopicConfig\x12\x1a\n\x12\x61uto_create_topics\x18\x05 \x01(\x08\x12\x16\n\x0estore_instance\x18\x06 \x01(\t\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12\x36\n\tcandidacy\x18\x08 \x01(\x0b\x32#.penstock.v1.BrokerReport.Candidacy\x1a}\n\tCandidacy\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tlog_epoch\x18\x02 \x01(\x03\x12\x14\n\x0chears_master\x18\x03 \x01(\x08\x12\x11\n\tis_acting\x18\x04 \x01(\x08\x12\x10\n\x08priority\x18\x05 \x01(\x05\x12\x13\n\x0bis_doubtful\x18\x06 \x01(\x08\x1a\x9f\x01\n\tHeartbeat\x12\x12\n\nend_offset\x18\x01 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x02 \x01(\x03\x12\x1f\n\x04role\x18\x03 \x01(\x0e\x32\x11.penstock.v1.Role\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x36\n\tcandidacy\x18\x05 \x01(\x0b\x32#.penstock.v1.BrokerReport.Candidacy\x1aJ\n\x0cTopicChanges\x12)\n\x07updated\x18\x01 \x03(\x0b\x32\x18.penstock.v1.TopicConfig\x12\x0f\n\x07removed\x18\x02 \x03(\tB\x08\n\x06report\"\x80\x01\n\x0f\x42rokerDirective\x12%\n\x05shard\x18\x01 \x01(\x0b\x32\x16.penstock.v1.ShardView\x12\x1d\n\x15heartbeat_interval_ms\x18\x02 \x01(\x05\x12\'\n\x08register\x18\x03 \x01(\x0b\x32\x15.penstock.v1.Register\"\x91\x01\n\x0bShardMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x1f\n\x04role\x18\x03 \x01(\x0e\x32\x11.penstock.v1.Role\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x05 \x01(\x03\x12\x11\n\tdata_port\x18\x06 \x01(\r\"\x87\x01\n\tShardView\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12)\n\x07members\x18\x04 \x03(\x0b\x32\x18.penstock.v1.ShardMember\x12\x1a\n\x12\x61uto_create_topics\x18\x05 \x01(\x08\"Y\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\"\x93\x02\n\nTopicRoute\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06\x65xists\x18\x02 \x01(\x08\x12&\n\x06queues\x18\x03 \x03(\x0b\x32\x16.penstock.v1.QueueData\x12&\n\x06shards\x18\x04 \x03(\x0b\x32\x16.penstock.v1.ShardView\x12;\n\nattributes\x18\x05 \x03(\x0b\x32\'.penstock.v1.TopicRoute.AttributesEntry\x12&\n\x06\x61\x62sent\x18\x06 \x03(\x0b\x32\x16.penstock.v1.QueueData\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\" \n\tShardName\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\"9\n\x0cWatchRequest\x12\x12\n\nadd_topics\x18\x01 \x03(\t\x12\x15\n\rremove_topics\x18\x02 \x03(\t\"6\n\x0bRouteUpdate\x12\'\n\x06routes\x18\x01 \x03(\x0b\x32\x17.penstock.v1.TopicRoute\"\x1c\n\nRouteQuery\x12\x0e\n\x06topics\x18\x01 \x03(\t\"]\n\x0b\x43lusterView\x12&\n\x06shards\x18\x01 \x03(\x0b\x32\x16.penstock.v1.ShardView\x12&\n\x06\x61\x62sent\x18\x02 \x03(\x0b\x32\x16.penstock.v1.ShardView\"\x1c\n\nTopicNames\x12\x0e\n\x06topics\x18\x01 \x03(\t\"9\n\x08KeyValue\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\"*\n\x08KeyQuery\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"2\n\tKeyValues\x12%\n\x06values\x18\x01 \x03(\x0b\x32\x15.penstock.v1.KeyValue2\x8b\x05\n\nNameserver\x12L\n\rBrokerSession\x12\x19.penstock.v1.BrokerReport\x1a\x1c.penstock.v1.BrokerDirective(\x01\x30\x01\x12\x46\n\x0bWatchRoutes\x12\x19.penstock.v1.WatchRequest\x1a\x18.penstock.v1.RouteUpdate(\x01\x30\x01\x12?\n\nQueryRoute\x12\x17.penstock.v1.RouteQuery\x1a\x18.penstock.v1.RouteUpdate\x12<\n\x0cQueryCluster\x12\x12.penstock.v1.Empty\x1a\x18.penstock.v1.ClusterView\x12\x39\n\nListTopics\x12\x12.penstock.v1.Empty\x1a\x17.penstock.v1.TopicNames\x12\x39\n\x0b\x46orgetShard\x12\x16.penstock.v1.ShardName\x1a\x12.penstock.v1.Empty\x12\x38\n\x0bPutKeyValue\x12\x15.penstock.v1.KeyValue\x1a\x12.penstock.v1.Empty\x12;\n\x0bGetKeyValue\x12\x15.penstock.v1.KeyQuery\x1a\x15.penstock.v1.KeyValue\x12;\n\x0e\x44\x65leteKeyValue\x12\x15.penstock.v1.KeyQuery\x1a\x12.penstock.v1.Empty\x12>\n\rListKeyValues\x12\x15.penstock.v1.KeyQuery\x1a\x16.penstock.v1.KeyValuesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,34 +47,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BROKERREPORT_TOPICCHANGES']._serialized_end=976
   _globals['_BROKERDIRECTIVE']._serialized_start=989
   _globals['_BROKERDIRECTIVE']._serialized_end=1117
-  _globals['_SHARDMEMBER']._serialized_start=1119
-  _globals['_SHARDMEMBER']._serialized_end=1245
-  _globals['_SHARDVIEW']._serialized_start=1248
-  _globals['_SHARDVIEW']._serialized_end=1383
-  _globals['_QUEUEDATA']._serialized_start=1385
-  _globals['_QUEUEDATA']._serialized_end=1474
-  _globals['_TOPICROUTE']._serialized_start=1477
-  _globals['_TOPICROUTE']._serialized_end=1752
-  _globals['_TOPICROUTE_ATTRIBUTESENTRY']._serialized_start=1703
-  _globals['_TOPICROUTE_ATTRIBUTESENTRY']._serialized_end=1752
-  _globals['_SHARDNAME']._serialized_start=1754
-  _globals['_SHARDNAME']._serialized_end=1786
-  _globals['_WATCHREQUEST']._serialized_start=1788
-  _globals['_WATCHREQUEST']._serialized_end=1845
-  _globals['_ROUTEUPDATE']._serialized_start=1847
-  _globals['_ROUTEUPDATE']._serialized_end=1901
-  _globals['_ROUTEQUERY']._serialized_start=1903
-  _globals['_ROUTEQUERY']._serialized_end=1931
-  _globals['_CLUSTERVIEW']._serialized_start=1933
-  _globals['_CLUSTERVIEW']._serialized_end=2026
-  _globals['_TOPICNAMES']._serialized_start=2028
-  _globals['_TOPICNAMES']._serialized_end=2056
-  _globals['_KEYVALUE']._serialized_start=2058
-  _globals['_KEYVALUE']._serialized_end=2115
-  _globals['_KEYQUERY']._serialized_start=2117
-  _globals['_KEYQUERY']._serialized_end=2159
-  _globals['_KEYVALUES']._serialized_start=2161
-  _globals['_KEYVALUES']._serialized_end=2211
-  _globals['_NAMESERVER']._serialized_start=2214
-  _globals['_NAMESERVER']._serialized_end=2865
+  _globals['_SHARDMEMBER']._serialized_start=1120
+  _globals['_SHARDMEMBER']._serialized_end=1265
+  _globals['_SHARDVIEW']._serialized_start=1268
+  _globals['_SHARDVIEW']._serialized_end=1403
+  _globals['_QUEUEDATA']._serialized_start=1405
+  _globals['_QUEUEDATA']._serialized_end=1494
+  _globals['_TOPICROUTE']._serialized_start=1497
+  _globals['_TOPICROUTE']._serialized_end=1772
+  _globals['_TOPICROUTE_ATTRIBUTESENTRY']._serialized_start=1723
+  _globals['_TOPICROUTE_ATTRIBUTESENTRY']._serialized_end=1772
+  _globals['_SHARDNAME']._serialized_start=1774
+  _globals['_SHARDNAME']._serialized_end=1806
+  _globals['_WATCHREQUEST']._serialized_start=1808
+  _globals['_WATCHREQUEST']._serialized_end=1865
+  _globals['_ROUTEUPDATE']._serialized_start=1867
+  _globals['_ROUTEUPDATE']._serialized_end=1921
+  _globals['_ROUTEQUERY']._serialized_start=1923
+  _globals['_ROUTEQUERY']._serialized_end=1951
+  _globals['_CLUSTERVIEW']._serialized_start=1953
+  _globals['_CLUSTERVIEW']._serialized_end=2046
+  _globals['_TOPICNAMES']._serialized_start=2048
+  _globals['_TOPICNAMES']._serialized_end=2076
+  _globals['_KEYVALUE']._serialized_start=2078
+  _globals['_KEYVALUE']._serialized_end=2135
+  _globals['_KEYQUERY']._serialized_start=2137
+  _globals['_KEYQUERY']._serialized_end=2179
+  _globals['_KEYVALUES']._serialized_start=2181
+  _globals['_KEYVALUES']._serialized_end=2231
+  _globals['_NAMESERVER']._serialized_start=2234
+  _globals['_NAMESERVER']._serialized_end=2885
 # @@protoc_insertion_point(module_scope)

@@ -82,18 +82,20 @@ class BrokerDirective(_message.Message):
     def __init__(self, shard: _Optional[_Union[ShardView, _Mapping]] = ..., heartbeat_interval_ms: _Optional[int] = ..., register: _Optional[_Union[_coordination_pb2.Register, _Mapping]] = ...) -> None: ...
 
 class ShardMember(_message.Message):
-    __slots__ = ("broker_id", "address", "role", "end_offset", "confirm_offset")
+    __slots__ = ("broker_id", "address", "role", "end_offset", "confirm_offset", "data_port")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     address: str
     role: _common_pb2.Role
     end_offset: int
     confirm_offset: int
-    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., end_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ...) -> None: ...
+    data_port: int
+    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., end_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., data_port: _Optional[int] = ...) -> None: ...
 
 class ShardView(_message.Message):
     __slots__ = ("cluster", "broker_name", "epoch", "members", "auto_create_topics")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable
 
 from penstock.formats.epochs import Epoch
 from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, WrongCluster
@@ -19,7 +17,7 @@ from ..epochs import EpochHistory
 from ..interfaces import ReplicaLog
 from ..notices import Notices
 from .progress import Progress, ReplicaProgress
-from .shipping import STAMPS_PER_S, SlaveStream
+from .shipping import STAMPS_PER_S, Line, SlaveStream
 from .waiters import ConfirmWaiters
 
 log = logging.getLogger(__name__)
@@ -144,53 +142,27 @@ class Primary:
         self._closed = True
         self._waiters.close()
         for stream in list(self._streams.values()):
-            self._end(stream, "the master closed", BrokerUnavailable(f"master {name_of(self._identity)} is closing"))
+            stream.leave("the master closed", BrokerUnavailable(f"master {name_of(self._identity)} is closing"))
 
-    async def serve(self, requests: AsyncIterable[bytes], context: Any) -> AsyncIterator[bytes]:
-        """The stream handler of ``Replication/Replicate``: framed reports in, framed log bytes out.
+    def admit(self, content: bytes | memoryview, line: Line) -> SlaveStream:
+        """The stream of the slave at ``line``, whose hello is ``content``.
 
-        Raises (to the slave, as the stream's end):
-            WrongCluster, WrongStore, NotMaster, InvalidArgument: the slave is refused or broke the protocol.
+        Raises:
+            WrongCluster, WrongStore, NotMaster, InvalidArgument: the slave is refused.
         """
-        reports = aiter(requests)
-        hello = await self._hello(reports)
+        hello = frames.decode_report(content)
+        if not isinstance(hello, frames.Hello):
+            raise InvalidArgument(f"the first report must be a hello, not {type(hello).__name__.lower()}")
         try:
-            stream = self._admit(hello)
+            return self._admit(hello, line)
         except PenstockError as error:
             self._notices.warn(
                 f"refused {hello.identity.broker_id}",
                 f"slave refused id={hello.identity.broker_id} error={type(error).__name__}: {error}",
             )
             raise
-        if context is not None:  # a cancelled stream's generator is finished late; the slave must not count so long
-            context.add_done_callback(lambda _: self._end(stream, "connection lost", None))
-        reader = asyncio.create_task(self._read(reports, stream), name=f"reports of {name_of(hello.identity)}")
-        try:
-            yield self._welcome(stream)
-            async for message in stream.frames():
-                yield message
-        except PenstockError as error:
-            self._end(stream, f"{type(error).__name__}: {error}", error)
-            raise
-        finally:
-            self._end(stream, "connection lost", None)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
 
-    async def _hello(self, reports: AsyncIterator[bytes]) -> frames.Hello:
-        timeout_s = self._config.hello_timeout_ms / 1000
-        try:
-            async with asyncio.timeout(timeout_s):
-                report = frames.decode_report(await anext(reports))
-        except TimeoutError:
-            raise InvalidArgument(f"no hello within {timeout_s} s") from None
-        except StopAsyncIteration:
-            raise InvalidArgument("the stream ended before its hello") from None
-        if not isinstance(report, frames.Hello):
-            raise InvalidArgument(f"the first report must be a hello, not {type(report).__name__.lower()}")
-        return report
-
-    def _admit(self, hello: frames.Hello) -> SlaveStream:
+    def _admit(self, hello: frames.Hello, line: Line) -> SlaveStream:
         if self._closed:
             raise BrokerUnavailable(f"master {name_of(self._identity)} is closing")
         start = starting_offset(hello, self._identity, self._epochs, self._log)
@@ -202,6 +174,9 @@ class Primary:
         stream = SlaveStream(
             replica,
             hello.store_instance,
+            self._welcome(start),
+            self,
+            line,
             log=self._log,
             table=self._table,
             config=self._config,
@@ -224,7 +199,7 @@ class Primary:
                 f"a slave {name_of(peer)} at {older.replica.address} is connected already: "
                 f"give the one at {peer.address} another brokerId"
             )
-        self._end(older, "replaced", BrokerUnavailable(f"slave {name_of(peer)} has connected again"))
+        older.leave("replaced", BrokerUnavailable(f"slave {name_of(peer)} has connected again"))
 
     def _make_room(self, broker_id: int) -> None:
         known = self._table.replicas()
@@ -235,8 +210,7 @@ class Primary:
             raise FlowControl(f"{len(known)} slaves are connected: no more are allowed")
         self._table.forget(gone[0].broker_id)
 
-    def _welcome(self, stream: SlaveStream) -> bytes:
-        start = stream.replica.sent
+    def _welcome(self, start: int) -> bytes:
         header = frames.welcome_of(
             self._identity,
             self._epochs,
@@ -248,20 +222,8 @@ class Primary:
         )
         return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
 
-    async def _read(self, reports: AsyncIterator[bytes], stream: SlaveStream) -> None:
-        try:
-            async for message in reports:
-                self._on_report(frames.decode_report(message), stream)
-                if not stream.replica.connected:
-                    return
-        except PenstockError as error:
-            self._end(stream, f"{type(error).__name__}: {error}", error)
-        except Exception as error:  # noqa: BLE001  the edge of the task: the stream ends with it, as an internal error
-            self._end(stream, f"{type(error).__name__}: {error}", error)
-        else:
-            self._end(stream, "the slave closed", None)
-
-    def _on_report(self, report: frames.Report, stream: SlaveStream) -> None:
+    def on_report(self, report: frames.Report, stream: SlaveStream) -> None:
+        """See :class:`.shipping.Owner`."""
         if not stream.replica.connected:
             return
         if isinstance(report, frames.Ack):
@@ -281,7 +243,7 @@ class Primary:
         elif isinstance(report, frames.Commits):
             self._take_commits(report, stream)
         elif isinstance(report, frames.Leaving):
-            self._end(stream, report.message, None)
+            stream.leave(report.message)
         else:
             raise InvalidArgument("a second hello on one stream")
 
@@ -317,11 +279,9 @@ class Primary:
                     replica.lag_bytes,
                 )
 
-    def _end(self, stream: SlaveStream, because: str, error: Exception | None) -> None:
-        """Count the slave no more and let its stream end; the first reason stands."""
+    def on_end(self, stream: SlaveStream, because: str, error: Exception | None) -> None:
+        """See :class:`.shipping.Owner`: count the slave no more."""
         replica = stream.replica
-        if not replica.connected:
-            return
         self._table.disconnect(replica, because)
         if self._streams.get(replica.broker_id) is stream:
             del self._streams[replica.broker_id]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Protocol
 
-from penstock.proto.errors import WrongStore
+from penstock.proto.errors import BrokerUnavailable, WrongStore
 from penstock.runtime.clock import Clock
+from penstock.runtime.data_link import SILENCE_S
 
 from .. import frames
 from ..config import ReplicationConfig
@@ -22,17 +24,43 @@ def stamp_of(seconds: float) -> int:
     return int(seconds * STAMPS_PER_S)
 
 
+class Line(Protocol):
+    """The connection to a slave, as its stream sees it."""
+
+    @property
+    def silent_s(self) -> float:
+        """For so long nothing came, though it was read."""
+        ...
+
+    def abort(self) -> None:
+        """Send nothing more, not even what was given already."""
+
+
+class Owner(Protocol):
+    """The master, as the stream of a slave sees it."""
+
+    def on_report(self, report: frames.Report, stream: SlaveStream) -> None:
+        """A slave reports. Raises InvalidArgument: it cannot be true."""
+
+    def on_end(self, stream: SlaveStream, because: str, error: Exception | None) -> None:
+        """A stream has ended."""
+
+
 class SlaveStream:
-    """Makes the frames for one slave, each just before it is written.
+    """Makes the frames for one slave, each just before it is sent.
 
     Nothing is queued: what the slave has not been sent stays in the log, what it has not acknowledged is at
-    most ``window_bytes``. A slave that stops reading stops this stream's own generator and nobody else.
+    most ``window_bytes``. Frames show the log itself, and the next one is made when the system has taken the last. A
+    slave that stops reading stops this stream's own generator and nobody else.
     """
 
     def __init__(
         self,
         replica: ReplicaProgress,
         store_instance: str,
+        welcome: bytes,
+        owner: Owner,
+        line: Line,
         *,
         log: ReplicaLog,
         table: Progress,
@@ -42,6 +70,9 @@ class SlaveStream:
     ) -> None:
         self.replica = replica
         self.store_instance = store_instance
+        self._welcome = welcome
+        self._owner = owner
+        self._line = line
         self._log = log
         self._table = table
         self._config = config
@@ -52,6 +83,7 @@ class SlaveStream:
         self._throttle = Throttle(config.transfer_bytes_per_s_max, config.frame_bytes, self._last_frame_at)
         self._held_until = 0.0  # the throttle lets the next bytes go then
         self._last_confirm = -1
+        self._is_taken = True  # the system has all that was given to it
         self._ended = False
         self._error: Exception | None = None
 
@@ -59,14 +91,35 @@ class SlaveStream:
         """Something may be sent: new bytes, a new confirm offset, room in the window, or the end."""
         self._wake.set()
 
+    def hear(self, content: bytes | memoryview) -> None:
+        """The slave says this; what cannot be true ends the stream."""
+        try:
+            self._owner.on_report(frames.decode_report(content), self)
+        except Exception as error:  # noqa: BLE001  the edge of the report: the stream ends with it, and tells it
+            self.leave(f"{type(error).__name__}: {error}", error)
+
+    def leave(self, because: str = "connection lost", error: Exception | None = None) -> None:
+        """Count the slave no more, and let :meth:`frames` end; the first reason stands."""
+        if self.replica.connected:
+            self._owner.on_end(self, because, error)
+
     def end(self, error: Exception | None) -> None:
         """Let :meth:`frames` end: with ``error``, or as done."""
         self._ended = True
         self._error = self._error or error
         self._wake.set()
+        if not self._is_taken:
+            self._line.abort()  # the log it shows may be cut from here on
 
-    async def frames(self) -> AsyncIterator[bytes]:
-        """Every message after the welcome, until the stream ends."""
+    def on_taken(self) -> None:
+        """The system has what was given last, or nobody wants it any more."""
+        self._is_taken = True
+        self._wake.set()
+
+    async def frames(self) -> AsyncIterator[tuple[bytes | memoryview, ...]]:
+        """Every message, in pieces, until the stream ends; the next one once :meth:`on_taken` was called."""
+        self._is_taken = False
+        yield (self._welcome,)
         while True:
             self._wake.clear()  # before looking: what happens from here on wakes again
             if self._ended:
@@ -74,15 +127,19 @@ class SlaveStream:
                     raise self._error
                 return
             now = self._clock.monotonic_s()
-            message = self._next(now)
+            silent_s = self._line.silent_s
+            if silent_s >= SILENCE_S:
+                raise BrokerUnavailable(f"slave {self.replica.broker_id}: nothing was heard for {silent_s:.1f} s")
+            message = self._next(now) if self._is_taken else None
             if message is not None:
                 self._last_frame_at = now
                 self._last_confirm = self._table.confirm
+                self._is_taken = False
                 yield message
             else:
                 await self._sleep(now)
 
-    def _next(self, now: float) -> bytes | None:
+    def _next(self, now: float) -> tuple[bytes | memoryview, ...] | None:
         replica, confirm, end = self.replica, self._table.confirm, self._log.end_offset
         room = self._config.window_bytes - replica.in_flight
         if replica.sent < end and room > 0:
@@ -101,7 +158,7 @@ class SlaveStream:
                 replica.sent = start + len(view)
                 return frames.data(self._epoch, start, view, confirm=confirm, end=end, stamp=self._stamped(now))
         if now >= self._due_at():
-            return frames.heartbeat(self._epoch, replica.sent, confirm=confirm, end=end, stamp=self._stamped(now))
+            return (frames.heartbeat(self._epoch, replica.sent, confirm=confirm, end=end, stamp=self._stamped(now)),)
         return None
 
     def _stamped(self, now: float) -> int:
@@ -115,7 +172,9 @@ class SlaveStream:
 
     async def _sleep(self, now: float) -> None:
         until = self._due_at()
-        if self._held_until > now:
+        if not self._is_taken:
+            until = now + self._config.heartbeat_interval_ms / 1000
+        elif self._held_until > now:
             until = min(until, self._held_until)
         try:
             async with asyncio.timeout(max(0.0, until - now)):

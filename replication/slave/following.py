@@ -4,18 +4,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.clock import Clock
+from penstock.runtime.data_peer import DataPeer
 
 from .. import frames
 from ..config import ReplicationConfig
 from ..interfaces import ReplicaLog
 
-MasterCall = Any  # grpc.aio.StreamStreamCall[bytes, bytes]; its stubs do not know reading and writing of bytes
-
 COMMITS_REPEAT_S = 1.0
+
+
+class MasterLine(Protocol):
+    """The connection to a master. Each of its methods raises BrokerUnavailable when it broke."""
+
+    async def say(self, report: bytes) -> None:
+        """Report; return when the connection takes more."""
+
+    async def hear(self) -> bytes | memoryview:
+        """The master's next message, which is gone at the next call. Raises what ended or refused the stream."""
+        ...
+
+    async def ping(self) -> None:
+        """Show that this slave lives while it has nothing to report."""
+
+
+class DataLine:
+    """The connection to a master's data port: one request for REPLICATE, which stands."""
+
+    def __init__(self, peer: DataPeer) -> None:
+        self._peer = peer
+
+    async def say(self, report: bytes) -> None:
+        """See :class:`MasterLine`."""
+        await self._peer.send(1, Method.REPLICATE, report)
+
+    async def hear(self) -> memoryview:
+        """See :class:`MasterLine`."""
+        return (await self._peer.receive()).content
+
+    async def ping(self) -> None:
+        """See :class:`MasterLine`."""
+        await self._peer.send(0, Method.PING)
 
 
 class MasterStream:
@@ -77,14 +110,14 @@ class MasterStream:
         self._stopped = True
         self._wake.set()
 
-    async def report(self, call: MasterCall, pending_commits: Callable[[], list[frames.Commits]]) -> None:
+    async def report(self, line: MasterLine, pending_commits: Callable[[], list[frames.Commits]]) -> None:
         """Write acknowledgements and commits until the stream ends; acknowledgements that wait are merged."""
         while not self._stopped:
             self._wake.clear()
             for message in self._commits_due(pending_commits):
-                await call.write(message)
+                await line.say(message)
             if self._ack_due():
-                await call.write(self._ack())
+                await line.say(self._ack())
             else:
                 await self._wake.wait()
 

@@ -23,8 +23,12 @@ from penstock.proto.errors import (
     from_rpc_error,
 )
 from penstock.proto.wire import common_pb2
+from penstock.proto.wire.common_pb2 import Empty
+from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.runtime.channel import open_async_channel
 from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.data_link import PING_S
+from penstock.runtime.data_peer import connect
 from penstock.runtime.security.credentials import PLAIN, Security
 
 from .. import frames
@@ -34,7 +38,7 @@ from ..epochs import EpochsInMemory
 from ..interfaces import EpochStore, SlaveLog
 from ..master.progress import level_from
 from ..notices import Notices
-from .following import MasterCall, MasterStream
+from .following import DataLine, MasterLine, MasterStream
 
 log = logging.getLogger(__name__)
 
@@ -132,18 +136,18 @@ class Replica:
         """The group's register gave up what only its sync-state set had, for a master of ``epoch``; 0: it never did."""
         self._unclean_epoch = max(self._unclean_epoch, epoch)
 
-    async def follow(self, address: str) -> None:
+    async def follow(self, address: str, data_port: int = 0) -> None:
         """Follow the master at ``address`` until cancelled: connect, append, and connect again.
 
-        Every error ends one stream and never this; a refusal is logged by name and tried again, since the
-        cause may be mended at the other end.
+        ``data_port``: of that host; 0: the master is asked for it. Every error ends one stream and never this; a
+        refusal is logged by name and tried again, since the cause may be mended at the other end.
         """
         attempt = 0
         while True:
             self._moved = False
             started = self._clock.monotonic_s()
             try:
-                await self._follow_once(address)
+                await self._follow_once(address, data_port)
             except PenstockError as error:
                 self.last_error = error
                 self._notices.warn(
@@ -153,23 +157,27 @@ class Replica:
             attempt = 0 if self._moved or lived_s * 1000 > self._config.reconnect_max_ms else attempt + 1
             await asyncio.sleep(backoff_s(attempt, self._config, random.random()))  # noqa: S311  jitter
 
-    async def _follow_once(self, address: str) -> None:
+    async def _follow_once(self, address: str, data_port: int) -> None:
         """One stream, to its end; always raises."""
+        async with self._patience(address):
+            peer = await connect(address, data_port or await self._data_port(address), self._security)
+        try:
+            await self._converse(DataLine(peer), address)
+        finally:
+            peer.close()
+
+    async def _data_port(self, address: str) -> int:
+        """Where a master that no nameserver told of has its data port."""
         async with open_async_channel(address, self._security) as channel:
-            open_stream: Any = channel.stream_stream  # without serializers: bytes, which its stubs do not know
-            call: MasterCall = open_stream(frames.METHOD)()
+            stub: Any = BrokerDataStub(channel)  # type: ignore[no-untyped-call]  # generated code
             try:
-                await self._converse(call, address)
+                return int((await stub.Open(Empty())).port)
             except grpc.aio.AioRpcError as error:
                 raise from_rpc_error(error, address) from error
-            except asyncio.InvalidStateError as error:  # gRPC's word for writing to a call that has ended
-                raise BrokerUnavailable(f"{address}: the stream ended") from error
-            finally:
-                call.cancel()
 
-    async def _converse(self, call: MasterCall, address: str) -> None:
-        stream = await self._introduce(call, address)
-        reports = asyncio.create_task(stream.report(call, self._pending_commits), name=f"reports to {address}")
+    async def _converse(self, line: MasterLine, address: str) -> None:
+        stream = await self._introduce(line, address)
+        reports = asyncio.create_task(stream.report(line, self._pending_commits), name=f"reports to {address}")
         self._stream = stream
         self.last_error = None
         log.info(
@@ -181,12 +189,12 @@ class Replica:
         )
         try:
             while not reports.done():
-                frame = await self._frame(call, address)
+                frame = await self._frame(line, address)
                 self._check_epoch(stream.epoch, address)
                 self._take(frame, stream)
             await reports  # raises: it ends by itself only when the stream broke
         except StorageError as error:
-            await self._bid_farewell(call, stream, reports, error)
+            await self._bid_farewell(line, stream, reports, error)
             raise
         finally:
             self._stream = None
@@ -194,7 +202,7 @@ class Replica:
             reports.cancel()
             await asyncio.gather(reports, return_exceptions=True)
 
-    async def _introduce(self, call: MasterCall, address: str) -> MasterStream:
+    async def _introduce(self, line: MasterLine, address: str) -> MasterStream:
         """Say hello, and check and obey the welcome."""
         await self._log.recover()
         end = 0 if is_empty(self._log) else self._log.end_offset
@@ -209,14 +217,15 @@ class Replica:
             learner=self._config.learner,
         )
         async with self._patience(address):
-            await call.write(hello)
-        frame = await self._frame(call, address)
+            await line.say(hello)
+        frame = await self._frame(line, address)
         if frame.welcome is None:
             raise InvalidArgument(f"master at {address}: its first frame is no welcome")
         if frames.epochs_of(frame.welcome).latest != frame.epoch:
             raise InvalidArgument(f"master at {address}: its frame is of epoch {frame.epoch}, its history of another")
         self._check_epoch(frame.epoch, address)
-        await self._join(frame.welcome, master_end=frame.end)
+        async with _pinging(line):
+            await self._join(frame.welcome, master_end=frame.end)
         self._check_epoch(frame.epoch, address)  # joining may have taken a while
         stream = MasterStream(
             self._log,
@@ -285,12 +294,9 @@ class Replica:
         if theirs.entries:
             self._epochs.replace(theirs)
 
-    async def _frame(self, call: MasterCall, address: str) -> frames.Frame:
+    async def _frame(self, line: MasterLine, address: str) -> frames.Frame:
         async with self._patience(address):
-            message = await call.read()
-        if not isinstance(message, bytes):
-            raise BrokerUnavailable(f"{address}: the master ended the stream")
-        return frames.decode_frame(message)
+            return frames.decode_frame(await line.hear())
 
     @contextlib.asynccontextmanager
     async def _patience(self, address: str) -> AsyncIterator[None]:
@@ -331,16 +337,32 @@ class Replica:
         stream.on_frame(frame.end, frame.stamp)
 
     async def _bid_farewell(
-        self, call: MasterCall, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError
+        self, line: MasterLine, stream: MasterStream, reports: asyncio.Task[None], failure: StorageError
     ) -> None:
         """Tell the master why this slave leaves, so that it says so and not only that a connection broke."""
         self._stream = None
         log.error("slave cannot append slave=%s error=%s: %s", name_of(self._identity), type(failure).__name__, failure)
-        with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        with contextlib.suppress(TimeoutError, PenstockError):
             async with asyncio.timeout(FAREWELL_S):
                 stream.stop()
-                await asyncio.wait({reports})  # a stream takes one writer at a time, and cancelling one breaks it
-                await call.write(frames.leaving(failure))
-                await call.done_writing()
-                while isinstance(await call.read(), bytes):  # the master ends the stream when it has read it
-                    continue
+                await asyncio.wait({reports})  # what it is saying comes before
+                await line.say(frames.leaving(failure))
+                while True:  # the master ends the stream when it has read it
+                    await line.hear()
+
+
+@contextlib.asynccontextmanager
+async def _pinging(line: MasterLine) -> AsyncIterator[None]:
+    """Let the master know during the block that this slave lives, though it reports nothing."""
+
+    async def ping() -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            await line.ping()
+
+    pinging = asyncio.create_task(ping(), name="pings to the master")
+    try:
+        yield
+    finally:
+        pinging.cancel()
+        await asyncio.gather(pinging, return_exceptions=True)

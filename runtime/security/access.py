@@ -31,7 +31,7 @@ LOOK_S: Final = 0.25
 INNER_METHODS: Final = (
     "/penstock.v1.Nameserver/BrokerSession",
     "/penstock.v1.Coordination/",
-    "/penstock.v1.Replication/",
+    "/penstock.v1.BrokerData/REPLICATE",
 )
 """Beginnings of the methods by which brokers and nameservers make a cluster: they take only the cluster's own key."""
 
@@ -74,12 +74,17 @@ class Access:
             raise Unauthorized(
                 f"access key {claim.access_key!r}: unknown here, or the call was signed with another secret"
             )
-        if method.startswith(INNER_METHODS) and claim.access_key != self._inner.access_key:
+        caller = Credentials(claim.access_key, secret)
+        self.check(caller, method)
+        return caller
+
+    def check(self, caller: Credentials, method: str) -> None:
+        """Raise Forbidden if a user calls what belongs to the cluster."""
+        if method.startswith(INNER_METHODS) and caller.access_key != self._inner.access_key:
             raise Forbidden(
-                f"access key {claim.access_key!r} may not call {method}: only brokers and nameservers may, with "
+                f"access key {caller.access_key!r} may not call {method}: only brokers and nameservers may, with "
                 "their innerClientAuthenticationCredentials"
             )
-        return Credentials(claim.access_key, secret)
 
     def secret_of(self, access_key: str) -> str | None:
         """The secret of a user, or None: for protocols whose signatures are not those of :mod:`.signatures`."""

@@ -30,11 +30,14 @@ from penstock.client import (
     Unauthorized,
 )
 from penstock.client.aio import AsyncAdmin, AsyncProducer, AsyncPullConsumer
-from penstock.proto.errors import from_rpc_error
-from penstock.proto.wire.common_pb2 import MASTER, BrokerIdentity
+from penstock.proto.data_frames import Kind, Method
+from penstock.proto.errors import from_bytes, from_rpc_error
+from penstock.proto.wire.common_pb2 import MASTER, BrokerIdentity, Empty
+from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_channel
+from penstock.runtime.data_link import DataLink
 from penstock.runtime.security.credentials import Security
 from tests.support.cluster.certificates import Authority, Pair, put
 from tests.support.cluster.cluster import Cluster, cluster
@@ -218,8 +221,13 @@ def test_a_user_can_neither_register_a_broker_nor_follow_one(secured: Secured) -
             stub: Any = NameserverStub(channel)  # type: ignore[no-untyped-call]
             assert isinstance(_error(lambda: list(stub.BrokerSession(iter([registration])))), Forbidden)
         with open_channel(address, secured.security()) as channel:
-            follow: Any = channel.stream_stream("/penstock.v1.Replication/Replicate")  # type: ignore[call-arg]
-            assert isinstance(_error(lambda: list(follow(iter([b"hello"]), timeout=60))), Forbidden)
+            broker: Any = BrokerDataStub(channel)  # type: ignore[no-untyped-call]
+            data = DataLink(address, broker.Open(Empty(), timeout=60).port, secured.security())
+        with contextlib.closing(data):
+            data.send(1, Method.REPLICATE, b"hello")
+            [frame] = data.receive()
+            assert (frame.number, frame.kind) == (1, Kind.ERROR)
+            assert isinstance(from_bytes(frame.content), Forbidden)
         assert {broker.name for broker in admin.cluster().brokers} == before
 
 

@@ -36,6 +36,7 @@ ATTACKS: list[Attack] = [
     crowds.connections,
     data_port.data_frames,
     data_port.data_connections,
+    data_port.forged_slaves,
     crowds.idle_consumers,
     crowds.endless_streams,
     crowds.slow_readers,

@@ -13,7 +13,7 @@ from penstock.proto.errors import BrokerUnavailable, PenstockError
 from penstock.replication import ReplicationConfig, frames
 from tests.support.forwarder import Forwarder
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import PipeCall, following, new_master, serving
+from tests.support.replication.replicating import Pipe, following, new_master, serving
 from tests.support.waiting import eventually
 
 FAST = ReplicationConfig(
@@ -63,12 +63,14 @@ class Saboteur:
             return [message[:-1]]
         shift = (1, 0) if self._fault == "flip_start" else (0, 1)
         return [
-            frames.data(
-                frame.epoch - shift[1],
-                frame.start + shift[0],
-                frame.data,
-                confirm=frame.confirm,
-                end=frame.end + shift[0],
+            b"".join(
+                frames.data(
+                    frame.epoch - shift[1],
+                    frame.start + shift[0],
+                    frame.data,
+                    confirm=frame.confirm,
+                    end=frame.end + shift[0],
+                )
             )
         ]
 
@@ -101,18 +103,18 @@ def test_whatever_happens_to_frames_the_copy_is_a_prefix_and_becomes_whole(
             for fault, at in faults:
                 master.append(numbers.randbytes(numbers.randrange(900)))
                 master.log.flush()
-                call = PipeCall(master.primary, Saboteur(fault, at))
+                call = Pipe(master.primary, Saboteur(fault, at))
                 with contextlib.suppress(PenstockError, TimeoutError):
                     async with asyncio.timeout(0.03):
                         await slave.replica._converse(call, "pipe")
-                await call.close()
+                call.close()
                 check()
-            call = PipeCall(master.primary, lambda _, message: [message])
+            call = Pipe(master.primary, lambda _, message: [message])
             whole = asyncio.create_task(slave.replica._converse(call, "pipe"))
             await eventually(lambda: master.primary.confirm_offset == master.log.end_offset, what="all confirmed")
             whole.cancel()
             await asyncio.gather(whole, return_exceptions=True)
-            await call.close()
+            call.close()
             check()
             assert copy.content() == master.log.content()
 

@@ -35,7 +35,7 @@ NAMESERVERS = [
     *nameserver_pb2.DESCRIPTOR.services_by_name.values(),
     *coordination_pb2.DESCRIPTOR.services_by_name.values(),
 ]
-BYTES = ("StagingData/Stage", "Replication/Replicate")
+BYTES = ("StagingData/Stage",)
 """Those whose messages are not protobuf's."""
 USER = Credentials("loader", "s-1")
 
@@ -87,6 +87,11 @@ async def test_a_broker_carries_out_nothing_for_strangers(tmp_path: Path) -> Non
             with pytest.raises(Unauthorized):
                 async with connected("127.0.0.1", broker.data.number, dict(signature)):
                     raise AssertionError("the data port is open")
+        async with connected("127.0.0.1", broker.data.number, dict(signed(USER, int(time.time())))) as connection:
+            await connection.ask(Method.PING)
+            for _ in range(2):
+                with pytest.raises(Forbidden, match="only brokers and nameservers may"):
+                    await connection.ask(Method.REPLICATE, b"")
         async with connected("127.0.0.1", broker.data.number, greets=False) as connection:
             with pytest.raises(InvalidArgument, match="begins with a hello"):
                 await connection.ask(Method.APPEND, batch())
@@ -118,14 +123,15 @@ async def test_a_nameserver_carries_out_nothing_for_strangers(tmp_path: Path) ->
 
 def test_the_methods_of_the_cluster_are_those_that_only_brokers_call() -> None:
     names = methods(NAMESERVERS) + methods(BROKERS) + [f"/penstock.v1.{name}" for name in BYTES]
+    names += [f"/penstock.v1.BrokerData/{method.name}" for method in Method]
     inner = sorted(name.removeprefix("/penstock.v1.") for name in names if name.startswith(INNER_METHODS))
     assert inner == [
+        "BrokerData/REPLICATE",
         "Coordination/ChangeSyncStateSet",
         "Coordination/CreateRegister",
         "Coordination/HandOver",
         "Coordination/ReadRegister",
         "Nameserver/BrokerSession",
-        "Replication/Replicate",
     ]
 
 

@@ -131,7 +131,7 @@ async def test_a_large_frames_room_is_given_back() -> None:
         (there,) = port.connections
         connection.send(1, Method.APPEND, b"x" * (20 << 20))
         await connection.receive()
-        assert len(there._buffer) <= 2 << 20
+        assert len(there.get_buffer(-1)) <= 2 << 20
 
 
 @in_own_loop

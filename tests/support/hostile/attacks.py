@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from penstock.proto.wire import common_pb2, nameserver_pb2
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
-from tests.support.data import connected_to
+from tests.support.data import DataConnection, connected, data_port_of
 
 from .methods import AT_DATA_PORT, Method, methods
 from .target import Target
@@ -109,11 +110,17 @@ async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[
             async with asyncio.TaskGroup() as calls:
                 for told, content in contents(method):
                     calls.create_task(send(told, content))
+    port = await data_port_of(target.master.address)
     for number, method in AT_DATA_PORT.items():
-        async with connected_to(target.master.address) as connection:
+        async with contextlib.AsyncExitStack() as held:
+            connection: DataConnection | None = None
             for told, content in contents(method):
                 if not content and number in (DataMethod.FETCH, DataMethod.RECEIVE):
                     continue  # it ends a wait, and is not answered itself
+                if connection is None or method.is_stream:  # what stands ends with its connection
+                    await held.aclose()
+                    host = target.master.address.rpartition(":")[0]
+                    connection = await held.enter_async_context(connected(host, port))
                 try:
                     async with asyncio.timeout(TIMEOUT_S):
                         await connection.ask(number, content)
@@ -126,10 +133,10 @@ async def _at_each_method(target: Target, contents: Callable[[Method], Iterable[
 
 
 def _encoded(method: Method, message: bytes) -> bytes:
-    """As it goes over the wire: behind the header of a framed method come records."""
+    """As it goes over the wire: behind the header of a framed method come records, but not behind a slave's reports."""
     if not method.is_framed:
         return message
-    return b"".join((frames.PREFIX.pack(len(message)), message, RECORDS))
+    return b"".join((frames.PREFIX.pack(len(message)), message, b"" if method.is_stream else RECORDS))
 
 
 async def _answer(channel: Any, method: Method, content: bytes) -> str:

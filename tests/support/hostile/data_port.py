@@ -8,9 +8,12 @@ import random
 import socket
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, VERSION, Kind, Method
-from penstock.proto.errors import PenstockError
+from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.data_pb2 import Hello
+from penstock.replication import EpochHistory
+from penstock.replication import frames as replication
 from tests.support.broker.requests import batch
+from tests.support.broker.running_broker import calling
 from tests.support.data import connected, connected_to, data_port_of
 
 from .attacks import SEED, Findings, Scale
@@ -52,6 +55,11 @@ def followings() -> list[bytes]:
         frame(1, Method.APPEND, size=FRAME_BYTES_MAX),
         frame(1, Method.APPEND, size=FRAME_BYTES_MAX + 1),
         frame(1, Method.APPEND, batch())[:-1],
+        frame(1, Method.REPLICATE),
+        frame(1, Method.REPLICATE, b"\xff" * 100),
+        frame(1, Method.REPLICATE, replication.ack(1, 0, 0)),
+        frame(1, Method.REPLICATE, replication.ack(1, 0, 0))[:-1],
+        frame(1, Method.REPLICATE, size=FRAME_BYTES_MAX),
         *(dice.randbytes(dice.randrange(1, 4096)) for _ in range(10)),
         b"".join(frame(number, Method.PING) for number in range(10_000)),
     ]
@@ -109,6 +117,41 @@ async def data_connections(target: Target, scale: Scale) -> Findings:
                         there.send(pings)
             if number % 100 == 0:
                 await asyncio.sleep(0)
+        async with asyncio.timeout(30), connected_to(address) as connection:
+            await connection.ask(Method.PING)
+    return []
+
+
+async def forged_slaves(target: Target, scale: Scale) -> Findings:
+    """Slaves, learners all, that report without end, cut off, out of order or what cannot be, or take nothing."""
+    address = target.master.address
+    host, port = address.rpartition(":")[0], await data_port_of(address)
+    async with calling(address) as caller:
+        identity = (await caller.status()).identity
+
+    def greeting(broker_id: int) -> bytes:
+        identity.broker_id = broker_id
+        return replication.hello(identity, EpochHistory(), end_offset=0, store_instance=str(broker_id), learner=True)
+
+    reports = [
+        [replication.ack(1, 0, 0)] * (scale.many * 10),
+        [replication.ack(2**62, 2**62, 2**62)],
+        [replication.ack(1, 0, 0, stamp=2**62)],
+        [greeting(1000)] * 2,
+        [replication.leaving(InvalidArgument("x" * 2000))] * 10,
+        [replication.commits(replication.Commits(group="x" * (1 << 20)))] * (scale.many // 10),
+        [b"", b"\xff" * 100],
+    ]
+    for broker_id, sent in enumerate(reports * 12, 1000):  # more than a master has slaves
+        frames = [frame(1, Method.REPLICATE, each) for each in (greeting(broker_id), *sent)]
+        await _say(host, port, frame(0, Method.HELLO, HELLO) + b"".join(frames))
+        await _say(host, port, frame(0, Method.HELLO, HELLO) + frames[0] + frames[-1][:-1])
+        await _say(host, port, frame(0, Method.HELLO, HELLO) + frames[0] + frame(2, Method.REPLICATE, sent[0]))
+    async with contextlib.AsyncExitStack() as held:
+        for broker_id in range(1000, 1000 + scale.many):
+            there = await held.enter_async_context(connected(host, port))
+            there.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio would buffer
+            there.send(1, Method.REPLICATE, greeting(broker_id))
         async with asyncio.timeout(30), connected_to(address) as connection:
             await connection.ask(Method.PING)
     return []

@@ -40,11 +40,11 @@ AT_DATA_PORT = {
     DataMethod.CHANGE_INVISIBLE: Method(
         "ChangeInvisible", pop_pb2.ChangeInvisibleRequest.DESCRIPTOR, False, False, "broker"
     ),
+    DataMethod.REPLICATE: Method("Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, "broker"),
 }
 """Of the data port, which has no paths."""
 FRAMED = [
     Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, "broker"),
-    Method("/penstock.v1.Replication/Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, "broker"),
 ]
 
 

@@ -21,7 +21,7 @@ from penstock.runtime.clock import SystemClock
 from tests.support.broker.kit import Writes
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
-from tests.support.replication.replicating import PipeCall, Tamper, identity
+from tests.support.replication.replicating import Pipe, Tamper, identity
 
 SEGMENT_BYTES = 16384
 
@@ -185,8 +185,8 @@ class Node(Writes):
 
 async def joined(replica: Replica, primary: Primary, tamper: Tamper) -> None:
     """One connection, to its end; raises how it ended."""
-    call = PipeCall(primary, tamper)
+    call = Pipe(primary, tamper)
     try:
         await replica._converse(call, "pipe")
     finally:
-        await call.close()
+        call.close()

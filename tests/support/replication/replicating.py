@@ -1,4 +1,4 @@
-"""A master and slaves of :mod:`penstock.replication` in one event loop, over real gRPC on free ports."""
+"""A master and slaves of :mod:`penstock.replication` in one event loop, over real data ports."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-import grpc
-import grpc.aio
-
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable
 from penstock.proto.wire import common_pb2
-from penstock.replication import METHOD, SERVICE, Primary, Replica, ReplicationConfig, frames
-from penstock.runtime.channel import new_server, open_async_channel, reporting_stream
+from penstock.replication import Primary, Replica, ReplicationConfig, Slaves, frames
+from penstock.replication.master.shipping import SlaveStream
+from penstock.replication.slave.following import DataLine
+from penstock.runtime.data_peer import connect
+from penstock.runtime.data_port import DataPort
 from tests.support.replication.memory_log import MemoryLog
 
 Tamper = Callable[[int, bytes], list[bytes]]
@@ -68,18 +70,25 @@ def new_master(log: MemoryLog | None = None, config: ReplicationConfig | None = 
 
 @contextlib.asynccontextmanager
 async def serving(master: Master, port: int = 0) -> AsyncIterator[Master]:
-    """``master`` behind a server on a free port."""
-    server = new_server()
-    handler = grpc.stream_stream_rpc_method_handler(reporting_stream(master.primary.serve))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Replicate": handler}),))
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    """``master`` behind a data port, which is a free one; its address is that of the port."""
+    slaves = Slaves(lambda: master.primary)
+    server = DataPort()
+    server.methods[Method.REPLICATE] = slaves
+    await server.open("127.0.0.1", port, "test")
     await server.start()
-    master.address = f"127.0.0.1:{port}"
+    master.address = f"127.0.0.1:{server.number}"
     try:
         yield master
     finally:
         master.primary.close()
-        await server.stop(0)
+        await slaves.close()
+        server.close()
+        for connection in list(server.connections):
+            connection.abort()
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +116,7 @@ async def following(
         **more,  # type: ignore[arg-type]
     )
     log.on_flushed = replica.on_flushed
-    task = asyncio.create_task(replica.follow(address))
+    task = asyncio.create_task(replica.follow(address, port_of(address)))
     try:
         yield Slave(log, replica, task, confirms=confirms, pending=pending)
     finally:
@@ -119,18 +128,16 @@ async def following(
 class RawSlave:
     """The slave's end of a stream by hand: sends what a test says, right or wrong."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.call = channel.stream_stream(METHOD)()  # type: ignore[call-arg]
+    def __init__(self, line: DataLine) -> None:
+        self.line = line
 
     async def send(self, message: bytes) -> None:
-        await self.call.write(message)
+        await self.line.say(message)
 
     async def receive(self) -> frames.Frame:
-        """The next frame. Raises AioRpcError when the master refused."""
+        """The next frame. Raises what the master refused by."""
         async with asyncio.timeout(10):
-            message = await self.call.read()
-        assert isinstance(message, bytes), "the stream ended"
-        return frames.decode_frame(message)
+            return frames.decode_frame(bytes(await self.line.hear()))
 
     async def receive_many(self, count: int) -> None:
         for _ in range(count):
@@ -145,47 +152,54 @@ class RawSlave:
 
 @contextlib.asynccontextmanager
 async def raw_slave(address: str) -> AsyncIterator[RawSlave]:
-    async with open_async_channel(address) as channel:
-        slave = RawSlave(channel)
-        try:
-            yield slave
-        finally:
-            slave.call.cancel()
+    peer = await connect(address, port_of(address))
+    try:
+        yield RawSlave(DataLine(peer))
+    finally:
+        peer.close()
 
 
-class PipeCall:
-    """Joins a Replica to a Primary without a network: what a gRPC call is to the slave."""
+class Pipe:
+    """Joins a Replica to a Primary without a network: either end's line to the other."""
+
+    silent_s = 0.0
 
     def __init__(self, primary: Primary, tamper: Tamper) -> None:
-        self._reports: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._stream = primary.serve(self._requests(), None)
+        self._primary = primary
+        self._stream: SlaveStream | None = None
+        self._frames: AsyncIterator[tuple[bytes | memoryview, ...]]
         self._tamper = tamper
         self._count = 0
         self._arrived: list[bytes] = []
 
-    async def _requests(self) -> AsyncIterator[bytes]:
-        while (message := await self._reports.get()) is not None:
-            yield message
-
-    async def write(self, message: bytes) -> None:
+    async def say(self, report: bytes) -> None:
         """A report to the master."""
-        await self._reports.put(message)
+        if self._stream is None:
+            self._stream = self._primary.admit(report, self)
+            self._frames = self._stream.frames()
+        else:
+            self._stream.hear(report)
 
-    async def done_writing(self) -> None:
-        """The slave has said all."""
-        await self._reports.put(None)
-
-    async def read(self) -> bytes | None:
-        """The next message of the master that arrives; None: the stream ended."""
+    async def hear(self) -> bytes:
+        """The next message of the master that arrives."""
+        assert self._stream is not None
         while not self._arrived:
             try:
-                message = await anext(self._stream)
+                message = b"".join(await anext(self._frames))
             except StopAsyncIteration:
-                return None
+                raise BrokerUnavailable("the stream ended") from None
+            self._stream.on_taken()
             self._arrived = self._tamper(self._count, message)
             self._count += 1
         return self._arrived.pop(0)
 
-    async def close(self) -> None:
+    async def ping(self) -> None:
+        """Nobody watches."""
+
+    def abort(self) -> None:
+        """All was taken."""
+
+    def close(self) -> None:
         """The connection is gone."""
-        await self._stream.aclose()  # type: ignore[attr-defined]
+        if self._stream is not None:
+            self._stream.leave()

@@ -206,9 +206,10 @@ def test_a_broker_that_listens_on_one_address_advertises_it(tmp_path: Path) -> N
     assert load(tmp_path, "bindAddress = ::1\nlistenPort = 7").advertised_address == "[::1]:7"
 
 
-def test_the_port_chosen_by_the_system_can_be_filled_in(tmp_path: Path) -> None:
+def test_the_ports_chosen_by_the_system_can_be_filled_in(tmp_path: Path) -> None:
     config = load(tmp_path, "bindAddress = 127.0.0.1\nlistenPort = 0")
-    assert config.with_port(4711).advertised_address == "127.0.0.1:4711"
+    assert config.with_ports(4711, 4712).advertised_address == "127.0.0.1:4711"
+    assert config.with_ports(4711, 4712).wire_identity.data_port == 4712
 
 
 @pytest.mark.parametrize(

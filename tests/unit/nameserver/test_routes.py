@@ -57,6 +57,18 @@ def test_a_topic_that_does_not_exist_comes_with_all_living_shards() -> None:
     ]
 
 
+def test_members_are_told_with_their_data_ports_and_another_port_is_news() -> None:
+    table = RouteTable()
+    for port in (10912, 10913):
+        told = registration("broker-a", topics=("T",))
+        told.identity.data_port = port
+        assert table.register(1, told, 0.0).shards == {"broker-a"}
+        assert [member.data_port for member in table.route("T").shards[0].members] == [port]
+    told.identity.data_port = 65_536
+    with pytest.raises(InvalidArgument, match="data port 65536"):
+        table.register(1, told, 0.0)
+
+
 def test_when_the_master_is_gone_its_topics_stay_with_the_slave() -> None:
     table = RouteTable()
     table.register(1, registration(topics=("T", "U")), 0.0)

@@ -52,9 +52,9 @@ def test_a_frame_that_does_not_continue_the_log_is_refused(wrong: frames.Frame, 
 
 
 def test_frames_and_reports_come_back_as_they_went() -> None:
-    assert frames.decode_frame(frames.data(3, 100, memoryview(b"bytes"), confirm=90, end=200)) == frames.Frame(
-        3, 100, 90, 200, None, memoryview(b"bytes")
-    )
+    assert frames.decode_frame(
+        b"".join(frames.data(3, 100, memoryview(b"bytes"), confirm=90, end=200))
+    ) == frames.Frame(3, 100, 90, 200, None, memoryview(b"bytes"))
     assert frames.decode_frame(frames.heartbeat(3, 100, confirm=90, end=200)).data == EMPTY
     acked = frames.decode_report(frames.ack(3, 100, 50))
     assert isinstance(acked, frames.Ack)
@@ -71,10 +71,10 @@ def test_frames_and_reports_come_back_as_they_went() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        frames.data(-1, 0, EMPTY, confirm=0, end=0),
-        frames.data(1, -1, EMPTY, confirm=0, end=0),
-        frames.data(1, 0, EMPTY, confirm=-1, end=0),
-        frames.data(1, 0, memoryview(b"beyond"), confirm=0, end=5),
+        b"".join(frames.data(-1, 0, EMPTY, confirm=0, end=0)),
+        b"".join(frames.data(1, -1, EMPTY, confirm=0, end=0)),
+        b"".join(frames.data(1, 0, EMPTY, confirm=-1, end=0)),
+        b"".join(frames.data(1, 0, memoryview(b"beyond"), confirm=0, end=5)),
         frames.welcome(frames.Welcome(), epoch=1, confirm=0, end=0) + b"bytes",
         b"",
     ],

@@ -14,7 +14,7 @@ from penstock.replication.master.shipping import SlaveStream
 from penstock.replication.master.throttle import Throttle
 from penstock.runtime.clock import SystemClock
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import following, new_master, serving
+from tests.support.replication.replicating import Pipe, following, new_master, serving
 from tests.support.waiting import eventually
 
 KIB = 1024
@@ -53,14 +53,26 @@ def test_a_stream_keeps_to_the_limit_and_sends_whole_frames(limit: int, least: i
     log.write(bytes(8000 * KIB))
     table = Progress(config, end=log.end_offset, flushed=0, confirm=0)
     replica = table.connect(1, "somewhere", 0, 0.0)
-    stream = SlaveStream(replica, "a", log=log, table=table, config=config, epoch=1, clock=SystemClock())
+    primary = new_master(log).primary
+    stream = SlaveStream(
+        replica,
+        "a",
+        b"",
+        primary,
+        Pipe(primary, lambda _, message: [message]),
+        log=log,
+        table=table,
+        config=config,
+        epoch=1,
+        clock=SystemClock(),
+    )
     stream._throttle = Throttle(limit * KIB, config.frame_bytes, 0.0)
     stream._last_frame_at = 0.0
     heartbeats = 0
     for millisecond in range(10_000):
         while (message := stream._next(millisecond / 1000)) is not None:
             stream._last_frame_at = millisecond / 1000
-            size = len(frames.decode_frame(message).data)
+            size = len(frames.decode_frame(b"".join(message)).data)
             assert size in (0, config.frame_bytes)
             heartbeats += size == 0
             if size == 0:

@@ -18,6 +18,8 @@ from penstock.broker.group.held_membership import Membership, MembershipFile
 from penstock.broker.group.leadership import Leadership
 from penstock.broker.group.roles import MasterRole, SlaveRole
 from penstock.proto.register import Register, new_register
+from penstock.proto.wire import common_pb2
+from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.epochs import Epoch, EpochHistory
 from penstock.replication.master.primary import Primary
@@ -25,7 +27,7 @@ from penstock.replication.master.sync_state_set import SetRules
 from penstock.replication.slave.replica import Replica
 from penstock.runtime.clock import SystemClock
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import identity, new_master, serving
+from tests.support.replication.replicating import identity, new_master, port_of, serving
 from tests.support.waiting import eventually
 
 CONFIG = ReplicationConfig(sync=True, heartbeat_interval_ms=20, reconnect_min_ms=5, reconnect_max_ms=20)
@@ -83,7 +85,12 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
             on_confirm=lambda offset: None,
             pending_commits=list,
         )
-        return SlaveRole(identity(1), replica, epochs, master_address)
+        role = SlaveRole(identity(1), replica, epochs)
+        if master_address:
+            port = port_of(master_address)
+            master = ShardMember(broker_id=0, address=master_address, role=common_pb2.MASTER, data_port=port)
+            role.on_shard(ShardView(members=[master]))
+        return role
 
     def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
         primary = Primary(
