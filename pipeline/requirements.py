@@ -34,10 +34,15 @@ def require_spark() -> None:
         raise ConfigError(f"{needed}: pip install '{DISTRIBUTION}[spark]'")
 
 
+def java_program() -> str | None:
+    """The Java that Spark would start, None without one."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
 def java_version() -> int | None:
     """The major version of the Java that Spark would start, None without one."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = java_program()
     if java is None:
         return None
     try:

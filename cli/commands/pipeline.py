@@ -117,11 +117,12 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
     def run(
         master: str | None, remote: str | None, conf: tuple[str, ...], report: str | None, as_json: bool, **values: Any
     ) -> int:
-        from penstock.pipeline.jobs.framework.reading import require_stores
+        from penstock.pipeline.jobs.framework.reading import reads_little, require_stores
         from penstock.pipeline.jobs.framework.report import require_writable
         from penstock.pipeline.options import made
         from penstock.pipeline.spark.own_errors import own_error
         from penstock.pipeline.spark.sessions import require_place, session
+        from penstock.pipeline.spark.starting import keep_classes
 
         require_place(master, remote)
         if report is not None:
@@ -134,7 +135,8 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         progress = ProgressLine(every_s=10.0)
         progress.show(f"{name}: starting Spark")
         with interrupts():
-            spark = session(f"penstock {name}", master=master, remote=remote, conf=settings)
+            is_short = reads_little(config)
+            spark = session(f"penstock {name}", master=master, remote=remote, conf=settings, is_short=is_short)
             try:
                 progress.show(f"{name}: working")
                 outcome = job.run(spark, config)
@@ -152,6 +154,11 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
             _show(outcome)
         if report is not None:  # behind the rest, which a full disk is not to cost
             outcome.write(Path(report))
+        with interrupts():
+            try:
+                keep_classes(lambda text: progress.show(f"{name}: {text}"))
+            finally:
+                progress.clear()
         return 0 if outcome.ok else 1
 
     return run

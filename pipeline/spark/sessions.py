@@ -33,6 +33,7 @@ from penstock.proto.errors import ConfigError
 
 from ..requirements import require_java, require_spark
 from .registration import register
+from .starting import java_options, spark_home
 
 _MASTER_SETTING = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)
 """A line of ``spark-defaults.conf``, which is a file of Java properties."""
@@ -43,6 +44,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _SOCKET_FOLDER_CHARACTERS_MAX = 61
 """Spark's own limit: the path of a socket has some hundred characters at most."""
 _UNCHECKED_READS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+_FAST_COMPILER = "-XX:TieredStopAtLevel=1"
 RECOMMENDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -64,11 +66,15 @@ def session(
     master: str | None = None,
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
+    is_short: bool = False,
 ) -> Any:
     """A ``SparkSession`` with the sources of Penstock registered; the running one, if there is one.
 
     ``master`` and ``remote`` (a Connect server) only where the surroundings do not name one. A new session logs how far
     its streams are behind, see :mod:`penstock.pipeline.topics.read.lag`.
+
+    ``is_short``: its work is over in seconds. On this machine Java then compiles fast instead of well, there is no web
+    page, and what Java loads may be kept for the next start, see :func:`.starting.keep_classes`.
 
     Raises:
         ConfigError: pyspark is not installed; the place is wrong, see :func:`require_place`; or, without a Connect
@@ -92,9 +98,10 @@ def session(
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    for name, value in {**(_started_with() if is_new and is_local else {}), **(conf or {})}.items():
+    starts_here = is_new and is_local
+    for name, value in {**(_started_with(is_short=is_short) if starts_here else {}), **(conf or {})}.items():
         builder = builder.config(name, value)
-    with _java_options(_UNCHECKED_READS) if is_new and is_local else contextlib.nullcontext():
+    with _start_of_java(is_short=is_short) if starts_here else contextlib.nullcontext():
         spark = builder.getOrCreate()
     if is_new:
         for name, value in (RECOMMENDED | (_LOCALLY if is_local else {})).items():
@@ -165,22 +172,34 @@ def _is_local(master: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def _java_options(added: str) -> Iterator[None]:
-    """Have Spark's launcher start Java with these too, before those that settings name."""
-    before = os.environ.get("SPARK_SUBMIT_OPTS")
-    os.environ["SPARK_SUBMIT_OPTS"] = added if before is None else f"{added} {before}"
+def _start_of_java(*, is_short: bool) -> Iterator[None]:
+    """Have Spark's launcher start Java from our home of Spark, with our options before those that settings name."""
+    options = [_UNCHECKED_READS]
+    home = spark_home()
+    if is_short:
+        options.append(_FAST_COMPILER)
+    if home is not None:
+        options.append(java_options(home, keeps=is_short))
+    names = ("SPARK_SUBMIT_OPTS", "SPARK_HOME")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, [*options, before["SPARK_SUBMIT_OPTS"]]))
+    if home is not None:
+        os.environ["SPARK_HOME"] = str(home)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["SPARK_SUBMIT_OPTS"]
-        else:
-            os.environ["SPARK_SUBMIT_OPTS"] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
-def _started_with() -> dict[str, str]:
+def _started_with(*, is_short: bool) -> dict[str, str]:
     """Settings that count from the start of a session on this machine."""
     settings = {"spark.python.daemon.module": "penstock.pipeline.spark.daemon"}
+    if is_short:
+        settings["spark.ui.enabled"] = "false"
     folder = tempfile.mkdtemp(prefix="penstock-")  # for this user alone: over these sockets Spark asks for no secret
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if len(folder) <= _SOCKET_FOLDER_CHARACTERS_MAX:

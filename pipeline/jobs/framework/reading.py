@@ -27,6 +27,10 @@ T = TypeVar("T")
 JOB_FILE = "penstock-job.json"
 """In a checkpoint: which job it belongs to, from where to where."""
 FOLLOW_POLL_S = 0.5
+LITTLE_BYTES_MAX = 64 << 20
+"""What a job reads in a second or two, as long as Java needs to compile well."""
+_INPUTS = ("store", "replica", "history", "lake")
+"""Fields of configurations that say where a job reads."""
 
 
 def is_sound(topic: Any) -> Any:
@@ -66,6 +70,33 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
     if not items:
         return spark.createDataFrame([], columns)
     return spark.range(0, len(items), 1, len(items)).mapInArrow(run, columns)
+
+
+def reads_little(config: Any) -> bool:
+    """True if all that a job reads lies on this machine, in some megabytes; empty log files count in full.
+
+    ``config``: the job's, whose fields say where.
+    """
+    roots = [root for name in _INPUTS for root in _listed(getattr(config, name, None))]
+    if not roots or any("://" in root for root in roots):
+        return False
+    total = 0
+    for root in expand_roots(tuple(roots)):
+        for folder, _, names in os.walk(os.path.join(root, COMMIT_LOG) if _is_store(root) else root):
+            for name in names:
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
+            if total > LITTLE_BYTES_MAX:
+                return False
+    return True
+
+
+def _listed(value: Any) -> tuple[str, ...]:
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+
+def _is_store(root: str) -> bool:
+    return os.path.isdir(os.path.join(root, COMMIT_LOG))
 
 
 def require_stores(roots: str | tuple[str, ...]) -> None:
