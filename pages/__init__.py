@@ -18,6 +18,8 @@ HERE = Path(__file__).parent
 
 __all__ = ["render", "shown"]
 
+LONG_CHARACTERS = 60
+
 
 def render(template: Path, **values: Any) -> str:
     """``template`` filled with ``values``; what an ``.html`` template shows is escaped."""
@@ -38,12 +40,18 @@ def _environment(folder: Path) -> Environment:
     )
     made.filters["shown"] = shown
     made.tests["figure"] = is_figure
+    made.tests["long"] = is_long
     return made
 
 
 def is_figure(value: Any) -> bool:
     """True if this is a number, which stands to the right in a table."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_long(value: Any) -> bool:
+    """True if a table's column has to be wide for this, which would else be a tower of single words."""
+    return len(shown(value)) >= LONG_CHARACTERS
 
 
 def shown(value: Any) -> str:

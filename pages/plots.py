@@ -89,7 +89,7 @@ class _Drawn(Picture):
         super().__init__(WIDTH, HEIGHT, plot.title)
         known = [value for values in plot.series.values() for value in values if value is not None]
         self._plot = plot
-        largest = max([*known, 1e-9])
+        largest = max([*known, 0.0]) or 1.0
         step = round_up(largest / LINES_MAX)
         count = math.ceil(largest / step)
         self._most = step * count

@@ -81,3 +81,8 @@ def test_a_picture_names_itself_and_escapes_its_words() -> None:
     root = ET.fromstring(picture.markup())
     assert root.attrib["aria-label"] == "over <floors>"
     assert [each.text for each in root] == ["produce & rate"]
+
+
+def test_an_axis_of_nothing_but_zeros_reaches_to_one() -> None:
+    page = drawn(Plot("Rates", "bars", ["a", "b"], {"consumed": [0.0, None]}, "/s"))
+    assert re.findall(r'text-anchor="end">([^<]*)</text>', page) == ["0", "0.5", "1 /s"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.pages.plots import TICKS_MAX, Plot, time_step_ms
 from penstock.pipeline.jobs.audit import job as audit
 from penstock.pipeline.jobs.framework.over_time import over_time, step_for
-from penstock.pipeline.jobs.framework.report import Report, render
+from penstock.pipeline.jobs.framework.report import Report, Table, render
+from penstock.pipeline.jobs.lag import job as lag
 
 
 def test_the_headline_names_the_checks_that_failed_and_the_page_each_with_its_sentence() -> None:
@@ -28,6 +29,18 @@ def test_the_headline_names_the_checks_that_failed_and_the_page_each_with_its_se
 def test_a_job_that_judges_nothing_says_what_it_found_in_no_colour_of_a_verdict() -> None:
     assert '<span class="">3 messages found</span>' in render(Report("query", {}, summary="3 messages found"))
     assert '<span class="good">passed</span>' in render(Report("mirror", {}))
+
+
+def test_a_column_of_long_texts_is_wide() -> None:
+    body, table = "line 0 of a golden message; " * 7, "Messages"
+    page = render(Report("query", {}, tables=[Table(table, ["body", "tags"], [[body, "TagA"]])]))
+    assert f'<td class="long">{body}</td><td>TagA</td>' in page
+    assert "td.long { min-width:" in page
+
+
+def test_a_lag_report_says_how_long_its_looks_really_took() -> None:
+    assert lag._seen([1_000, 13_000, 39_000], "ns:9876") == "3 looks in 38.0 s, at ns:9876."
+    assert lag._seen([1_000], "ns:9876") == "One look, at ns:9876."
 
 
 def test_every_invariant_has_a_reason_for_not_being_judged() -> None:
