@@ -36,6 +36,7 @@ from penstock.broker.store import Disk, Store
 from penstock.proto import frames
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, nameserver_pb2, pipeline_pb2
+from penstock.replication import Primary
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
@@ -108,6 +109,9 @@ class FakeRole:
 
     def replicas(self) -> list[broker_pb2.BrokerStatus.Replica]:
         return []
+
+    def followed(self) -> Primary:
+        raise AssertionError("a slave comes to a broker that serves no data port")
 
     def needed_from(self, patience_s: float) -> int | None:
         return self.needed
