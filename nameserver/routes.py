@@ -397,7 +397,7 @@ def _check_broker(registration: BrokerReport.Registration) -> None:
     if len(identity.address) > ADDRESS_LENGTH_MAX or not _ADDRESS.fullmatch(identity.address):
         raise InvalidArgument(f"{identity.broker_name}: address {identity.address[:80]!r} is not host:port")
     if identity.data_port > PORT_MAX:
-        raise InvalidArgument(f"{identity.address}: data port {identity.data_port} is none: at most {PORT_MAX}")
+        raise InvalidArgument(f"{identity.address}: data port {identity.data_port}: must be 0..{PORT_MAX}")
     if registration.role not in (MASTER, SLAVE):
         raise InvalidArgument(f"{identity.broker_name}: role {registration.role} is neither master nor slave")
 

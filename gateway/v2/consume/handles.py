@@ -35,7 +35,7 @@ def receipt_of(handle: str, group: str, topic: str) -> Receipt:
     if found.group != group or found.queue_id > _INT32_MAX or max(numbers) > _INT64_MAX:
         raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is none of group {group}")
     if found.topic not in (topic, RETRY_PREFIX + group):
-        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is none of topic {topic}")
+        raise Refusal(Code.INVALID_RECEIPT_HANDLE, f"INVALID_RECEIPT_HANDLE: it is of another topic than {topic}")
     return found
 
 
