@@ -442,8 +442,7 @@ class Admin:
         def shows_it(route: TopicRoute) -> bool:
             counts = {queues.broker_name: queues.read_queues for queues in route.queues}
             told = route.attributes
-            # A route tells the attributes of one broker group, which another's may be.
-            are_all = counts.keys() <= set(targets) and not route.absent
+            are_all = counts.keys() <= set(targets) and not route.absent  # attributes may be told of any broker group
             if are_all and any(told.get(name, "") != value for name, value in wanted.attributes.items()):
                 return False
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
