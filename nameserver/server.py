@@ -24,12 +24,14 @@ from .election.coordination import Coordination, NoCoordination
 from .election.coordinator import CoordinatorFile, CoordinatorStore
 from .election.etcd import EtcdStore
 from .key_values import KeyValues
-from .routes import RouteTable
+from .routes import TOPICS_PER_BROKER_MAX, RouteTable
 from .service import NameserverService
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
+REPORT_FIELDS_MAX = 20 * TOPICS_PER_BROKER_MAX
+"""Of one request: a broker's registration names all of its topics."""
 
 
 @contextlib.asynccontextmanager
@@ -49,7 +51,7 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     service = NameserverService(RouteTable(), key_values, clock, coordination)
     access = config.security.access()
     server = new_server([] if access is None else [Doorkeeper(access)])
-    add_service(server, nameserver_pb2.DESCRIPTOR.services_by_name["Nameserver"], service)
+    add_service(server, nameserver_pb2.DESCRIPTOR.services_by_name["Nameserver"], service, REPORT_FIELDS_MAX)
     coordinator = coordination or NoCoordination()
     add_service(server, coordination_pb2.DESCRIPTOR.services_by_name["Coordination"], coordinator)
     tls = config.security.transport.server_tls()

@@ -15,9 +15,10 @@ import ctypes
 import struct
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from .errors import InvalidArgument
+from .requests import FIELDS_MAX, decoded
 
 PREFIX = struct.Struct(">I")
 assert PREFIX.size == 4
@@ -62,15 +63,18 @@ def new_bytes(size: int) -> tuple[bytes, memoryview]:
 
 HEADER_BYTES_MAX = 4 << 20
 """A longer header is refused unread: reading it alone would take long."""
+ANSWER_FIELDS_MAX = HEADER_BYTES_MAX
+"""No limit: who answers has been chosen, and may tell of many queues."""
 
 
-def unpack(
-    message: bytes | memoryview, header_type: type[M], header_bytes_max: int = HEADER_BYTES_MAX
-) -> tuple[M, memoryview]:
+def unpack(message: bytes | memoryview, header_type: type[M], fields_max: int = FIELDS_MAX) -> tuple[M, memoryview]:
     """The header and a view of the body of ``message``.
+
+    ``fields_max``: of the header. What was asked for may have :data:`ANSWER_FIELDS_MAX`.
 
     Raises:
         InvalidArgument: the bytes are not a framed message of that header.
+        MessageTooLarge: its header is too long, or has too many fields.
     """
     if len(message) < PREFIX.size:
         raise InvalidArgument(f"frame of {len(message)} bytes: shorter than its length prefix")
@@ -78,13 +82,5 @@ def unpack(
     end = PREFIX.size + length
     if end > len(message):
         raise InvalidArgument(f"frame of {len(message)} bytes: header length {length} does not fit")
-    if length > header_bytes_max:
-        raise InvalidArgument(
-            f"frame header of {length} bytes: a {header_type.__name__} has at most {header_bytes_max}"
-        )
-    header = header_type()
-    try:
-        header.ParseFromString(bytes(message[PREFIX.size : end]))
-    except DecodeError as error:
-        raise InvalidArgument(f"frame header is not a {header_type.__name__}: {error}") from error
+    header = decoded(header_type, bytes(message[PREFIX.size : end]), HEADER_BYTES_MAX, fields_max)
     return header, memoryview(message)[end:]

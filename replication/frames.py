@@ -151,7 +151,7 @@ def decode_frame(message: bytes | memoryview) -> Frame:
     Raises:
         InvalidArgument: no framed message of a master, or numbers that contradict each other.
     """
-    header, body = frames.unpack(message, replication_pb2.ReplicationHeader)
+    header, body = frames.unpack(message, replication_pb2.ReplicationHeader, frames.ANSWER_FIELDS_MAX)
     _not_negative("frame", epoch=header.epoch, start_offset=header.start_offset, confirm_offset=header.confirm_offset)
     if header.HasField("welcome") and len(body):
         raise InvalidArgument(f"welcome with {len(body)} bytes behind it: it carries none")

@@ -7,22 +7,20 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.proto.errors import METADATA_KEY, InvalidArgument, MessageTooLarge, PenstockError, to_bytes
+from penstock.proto.errors import METADATA_KEY, PenstockError, to_bytes
+from penstock.proto.requests import FIELDS_MAX, Decoded, decoded
 
 from .security.credentials import PLAIN, Security
 from .security.signed_channel import SignedChannel
 
 log = logging.getLogger(__name__)
-
-M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 KEEPALIVE_TIME_MS = 1000
@@ -139,50 +137,24 @@ async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, me
     await context.abort(error.grpc_status, error.message[:1000], ((METADATA_KEY, to_bytes(error)),))
 
 
-def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
-    """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
-
-    Raises:
-        InvalidArgument: it is none. MessageTooLarge: longer than ``bytes_max``, so it is not even looked at.
-    """
-    if len(content) > bytes_max:
-        raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
-    try:
-        return kind.FromString(content)  # type: ignore[arg-type]  # views do as well
-    except DecodeError as error:
-        raise InvalidArgument(f"{len(content)} bytes that are no {kind.DESCRIPTOR.full_name}: {error}") from None
-
-
-class Decoded(Generic[M]):
-    """The messages of a stream, decoded one by one; raises as :func:`decoded`."""
-
-    def __init__(self, kind: type[M], contents: AsyncIterator[bytes], bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        self._kind = kind
-        self._contents = contents
-        self._bytes_max = bytes_max
-
-    def __aiter__(self) -> Decoded[M]:
-        return self
-
-    async def __anext__(self) -> M:
-        return decoded(self._kind, await anext(self._contents), self._bytes_max)
-
-
-def add_service(server: grpc.aio.Server, wire: ServiceDescriptor, servicer: object) -> None:
+def add_service(
+    server: grpc.aio.Server, wire: ServiceDescriptor, servicer: object, fields_max: int = FIELDS_MAX
+) -> None:
     """Have ``server`` answer by the coroutines of ``servicer``, one for each method that the service declares.
 
     A :class:`PenstockError` that one raises reaches the caller as itself, any other as an internal error.
     """
-    handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in wire.methods}
+    handlers = {method.name: _handler(method, getattr(servicer, method.name), fields_max) for method in wire.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.full_name, handlers),))
 
 
-def _handler(declared: MethodDescriptor, method: Unary) -> Any:
+def _handler(declared: MethodDescriptor, method: Unary, fields_max: int) -> Any:
     kind, is_stream = GetMessageClass(declared.input_type), declared.client_streaming
+    decode: Any = Decoded if is_stream else decoded
 
     @functools.wraps(method)
     async def call(content: Any, context: Any) -> Any:
-        return await method(Decoded(kind, content) if is_stream else decoded(kind, content), context)
+        return await method(decode(kind, content, MESSAGE_BYTES_MAX, fields_max), context)
 
     make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
     return make(reporting(call), response_serializer=GetMessageClass(declared.output_type).SerializeToString)

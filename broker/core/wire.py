@@ -15,7 +15,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import InvalidArgument
-from penstock.runtime.channel import Decoded, decoded, reporting, reporting_stream
+from penstock.proto.requests import Decoded, decoded
+from penstock.runtime.channel import reporting, reporting_stream
 
 from .tables.table import compact
 

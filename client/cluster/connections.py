@@ -243,4 +243,4 @@ def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:
 
 def fetched(call: SingleFetch) -> tuple[FetchReply, memoryview]:
     """The reply that a call of :meth:`Connections.fetch` brought, and the records of all its results end to end."""
-    return frames.unpack(call.result(), FetchReply)
+    return frames.unpack(call.result(), FetchReply, frames.ANSWER_FIELDS_MAX)

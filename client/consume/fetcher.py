@@ -241,7 +241,7 @@ class Fetcher:
         broker.flights.remove(flight)
         try:
             message = call.message()
-            reply, records = frames.unpack(message, FetchReply)
+            reply, records = frames.unpack(message, FetchReply, frames.ANSWER_FIELDS_MAX)
         except PenstockError as error:
             self._free(flight)
             if not flight.is_given_up:

@@ -147,7 +147,7 @@ class Line:
 
         def take(content: bytes) -> None:
             stream.was_heard = True
-            event, records = frames.unpack(content, ListenEvent)
+            event, records = frames.unpack(content, ListenEvent, frames.ANSWER_FIELDS_MAX)
             if records:
                 self._waiting.take(self._broker_name, bytes(records), event.push_time_ms)
 

@@ -14,7 +14,8 @@ from google.protobuf.message import Message as Wire
 from penstock.client import PenstockError
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code
-from penstock.runtime.channel import MESSAGE_BYTES_MAX, Decoded, decoded
+from penstock.proto.requests import Decoded, decoded
+from penstock.runtime.channel import MESSAGE_BYTES_MAX
 from penstock.runtime.security.access import Access
 
 from .callers import NO_HOSTS, Caller, caller_of
@@ -100,7 +101,7 @@ class Service:
                 return
             self._streams += 1
             try:
-                await telemetry.serve(caller, Decoded(wire.TelemetryCommand, requests), context)
+                await telemetry.serve(caller, Decoded(wire.TelemetryCommand, requests, MESSAGE_BYTES_MAX), context)
             except asyncio.CancelledError:
                 raise  # the client is gone
             finally:

@@ -19,7 +19,7 @@ FRESH_S = 1.0
 BEGIN_S_MAX = 2.5
 """A new master that lives and has not begun to act so long after its election is replaced."""
 SETTLE_S = 0.03
-"""How long a group must be without a master before one is elected, so that more than one member has said so."""
+"""How long a group must be without a master before one is elected, while a member may still say that it hears one."""
 DEAF_S = 0.5
 """How long a member must have heard no master, without a break, to be elected in place of one that lives."""
 
@@ -53,6 +53,7 @@ class Elections:
         self._epoch = -1
         self._epoch_since = -math.inf
         self._headless_since: float | None = None
+        self._acted = -1  # the epoch in which this nameserver last heard the master act
         self._deaf_since: dict[int, float] = {}  # members that say they hear no master -> since when, without a break
 
     def decide(
@@ -73,9 +74,14 @@ class Elections:
             return None
         if self._headless_since is None:
             self._headless_since = now
-        if now - self._headless_since < SETTLE_S:
+        if now - self._headless_since < SETTLE_S and not self._is_lost(register, fresh):
             return None
         return choose(register, self._of_now(register, fresh), unclean_allowed=unclean_allowed)
+
+    def _is_lost(self, register: Register, fresh: dict[int, MemberReport]) -> bool:
+        """True if the master acted in its epoch and is gone, and every other member of the set hears none."""
+        others = register.sync_state_set - {register.master_id}
+        return self._acted == register.epoch and register.master_id not in fresh and others <= self._deaf_since.keys()
 
     def _of_now(self, register: Register, fresh: dict[int, MemberReport]) -> dict[int, MemberReport]:
         """``fresh`` without those who may hear the master by now, and have not told yet.
@@ -97,6 +103,7 @@ class Elections:
         if master is None:
             return True
         if master.epoch == register.epoch and master.is_acting:
+            self._acted = register.epoch
             return False
         # The one just elected waits out promises before it begins; it is given the time for that, as long as it lives.
         return now - self._epoch_since >= BEGIN_S_MAX

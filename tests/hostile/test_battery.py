@@ -31,6 +31,7 @@ GIVEN_BACK_S = 2 * SELDOM_S
 ATTACKS: list[Attack] = [
     attacks.noise,
     attacks.every_method,
+    attacks.crowded_requests,
     records.changed_headers,
     records.forged_records,
     crowds.connections,

@@ -14,8 +14,9 @@ from typing import Final
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
+from penstock.proto.requests import decoded
 from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
-from penstock.runtime.channel import decoded, reported
+from penstock.runtime.channel import reported
 from penstock.runtime.clock import Clock
 from penstock.runtime.data_port import Link
 

@@ -94,7 +94,7 @@ class Receiving:
             return self._calls.connections.ask(address, Method.RECEIVE, content, bytes, call_s).result()
 
         answer = self._calls.on(broker_name, call, max(timeout_s, 0.2))
-        reply, body = frames.unpack(answer, wire.ReceiveReply)
+        reply, body = frames.unpack(answer, wire.ReceiveReply, frames.ANSWER_FIELDS_MAX)
         by_topic = {each.topic: each for each in subscriptions}
         return self._views(broker_name, reply, body, by_topic)
 

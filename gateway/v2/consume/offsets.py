@@ -130,7 +130,7 @@ class Offsets:
         answer = await self._brokers.at_data_port(
             place.broker_name, Method.FETCH, frames.pack(header), bytes, wait_s + TIMEOUT_S
         )
-        reply, records = frames.unpack(answer, FetchReply)
+        reply, records = frames.unpack(answer, FetchReply, frames.ANSWER_FIELDS_MAX)
         count = min(max(request.batch_size, 1), BATCH_MAX)
         messages: list[Message] = []
         next_offset = request.offset

@@ -132,7 +132,7 @@ class Receiving:
                 break
             header.max_wait_ms = max(int(left_s * 1000), 0)
             answer = await self._received(broker_name, header, max(left_s, 0.0) + REQUEST_S)
-            reply, records = frames.unpack(answer, ReceiveReply)
+            reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
             await self._take(caller, request, wish, broker_name, reply, records, received)
             if not header.max_wait_ms:
                 break

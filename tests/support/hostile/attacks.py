@@ -24,7 +24,7 @@ from tests.support.data import DataConnection, connected, data_port_of
 
 from .methods import AT_DATA_PORT, Method, methods
 from .target import Target
-from .values import plausible, requests
+from .values import crowded, plausible, requests
 
 AT_ONCE = 8
 TIMEOUT_S = 10.0
@@ -42,10 +42,11 @@ class Scale:
     length: int  # of the longest text and list
     many: int  # connections, consumers, topics: times ten, as told
     noise: int  # random requests for each method
+    crowd_bytes: int  # of a request that is full of empty messages
 
 
-SHORT = Scale(length=2_000, many=20, noise=2)
-LONG = Scale(length=100_000, many=200, noise=20)
+SHORT = Scale(length=2_000, many=20, noise=2, crowd_bytes=300_000)
+LONG = Scale(length=100_000, many=200, noise=20, crowd_bytes=4_000_000)
 
 RECORDS = encode_messages("prey", [b"one"], born_host=BORN)
 
@@ -72,6 +73,16 @@ async def every_method(target: Target, scale: Scale) -> Findings:
         for group in (await stub.QueryCluster(common_pb2.Empty())).absent:  # that registered: remembered until then
             await stub.ForgetShard(nameserver_pb2.ShardName(broker_name=group.broker_name))
     return found
+
+
+async def crowded_requests(target: Target, scale: Scale) -> Findings:
+    """Each method with lists of as many empty messages as go into a request: two bytes each, that become objects."""
+
+    def contents(method: Method) -> Iterator[tuple[str, bytes]]:
+        for content in crowded(method.request, scale.crowd_bytes):
+            yield "crowded", _encoded(method, content)
+
+    return await _at_each_method(target, contents)
 
 
 async def noise(target: Target, scale: Scale) -> Findings:

@@ -201,3 +201,27 @@ def _set(made: Message, field: FieldDescriptor, values: list[Any]) -> None:
 def _shown(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) < 30 else f"{shown[:12]}…({len(shown)})"
+
+
+def crowded(kind: Descriptor, size: int, depth: int = 2) -> Iterator[bytes]:
+    """For each list of messages in ``kind``, down to ``depth``: one of so many empty ones that they fill ``size``."""
+    for field in kind.fields:
+        if field.message_type is None:
+            continue
+        if field.is_repeated:
+            yield _field(field.number, b"") * (size // 2)
+        if depth > 1:
+            for content in crowded(field.message_type, size - 10, depth - 1):
+                yield _field(field.number, content)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return b"".join((_varint(number << 3 | 2), _varint(len(content)), content))
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*found, number))
