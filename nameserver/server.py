@@ -30,7 +30,7 @@ from .service import NameserverService
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
-REPORT_FIELDS_MAX = 20 * TOPICS_PER_BROKER_MAX
+REPORT_FIELDS_MAX = 8 * TOPICS_PER_BROKER_MAX
 """Of one request: a broker's registration names all of its topics."""
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from .errors import InvalidArgument
-from .requests import FIELDS_MAX, decoded
+from .requests import FIELDS_AT_ONCE_MAX, decoded
 
 PREFIX = struct.Struct(">I")
 assert PREFIX.size == 4
@@ -67,7 +67,9 @@ ANSWER_FIELDS_MAX = HEADER_BYTES_MAX
 """No limit: who answers has been chosen, and may tell of many queues."""
 
 
-def unpack(message: bytes | memoryview, header_type: type[M], fields_max: int = FIELDS_MAX) -> tuple[M, memoryview]:
+def unpack(
+    message: bytes | memoryview, header_type: type[M], fields_max: int = FIELDS_AT_ONCE_MAX
+) -> tuple[M, memoryview]:
     """The header and a view of the body of ``message``.
 
     ``fields_max``: of the header. What was asked for may have :data:`ANSWER_FIELDS_MAX`.

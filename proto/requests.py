@@ -1,11 +1,14 @@
-"""Requests as they come from outside: how much one may hold is bounded before it is decoded."""
+"""Requests as they come from outside: how much one may hold is bounded before it is decoded.
+
+A message of a few megabytes can hold millions of others, empty ones, and decoding it takes seconds and gigabytes.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Generator
 from functools import lru_cache
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, TypeVar
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
@@ -14,63 +17,61 @@ from .errors import InvalidArgument, MessageTooLarge
 
 M = TypeVar("M", bound=Message)
 
-FIELDS_MAX: Final = 1 << 16
-"""Of one request, those of messages inside it included: decoding so many takes some hundredths of a second."""
+FIELDS_AT_ONCE_MAX: Final = 1 << 14
+"""Of a request that is decoded while everything else waits, those of messages inside it included."""
 FIELD_BYTES_MIN: Final = 2
 """Of any but a number in a packed list, and such are decoded by the million."""
+STEP: Final = 1 << 10
 
 _VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5  # https://protobuf.dev/programming-guides/encoding
 
 
-def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int, fields_max: int = FIELDS_MAX) -> M:
+def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int, fields_max: int = FIELDS_AT_ONCE_MAX) -> M:
     """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
 
     Raises:
-        InvalidArgument: it is none. MessageTooLarge: longer than ``bytes_max``, or more than ``fields_max`` fields, so
-            it is not decoded: a message of a few megabytes can hold millions, and takes seconds and gigabytes.
+        InvalidArgument: it is none. MessageTooLarge: longer than ``bytes_max``, or of more fields than ``fields_max``.
     """
-    if len(content) > bytes_max:
-        raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
-    if len(content) > FIELD_BYTES_MIN * fields_max and not _has_at_most(
-        fields_max, cast(Descriptor, kind.DESCRIPTOR), bytes(content)
-    ):
-        raise MessageTooLarge(f"request of {len(content)} bytes: more than {fields_max} fields, ask for less")
+    for _ in counting(kind, content, bytes_max, fields_max):
+        pass
+    return parsed(kind, content)
+
+
+def parsed(kind: type[M], content: bytes | memoryview) -> M:
+    """The message in ``content``, whose fields have been counted. Raises InvalidArgument."""
     try:
         return kind.FromString(content)  # type: ignore[arg-type]  # views do as well
     except DecodeError as error:
         raise InvalidArgument(f"{len(content)} bytes that are no {kind.DESCRIPTOR.full_name}: {error}") from None
 
 
-class Decoded(Generic[M]):
-    """The messages of a stream, decoded one by one; raises as :func:`decoded`."""
-
-    def __init__(
-        self, kind: type[M], contents: AsyncIterator[bytes], bytes_max: int, fields_max: int = FIELDS_MAX
-    ) -> None:
-        self._kind = kind
-        self._contents = contents
-        self._bytes_max = bytes_max
-        self._fields_max = fields_max
-
-    def __aiter__(self) -> Decoded[M]:
-        return self
-
-    async def __anext__(self) -> M:
-        return decoded(self._kind, await anext(self._contents), self._bytes_max, self._fields_max)
+def counting(
+    kind: type[Message], content: bytes | memoryview, bytes_max: int, fields_max: int
+) -> Generator[None, None, None]:
+    """Go through the fields of ``content``, with a pause after each thousand. Raises MessageTooLarge."""
+    if len(content) > bytes_max:
+        raise MessageTooLarge(f"request of {len(content)} bytes: at most {bytes_max} are allowed, ask for less")
+    if len(content) <= FIELD_BYTES_MIN * fields_max:
+        return
+    for count in _counts(kind.DESCRIPTOR, bytes(content)):  # type: ignore[arg-type]  # upb's is one too
+        if count > fields_max:
+            raise MessageTooLarge(f"request of {len(content)} bytes: more than {fields_max} fields, ask for less")
+        yield
 
 
-def _has_at_most(most: int, kind: Descriptor, content: bytes) -> bool:
-    """False if ``content`` has more fields than ``most``, up to where it is no message of ``kind`` any more."""
-    left = most
+def _counts(kind: Descriptor, content: bytes) -> Generator[int, None, None]:
+    """How many fields there are so far, now and then; to where ``content`` is no message of ``kind`` any more."""
+    count, told = 0, 0
     spans = [(0, len(content), kind)]
     while spans:
         at, end, kind = spans.pop()
         inner = _inner(kind)
         with contextlib.suppress(IndexError):
             while at < end:
-                left -= 1
-                if left < 0:
-                    return False
+                count += 1
+                if count - told == STEP:
+                    told = count
+                    yield count
                 tag, at = _varint(content, at)
                 form = tag & 7
                 if form == _LENGTH:
@@ -84,7 +85,7 @@ def _has_at_most(most: int, kind: Descriptor, content: bytes) -> bool:
                     at += 8
                 elif form == _FIXED_32:
                     at += 4
-    return True
+    yield count
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:

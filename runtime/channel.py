@@ -15,8 +15,8 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import METADATA_KEY, PenstockError, to_bytes
-from penstock.proto.requests import FIELDS_MAX, Decoded, decoded
 
+from .requests import FIELDS_MAX, Requests
 from .security.credentials import PLAIN, Security
 from .security.signed_channel import SignedChannel
 
@@ -144,17 +144,18 @@ def add_service(
 
     A :class:`PenstockError` that one raises reaches the caller as itself, any other as an internal error.
     """
-    handlers = {method.name: _handler(method, getattr(servicer, method.name), fields_max) for method in wire.methods}
+    requests = Requests(MESSAGE_BYTES_MAX, fields_max)
+    handlers = {method.name: _handler(method, getattr(servicer, method.name), requests) for method in wire.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.full_name, handlers),))
 
 
-def _handler(declared: MethodDescriptor, method: Unary, fields_max: int) -> Any:
+def _handler(declared: MethodDescriptor, method: Unary, requests: Requests) -> Any:
     kind, is_stream = GetMessageClass(declared.input_type), declared.client_streaming
-    decode: Any = Decoded if is_stream else decoded
 
     @functools.wraps(method)
     async def call(content: Any, context: Any) -> Any:
-        return await method(decode(kind, content, MESSAGE_BYTES_MAX, fields_max), context)
+        request = requests.each(kind, content) if is_stream else await requests.decoded(kind, content)
+        return await method(request, context)
 
     make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
     return make(reporting(call), response_serializer=GetMessageClass(declared.output_type).SerializeToString)

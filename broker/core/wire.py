@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import InvalidArgument
-from penstock.proto.requests import Decoded, decoded
 from penstock.runtime.channel import reporting, reporting_stream
+from penstock.runtime.requests import Requests
 
 from .tables.table import compact
 
@@ -56,26 +56,26 @@ def service(
     wire: ServiceDescriptor, *, before: Callable[[], None] | None = None, **methods: Answer | Converse
 ) -> Service:
     """Methods of a service that a ``.proto`` declares; ``before`` is called before each unary one."""
-    handlers = {}
+    requests, handlers = Requests(REQUEST_BYTES_MAX), {}
     for name, method in methods.items():
         declared = wire.methods_by_name[name]
         is_stream = declared.client_streaming
         assert is_stream == declared.server_streaming, "no method of Penstock streams one way"
         kind = GetMessageClass(declared.input_type)
         handlers[name] = _KINDS[is_stream, is_stream](
-            reporting_stream(_stream(kind, method))  # type: ignore[arg-type]
+            reporting_stream(_stream(kind, method, requests))  # type: ignore[arg-type]
             if is_stream
-            else reporting(_unary(f"{wire.name}/{name}", kind, method, before)),  # type: ignore[arg-type]
+            else reporting(_unary(f"{wire.name}/{name}", kind, method, before, requests)),  # type: ignore[arg-type]
             response_serializer=GetMessageClass(declared.output_type).SerializeToString,
         )
     return Service(wire.full_name, handlers)
 
 
 def _unary(
-    name: str, kind: type[Message], method: Answer, before: Callable[[], None] | None
+    name: str, kind: type[Message], method: Answer, before: Callable[[], None] | None, requests: Requests
 ) -> Callable[[bytes, Any], Awaitable[Any]]:
     async def call(content: bytes, context: Any) -> Any:
-        request = decoded(kind, content, REQUEST_BYTES_MAX)
+        request = await requests.decoded(kind, content)
         if before is not None:
             before()
         return await method(request)
@@ -121,10 +121,10 @@ async def compact_in_turns(document: Mapping[str, Any], *long: str) -> bytes:
     return b"{%b}" % b",".join(fields)
 
 
-def _stream(kind: type[Message], method: Converse) -> Converse:
+def _stream(kind: type[Message], method: Converse, requests: Requests) -> Converse:
     @functools.wraps(method)
     def call(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        return method(Decoded(kind, contents, REQUEST_BYTES_MAX), context)
+        return method(requests.each(kind, contents), context)
 
     return call
 

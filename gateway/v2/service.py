@@ -14,8 +14,8 @@ from google.protobuf.message import Message as Wire
 from penstock.client import PenstockError
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code
-from penstock.proto.requests import Decoded, decoded
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
+from penstock.runtime.requests import Requests
 from penstock.runtime.security.access import Access
 
 from .callers import NO_HOSTS, Caller, caller_of
@@ -38,6 +38,7 @@ class Service:
         self._access = access
         self._hosts = hosts
         self._streams = 0
+        self._requests = Requests(MESSAGE_BYTES_MAX)
 
     def handlers(
         self, unary: dict[str, Unary], streaming: dict[str, Streaming], telemetry: Telemetry
@@ -66,7 +67,7 @@ class Service:
         async def call(content: bytes, context: Any) -> Any:
             try:
                 caller = caller_of(context, self._access, self._hosts)
-                return await _implemented(name, method)(caller, decoded(asked, content, MESSAGE_BYTES_MAX))
+                return await _implemented(name, method)(caller, await self._requests.decoded(asked, content))
             except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller, and logged
                 return answer(status=status_of(error, name))
 
@@ -76,7 +77,7 @@ class Service:
         async def call(content: bytes, context: Any) -> None:
             try:
                 caller = caller_of(context, self._access, self._hosts)
-                answers = _implemented(name, method)(caller, decoded(asked, content, MESSAGE_BYTES_MAX))
+                answers = _implemented(name, method)(caller, await self._requests.decoded(asked, content))
                 # A caller that names no deadline and reads nothing would keep its messages for ever.
                 async with asyncio.timeout(caller.deadline_s), contextlib.aclosing(answers):
                     async for each in answers:
@@ -101,7 +102,7 @@ class Service:
                 return
             self._streams += 1
             try:
-                await telemetry.serve(caller, Decoded(wire.TelemetryCommand, requests, MESSAGE_BYTES_MAX), context)
+                await telemetry.serve(caller, self._requests.each(wire.TelemetryCommand, requests), context)
             except asyncio.CancelledError:
                 raise  # the client is gone
             finally:

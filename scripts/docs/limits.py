@@ -16,10 +16,12 @@ from penstock.broker.features.replies import pushing
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
-from penstock.proto import data_frames, errors, frames, names, requests
+from penstock.proto import data_frames, errors, frames, names
+from penstock.proto.requests import FIELDS_AT_ONCE_MAX
 from penstock.runtime import data_port, data_sending
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
 from penstock.runtime.conf import keyed_fields
+from penstock.runtime.requests import FIELDS_MAX
 
 from .markdown import NOTE, code, plain, size, table
 
@@ -54,7 +56,8 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Queues that all fetches under way want", fetch_load.QUEUES_UNDER_WAY_MAX, errors.FlowControl),
     ("Bytes of a request without records", wire.REQUEST_BYTES_MAX, errors.MessageTooLarge),
     ("Bytes of the header in front of records", frames.HEADER_BYTES_MAX, errors.MessageTooLarge),
-    ("Fields of a request, those of messages inside it included", requests.FIELDS_MAX, errors.MessageTooLarge),
+    ("Fields of a request, those of messages inside it included", FIELDS_MAX, errors.MessageTooLarge),
+    ("The same at the data port", FIELDS_AT_ONCE_MAX, errors.MessageTooLarge),
     ("Records of a batch", send.COUNT_MAX, errors.InvalidArgument),
     ("Bytes of a batch above maxMessageSize", RECORD_OVERHEAD_BYTES, errors.MessageTooLarge),
     ("Batches of one stream that wait for their answers", append_streams.UNANSWERED_MAX, "nothing more is read"),

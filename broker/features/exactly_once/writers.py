@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_MAX: Final = 1 << 24
 """Chunks of one key at one shard."""
-KEYS_MAX: Final = 10_000
+KEYS_MAX: Final = 25_000
 SHARDS_MAX: Final = 1_000
 """Broker groups at which one key has staged something."""
 TOPICS_MAX: Final = 1_000

@@ -301,10 +301,10 @@ async def test_lists_for_exactly_once_writers_are_limited() -> None:
     writers, staging = kit[ExactlyOnce].writers, kit[ExactlyOnce].staging
     await writers.open_writer("w", "r1")
     keys = [f"k{number}" for number in range(KEYS_MAX + 1)]
-    with pytest.raises(InvalidArgument, match="at most 10000"):
+    with pytest.raises(InvalidArgument, match="at most 25000"):
         await writers.give_up("w", 0, keys)
-    with pytest.raises(InvalidArgument, match="at most 10000"):
+    with pytest.raises(InvalidArgument, match="at most 25000"):
         await writers.decide("w", "r1", 0, {key: {} for key in keys})
-    with pytest.raises(InvalidArgument, match="at most 10000"):
+    with pytest.raises(InvalidArgument, match="at most 25000"):
         await staging.publish("w", 0, dict.fromkeys(keys, 1))
     assert consumer_sessions.CLAIMS_MAX == QUEUES_MAX

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.gateway.v2.wire.service_pb2 import SendMessageRequest
 from penstock.proto.errors import InvalidArgument, MessageTooLarge, PenstockError
-from penstock.proto.requests import FIELDS_MAX, decoded
+from penstock.proto.requests import FIELDS_AT_ONCE_MAX, decoded
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, FetchHeader
 from tests.support.hostile.values import crowded
 
@@ -18,17 +18,17 @@ BYTES_MAX = 64 << 20
 
 @pytest.mark.parametrize("kind", [SendMessageRequest, CommitOffsetsRequest, FetchHeader])
 def test_more_messages_than_are_allowed_are_not_decoded_however_deep_they_lie(kind: type[Message]) -> None:
-    contents = [*crowded(kind.DESCRIPTOR, 4 * FIELDS_MAX, depth=4)]
+    contents = [*crowded(kind.DESCRIPTOR, 4 * FIELDS_AT_ONCE_MAX, depth=4)]
     assert contents
     for content in contents:
         for ending in (b"", b"\x0a"):  # a decoder would find out only behind all of them that this is no message
-            with pytest.raises(MessageTooLarge, match=f"more than {FIELDS_MAX} fields"):
+            with pytest.raises(MessageTooLarge, match=f"more than {FIELDS_AT_ONCE_MAX} fields"):
                 decoded(kind, content + ending, BYTES_MAX)
 
 
 def test_as_many_as_are_allowed_are_taken_and_large_bodies_count_as_one_field() -> None:
     request = SendMessageRequest()
-    for _ in range(FIELDS_MAX // 4):
+    for _ in range(FIELDS_AT_ONCE_MAX // 4):
         message = request.messages.add(body=b"x" * 300)  # itself, its body, its topic, the name of that
         message.topic.name = "a topic"
     assert decoded(SendMessageRequest, request.SerializeToString(), BYTES_MAX) == request
