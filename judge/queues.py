@@ -13,12 +13,9 @@ import numpy as np
 
 from .conditions import Conditions
 from .history import NO_KEY, Op
-from .looks import went_back
+from .looks import SILENT_NS, went_back
 from .pieces import Column, Rows, message_ids, take
 from .tally import EXAMPLES_MAX, Tally, message_name
-
-SILENT_NS = 500_000_000
-"""Two acknowledgements of a queue that takes messages are not further apart."""
 
 
 class Queue:
@@ -166,7 +163,8 @@ class Queue:
     def _looked(self, tally: Tally) -> None:
         looks = take(self._looks, np.argsort(self._looks["end_ns"], kind="stable"))
         columns = (looks[name].tolist() for name in ("end_ns", "sequence", "start_ns", "offset"))
-        wrong = went_back(list(zip(*columns, strict=True)), self._conditions, self._shard_name)
+        acknowledged = np.sort(self._sent["end_ns"]).tolist()
+        wrong = went_back(list(zip(*columns, strict=True)), self._conditions, self._shard_name, acknowledged)
         tally.tell("I5", [f"{self._shard_name} queue {self._queue}: {text}" for text in wrong], len(wrong))
 
     def _tell(self, tally: Tally, invariant: str, wrong: Rows, what: str | Sequence[str]) -> None:

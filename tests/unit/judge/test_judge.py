@@ -409,3 +409,16 @@ def test_offsets_that_go_back_are_told_but_for_what_a_fault_explains() -> None:
     reset[9] = (9 * second, 0, 90, 0)
     (told,) = went_back(reset, conditions, "broker-a")
     assert told == "the committed offset went back from 40 to 0; 35 was committed 1000 ms before"
+
+
+def test_committed_offsets_may_be_those_of_before_the_queue_stopped_acknowledging() -> None:
+    second = 1_000 * MS
+    alone = [(0, 0, 90, 20), (1 * second, 0, 90, 40), *((at * second, 0, 90, 45) for at in range(2, 9))]
+    back = [*alone, (9 * second, 0, 90, 40)]
+    stopped = [500 * MS, 1_700 * MS]
+    assert went_back(back, Conditions(), "broker-a", stopped) == []
+    goes_on = [*stopped, 7_000 * MS]
+    assert len(went_back(back, Conditions(), "broker-a", goes_on)) == 1
+    lost = [*alone, (9 * second, 0, 90, 30)]
+    (told,) = went_back(lost, Conditions(), "broker-a", stopped)
+    assert told == "the committed offset went back from 45 to 30; 40 was committed 1000 ms before"

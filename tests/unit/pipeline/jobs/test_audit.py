@@ -105,7 +105,8 @@ class Plainly:
             count += sum(b - a > 1 for a, b in itertools.pairwise(sorted({row.offset for row in rows})))
         for rows in by(self.looks, lambda row: row.home):
             looks = [(row.end_ns, row.sequence, row.position, row.offset) for row in rows]
-            count += len(went_back(looks, self.conditions, SHARDS[rows[0].shard]))
+            acknowledged = sorted(row.end_ns for row in self.sent if row.home == rows[0].home)
+            count += len(went_back(looks, self.conditions, SHARDS[rows[0].shard], acknowledged))
         return count
 
     def duplicates(self) -> int:
