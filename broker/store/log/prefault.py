@@ -9,12 +9,15 @@ to disk an extra time. Memory that is no file's is written to (``MADV_POPULATE_W
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from ..disk import Bytes
 
 AHEAD_BYTES = 16 << 20
+NICER_BY = 10
 _STEP_BYTES = 2 << 20  # the kernel holds a lock on the mappings for so long
 _MADV_POPULATE_READ = 22  # Linux 5.14
 _MADV_POPULATE_WRITE = 23
@@ -35,11 +38,17 @@ def prefault(data: Bytes, start: int, stop: int, *, is_file: bool) -> None:
         position += size
 
 
+def _give_way() -> None:
+    """Let the event loop go on at once when it is woken, and not after this thread's slice: by that much nicer."""
+    own = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, own, min(os.getpriority(os.PRIO_PROCESS, own) + NICER_BY, 19))
+
+
 class Prefaulter:
     """Keeps the pages behind the append position in memory; owner thread only."""
 
     def __init__(self) -> None:
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="log-prefault")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="log-prefault", initializer=_give_way)
         self._data: Bytes | None = None
         self._stop = 0  # touched, or being touched, up to here
 
