@@ -5,7 +5,7 @@ PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
 export PYTHONDONTWRITEBYTECODE :=
 # Files go to the workers as they are collected, the longest first; many wait for other processes: more than cores.
-WORKERS := 4
+WORKERS := 5
 PEERS := kafka-produce-100b kafka-produce-1k kafka-consume-100b kafka-consume-1k kafka-send-latency \
 	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions
 
@@ -24,7 +24,7 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
 	@$(PY) -m penstock.demo.spark --dir .demo-spark
 
-test: setup-spark ## all tests, 8 to 12 minutes on 2 cores
+test: setup-spark ## all tests, 7 to 12 minutes on 2 cores
 	@$(PY) -m tests.support.kernels
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -88,6 +88,7 @@ class StoreDataSource(DataSource):
         self._options = parse_options(options)
         given = self._options
         self._stores = list_stores(SOURCE, given.roots, given.broker_names, given.up_to, "brokerName")
+        keep_loaded()
 
     def schema(self) -> Any:
         """All columns of the view."""
@@ -175,6 +176,7 @@ class StoreReader(DataSourceReader):
         ]
         if not parts and self._options.view == "messages":
             log.warning("no log file has messages of the wanted time: %s", self._times())
+        keep_loaded()
         return parts
 
     def _times(self) -> str:

@@ -1,7 +1,12 @@
-"""The command line against a real local cluster: what it leaves behind, how it ends, what it says of a lost store."""
+"""The command line against a real local cluster: what it leaves behind, how it ends, what it says of a lost store.
+
+Commands run in this process, but for the one that a signal ends; the README's run as processes of their own.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import signal
@@ -9,13 +14,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from penstock.cli.main import main
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)  # the first start on a machine compiles kernels
+
+
+class Done(NamedTuple):
+    """What a command's exit code is, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 class Shell:
@@ -25,12 +39,15 @@ class Shell:
         self.directory = directory
         self.namesrv = ""
 
-    def command(self, *arguments: str) -> list[str]:
+    def words(self, *arguments: str) -> list[str]:
         place = ["--dir", str(self.directory)] if arguments[0] == "cluster" else ["--namesrv", self.namesrv]
-        return [sys.executable, "-m", "penstock.cli", *arguments, *place]
+        return [*arguments, *place]
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=250)
+    def run(self, *arguments: str) -> Done:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            returncode = main(self.words(*arguments))
+        return Done(returncode, out.getvalue(), err.getvalue())
 
     def document(self, *arguments: str) -> Any:
         done = self.run(*arguments, "--json")
@@ -56,8 +73,9 @@ def test_load_leaves_no_group_behind(shell: Shell) -> None:
 
 
 def test_a_signal_ends_load_early_with_its_report_and_its_code(shell: Shell) -> None:
-    load = shell.command("load", "produce", "--seconds", "60", "--rate", "500", "--size", "100", "--topic", "cut")
-    with subprocess.Popen(load, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    load = shell.words("load", "produce", "--seconds", "60", "--rate", "500", "--size", "100", "--topic", "cut")
+    command = [sys.executable, "-m", "penstock.cli", *load]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             wait_until(lambda: "sent" in process.stderr.readline(), what="progress", timeout_s=60)  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ acknowledged.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,36 @@ STATES = int(os.environ.get("ELECTION_STATES", "120000"))
 Log = tuple[str, ...]
 REGISTERS = Registers()
 NOT_HEARD = -1
+NOBODY_HEARD = (NOT_HEARD, NOT_HEARD, NOT_HEARD)
+
+
+class Histories:
+    """Histories as small numbers, which are quicker to compare."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[EpochHistory, int] = {}
+        self.known: list[EpochHistory] = []
+        self.begun = functools.cache(self._begun)
+        self.followed = functools.cache(self._followed)
+
+    def number(self, history: EpochHistory) -> int:
+        if history not in self._numbers:
+            self._numbers[history] = len(self.known)
+            self.known.append(history)
+        return self._numbers[history]
+
+    def _begun(self, number: int, epoch: int, start: int) -> int:
+        return self.number(self.known[number].begin(epoch, start))
+
+    def _followed(self, slave: int, slave_end: int, master: int, master_end: int, count: int) -> tuple[int, int]:
+        """A slave's history, and the end of its log, which was cut to the common point and got ``count`` records."""
+        common = common_end(self.known[master], master_end, self.known[slave], slave_end)
+        end = min(min(common or 0, slave_end) + count, master_end)
+        return self.number(EpochHistory(entry for entry in self.known[master].entries if entry.start <= end)), end
+
+
+HISTORIES = Histories()
+FIRST = HISTORIES.number(EpochHistory([Epoch(1, 0)]))
 
 
 class Node(NamedTuple):
@@ -44,11 +75,11 @@ class Node(NamedTuple):
     """
 
     log: Log = ()
-    history: EpochHistory = EpochHistory([Epoch(1, 0)])
+    history: int = FIRST
     known: int = 1
     acting: int = 0
     required: frozenset[int] = frozenset()
-    answered: tuple[int, ...] = (NOT_HEARD, NOT_HEARD, NOT_HEARD)
+    answered: tuple[int, ...] = NOBODY_HEARD
     confirm: int = 0
 
 
@@ -91,7 +122,7 @@ def confirmed(node: Node, i: int) -> int:
 
 def must_have(node: Node) -> int:
     """What a slave must have so that its master asks that it be taken into the set."""
-    return level_from(node.confirm, node.history.latest_start)
+    return level_from(node.confirm, HISTORIES.known[node.history].latest_start)
 
 
 def may_follow(node: Node, master: Node) -> bool:
@@ -116,10 +147,7 @@ def electable(state: State) -> frozenset[int]:
 
 def followed(slave: Node, master: Node, count: int) -> Node:
     """``slave`` after a connection on which it cut its log to the common point and got ``count`` more records."""
-    common = common_end(master.history, len(master.log), slave.history, len(slave.log))
-    start = min(common or 0, len(slave.log))
-    end = min(start + count, len(master.log))
-    history = EpochHistory(entry for entry in master.history.entries if entry.start <= end)
+    history, end = HISTORIES.followed(slave.history, len(slave.log), master.history, len(master.log), count)
     return slave._replace(
         log=master.log[:end],
         history=history,
@@ -147,11 +175,11 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
         if register.master_id == i and register.epoch > node.known:
             start = len(node.log)
             began = node._replace(
-                history=node.history.begin(register.epoch, start),
+                history=HISTORIES.begun(node.history, register.epoch, start),
                 known=register.epoch,
                 acting=register.epoch,
                 required=register.sync_state_set,
-                answered=(NOT_HEARD, NOT_HEARD, NOT_HEARD),
+                answered=NOBODY_HEARD,
             )
             yield f"{i} begins", with_master(state, i, began)
         if node.acting or node.confirm:
@@ -200,9 +228,10 @@ def problem(state: State) -> str:
     """What is wrong with ``state``: the newest master that has begun must have everything acknowledged, and of any two
     brokers that have it, one may be elected.
     """
-    newest = max(state.nodes, key=lambda node: node.history.latest)
-    if newest.acting == newest.history.latest and newest.log[: len(state.acknowledged)] != state.acknowledged:
-        return f"acknowledged {state.acknowledged}, the master of epoch {newest.acting} has {newest.log}"
+    latest = max([HISTORIES.known[node.history].latest for node in state.nodes])
+    for node in state.nodes:
+        if node.acting == latest and node.log[: len(state.acknowledged)] != state.acknowledged:
+            return f"acknowledged {state.acknowledged}, the master of epoch {latest} has {node.log}"
     members = REGISTERS.known[state.register].sync_state_set
     whole = {i for i, node in enumerate(state.nodes) if node.log[: len(state.acknowledged)] == state.acknowledged}
     if state.needed > 1 and len(whole - members) > 1:
@@ -212,15 +241,15 @@ def problem(state: State) -> str:
 
 def without_the_dead(state: State) -> State:
     """``state`` without what nobody will ever look at again, so that states which differ in nothing else are one."""
-    acting = [node.acting for node in state.nodes]
-    nodes = tuple(
-        node if node.acting else node._replace(required=frozenset(), answered=Node().answered) for node in state.nodes
-    )
-    answers = tuple(
-        answer if answer is not None and answer.epoch == acting[place % 3] else None
-        for place, answer in enumerate(state.answers)
-    )
-    return state._replace(nodes=nodes, answers=answers)
+    nodes = state.nodes
+    for i, node in enumerate(nodes):
+        if not node.acting and (node.required or node.answered != NOBODY_HEARD):
+            nodes = (*nodes[:i], node._replace(required=frozenset(), answered=NOBODY_HEARD), *nodes[i + 1 :])
+    answers = state.answers
+    for place, answer in enumerate(answers):
+        if answer is not None and answer.epoch != nodes[place % 3].acting:
+            answers = (*answers[:place], None, *answers[place + 1 :])
+    return State(state.register, nodes, answers, state.appended, state.acknowledged, state.needed)
 
 
 def beginnings() -> Iterator[State]:

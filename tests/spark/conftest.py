@@ -12,25 +12,23 @@ from penstock.client import Admin
 from penstock.pipeline.requirements import java_version
 from penstock.proto.errors import PenstockError
 from tests.support.cluster.cluster import Cluster, cluster
-from tests.support.spark.spark import SETTINGS, home_without_archives
+from tests.support.spark.spark import SETTINGS
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark() -> Iterator[Any]:
     """A session on ``local[2]``, in which a failing task is tried three times."""
     version = java_version()
     if version is None or version < 17:
         pytest.skip(f"Spark needs Java 17, there is {version or 'none'}")
     from penstock.pipeline import session
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_HOME", home_without_archives(tmp_path_factory.mktemp("spark")))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # py4j leaves sockets to the garbage collector
-            made = session("penstock-tests", master="local[2,3]", conf=SETTINGS)
-        made.sparkContext.setLogLevel("OFF")
-        yield made
-        made.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # py4j leaves sockets to the garbage collector
+        made = session("penstock-tests", master="local[2,3]", conf=SETTINGS)
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="module")

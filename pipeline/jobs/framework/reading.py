@@ -19,6 +19,7 @@ from penstock.proto.errors import ConfigError, WrongStore
 
 from ...spark.own_errors import own_error
 from ...spark.registration import register
+from ...spark.workers import keep_loaded
 from ...stores.files import expand_roots, open_file_system
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
     """A frame of what ``work`` yields for each item, in batches of ``columns`` (a schema); a task for every item."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
+        keep_loaded()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from work(items[number])

@@ -45,6 +45,7 @@ class TopicDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        keep_loaded()
 
     @classmethod
     def name(cls) -> str:
@@ -84,6 +85,7 @@ class TopicDataSource(DataSource):
         options = sink_options(self.options, streaming=False)
         made = TopicBatchWriter(options, schema)
         again(lambda: _check_target(options), waiting_s(options.retry_timeout_ms, streaming=False))
+        keep_loaded()
         return made
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
@@ -156,6 +158,7 @@ class TopicReader(DataSourceReader):
             )
         begin = {queue: min(offset, end[queue]) for queue, offset in begin.items()}
         mean_bytes = {queue: held.mean_bytes for queue, held in positions.items()}
+        keep_loaded()
         return [TopicPartition(group) for group in planned(slices(begin, end), mean_bytes, options)]
 
     def read(self, partition: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.broker.admin.administration import Administration
+from penstock.broker import broker
 from penstock.broker.broker import make_core
 from penstock.broker.config import BrokerConfig
 from penstock.broker.consume.consume import Consume
@@ -23,15 +23,10 @@ from penstock.broker.core.tables.offsets import OffsetsByQueue, offset_records
 from penstock.broker.core.tables.snapshots import Snapshots
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic, deleted_topic
-from penstock.broker.features.archive.archive import Archive
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
-from penstock.broker.features.later.later import Later
-from penstock.broker.features.levels.levels import DelayLevels
-from penstock.broker.features.pop.pop import Pop
-from penstock.broker.features.replies.replies import Replies
-from penstock.broker.features.retry.retry import Retry
-from penstock.broker.features.transactions.transactions import Transactions
+from penstock.broker.group.group import BrokerGroup
 from penstock.broker.produce.produce import Produce
+from penstock.broker.retention.retention import Retention
 from penstock.broker.store import Disk, Store
 from penstock.proto import frames
 from penstock.proto.errors import NotMaster
@@ -42,19 +37,7 @@ from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
 from tests.support.broker.stores import NEVER_MS, bodies, store_config
 
-FEATURES: tuple[type[Feature], ...] = (
-    Administration,
-    Produce,
-    Consume,
-    Later,
-    DelayLevels,
-    Retry,
-    Pop,
-    Transactions,
-    Replies,
-    ExactlyOnce,
-    Archive,
-)
+FEATURES = tuple(each for each in broker.FEATURES if each not in (BrokerGroup, Retention))
 SETTINGS: dict[str, object] = {
     "brokerClusterName": "main",
     "brokerName": "broker-a",

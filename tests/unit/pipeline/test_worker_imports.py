@@ -7,10 +7,7 @@ import sys
 
 import pytest
 
-from penstock.pipeline.spark.daemon import WITH_KERNELS
 from penstock.pipeline.spark.registration import SOURCES
-
-KERNELS = "penstock.pipeline.columns.part_kernels"
 
 
 def is_loaded_by(words: str, module: str) -> bool:
@@ -24,10 +21,7 @@ def test_a_source_loads_no_kernels_before_it_reads(source: str) -> None:
     assert not is_loaded_by(f"import {source}", "numba")
 
 
-@pytest.mark.parametrize(
-    ("worker", "has_kernels"), [(WITH_KERNELS[0], True), ("pyspark.sql.worker.plan_data_source_read", False)]
-)
-def test_workers_of_tasks_find_kernels_loaded_and_planners_none(worker: str, has_kernels: bool) -> None:
-    words = f"from penstock.pipeline.spark.daemon import load_for; load_for({worker!r})"
-    assert is_loaded_by(words, KERNELS) == has_kernels
-    assert is_loaded_by(words, "pyarrow") is False
+def test_workers_of_tasks_find_kernels_loaded_and_nothing_that_starts_threads() -> None:
+    words = "from penstock.pipeline.spark.daemon import load; load()"
+    assert is_loaded_by(words, "penstock.pipeline.columns.part_kernels")
+    assert not is_loaded_by(words, "pyarrow")

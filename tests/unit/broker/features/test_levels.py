@@ -136,10 +136,9 @@ def test_what_clients_send_is_taken_and_other_levels_are_refused_by_name(tmp_pat
         assert feature.target(orders) == (names.SCHEDULE_TOPIC, 18)
         with pytest.raises(InvalidArgument, match=r"record 0 .*none of 1\.\.18, .*messageDelayLevel"):
             feature.check(memoryview(delayed(19, [b"x"])), orders)
+        sent = batch(names.SCHEDULE_TOPIC, [b"x"], 3, properties=[bytes(properties.data)])
         with pytest.raises(InvalidArgument, match="delay level"):
-            feature.check(
-                memoryview(batch(names.SCHEDULE_TOPIC, [b"x"], 3, properties=[bytes(properties.data)])), orders
-            )
+            feature.check(memoryview(sent), orders)
         with pytest.raises(CorruptBatch, match="other topic"):
             feature.check(memoryview(delayed(1, [b"x"], topic="order")), orders)
         with pytest.raises(CorruptBatch, match="bad queue"):
@@ -391,7 +390,7 @@ def test_one_message_that_cannot_be_stored_costs_itself_alone(tmp_path: Path, ca
         append = node.store.append
 
         def refusing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == "orders" and b"b" in [bytes(record.body) for record in read_all(records)]:
+            if topic == "orders" and b"b" in [decode_record(record).body for record in split(bytes(records))]:
                 raise CorruptBatch("damaged")
             return append(topic, records, **settings)
 
@@ -402,10 +401,6 @@ def test_one_message_that_cannot_be_stored_costs_itself_alone(tmp_path: Path, ca
         assert "cannot be delivered topic=orders level=1 offset=1" in caplog.text
 
     run()
-
-
-def read_all(records: Any) -> list[Record]:
-    return [decode_record(record) for record in split(bytes(records))]
 
 
 def test_upgrading_keeps_what_the_timers_have_delivered(tmp_path: Path) -> None:
