@@ -81,11 +81,11 @@ class LateFuture(Future[T]):
 
 
 class LateExecutor:
-    """A ``ThreadPoolExecutor`` without threads."""
+    """A ``ThreadPoolExecutor`` without threads, and so without an initializer for them."""
 
     waiting: list[LateFuture[Any]] = []  # noqa: RUF012  of all executors
 
-    def __init__(self, max_workers: int, thread_name_prefix: str = "") -> None:
+    def __init__(self, max_workers: int, thread_name_prefix: str = "", initializer: object = None) -> None:
         pass
 
     def submit(self, work: Callable[..., T], *args: object) -> LateFuture[T]:
