@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,11 +39,27 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit."""
+    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit.
+
+    ``wake`` is called when there are some, or the broker stops; once too often does no harm.
+    """
 
     queues: dict[str, dict[int, list[Wanted]]]
-    wake: asyncio.Future[None]
+    wake: Callable[[], None]
     hits: dict[int, Wanted] = field(default_factory=dict)  # by identity
+
+    @classmethod
+    def of(cls, wanted: Iterable[Wanted], wake: Callable[[], None]) -> Waiter:
+        """One that waits for all of these."""
+        queues: dict[str, dict[int, list[Wanted]]] = {}
+        for each in wanted:
+            queues.setdefault(each.topic, {}).setdefault(each.queue_id, []).append(each)
+        return cls(queues, wake)
+
+    def take_hits(self) -> Iterable[Wanted]:
+        """Those that have news, which are forgotten."""
+        hits, self.hits = self.hits, {}
+        return hits.values()
 
     def hit(self, wanted: Iterable[Wanted]) -> None:
         """These have news."""
@@ -79,6 +94,7 @@ class Waiters:
 
     def on_arrived(self, arrivals: Arrivals) -> None:
         """Wake every fetch that waits for one of these queues."""
+        woken: dict[Waiter, None] = {}
         for topic, queue_ids in arrivals.items():
             for waiter in self._by_topic.get(topic, ()):
                 wanted = waiter.queues[topic]
@@ -86,22 +102,18 @@ class Waiters:
                 if hits:
                     for queue_id in hits:
                         waiter.hit(wanted[queue_id])
-                    finish(waiter.wake)
+                    woken[waiter] = None
+        for waiter in woken:  # behind the search: who is woken may leave
+            waiter.wake()
 
     def wake_topic(self, topic: str) -> None:
         """Wake every fetch that waits in ``topic``: it was changed or deleted."""
-        for waiter in self._by_topic.get(topic, ()):
+        for waiter in list(self._by_topic.get(topic, ())):
             for wanted in waiter.queues[topic].values():
                 waiter.hit(wanted)
-            finish(waiter.wake)
+            waiter.wake()
 
     def wake_all(self) -> None:
         """Wake every fetch, with or without news: the broker stops."""
         for waiter in set().union(*self._by_topic.values()) if self._by_topic else ():
-            finish(waiter.wake)
-
-
-def finish(future: asyncio.Future[None]) -> None:
-    """Let who waits for ``future`` go on; harmless when it is done."""
-    if not future.done():
-        future.set_result(None)
+            waiter.wake()

@@ -69,7 +69,7 @@ class Dispatcher:
 
         More than a slice, and a store that cannot, are left to the task.
         """
-        if self._store.dispatched_offset >= self._store.confirm_offset:
+        if not self._is_behind:
             return
         try:
             self.dispatch_slice()
@@ -106,9 +106,13 @@ class Dispatcher:
         self._progress.set()
 
     async def drain(self) -> None:
-        """Dispatch everything that is confirmed now, slice by slice."""
-        while self.dispatch_slice():  # noqa: ASYNC110  gives way, waits for nothing
+        """Dispatch everything that is confirmed now, slice by slice; others have their turn between two."""
+        while self._is_behind and self.dispatch_slice() and self._is_behind:  # noqa: ASYNC110  gives way, waits for nothing
             await asyncio.sleep(0)
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._store.dispatched_offset < self._store.confirm_offset
 
     def dispatch_slice(self) -> bool:
         """Dispatch one slice. True if there was one."""
