@@ -49,7 +49,7 @@ class Fetch:
     """Reads for consumers."""
 
     def __init__(self, core: Core) -> None:
-        self.waiters = Waiters()
+        self.waiters = Waiters(core.dispatcher.hurry)
         self.load = FetchLoad(core.config.limits)
         self.is_open = True
         self.turns = Turns()

@@ -69,7 +69,9 @@ class Waiter:
 class Waiters:
     """Fetches that wait for messages, found by topic; event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_added: Callable[[], None] = lambda: None) -> None:
+        """``on_added`` is called when another waits."""
+        self._on_added = on_added
         self._by_topic: dict[str, set[Waiter]] = {}
 
     def __len__(self) -> int:
@@ -78,10 +80,15 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._by_topic)
 
+    def waits_for(self, topic: str) -> bool:
+        """True if a fetch waits for messages of ``topic``."""
+        return topic in self._by_topic
+
     def add(self, waiter: Waiter) -> None:
         """Wake ``waiter`` from now on."""
         for topic in waiter.queues:
             self._by_topic.setdefault(topic, set()).add(waiter)
+        self._on_added()
 
     def remove(self, waiter: Waiter) -> None:
         """Forget ``waiter``; harmless when it is unknown."""
