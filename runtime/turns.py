@@ -31,9 +31,14 @@ class Turns:
             return self._ends_s
         return self._ends_s if now_s < self._ends_s else 0.0
 
+    @property
+    def has_time(self) -> bool:
+        """True if there is time in this turn, and nobody waits for the next."""
+        return bool(self.ends_s()) and not self._having.locked()
+
     async def have(self) -> None:
         """Return when there is time in a turn, which may be this one; those that wait come in their order."""
-        if self.ends_s() and not self._having.locked():
+        if self.has_time:
             return
         async with self._having:
             while not self.ends_s():  # noqa: ASYNC110  gives way, waits for nothing

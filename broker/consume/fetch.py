@@ -5,6 +5,8 @@ whatever dispatch makes readable after the registration wakes it, whatever came 
 there is no wake-up to lose and no polling.
 
 Old messages may have to come from the disk first: other threads wait for it, so that sends and other fetches do not.
+
+Most fetches need none of that: :mod:`.fetch_poll` does those without a task.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ..core.tables.filters import wanted_by
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
 from .answer import Answer
 from .fetch_load import FetchLoad
-from .fetch_waiters import Waiter, Waiters, Wanted, finish
+from .fetch_waiters import Waiter, Waiters, Wanted
 
 if TYPE_CHECKING:
     from ..store.absent import Absent, AbsentEntries
@@ -47,16 +49,17 @@ class Fetch:
     """Reads for consumers."""
 
     def __init__(self, core: Core) -> None:
-        self.waiters = Waiters()
+        self.waiters = Waiters(core.dispatcher.hurry)
         self.load = FetchLoad(core.config.limits)
         self.is_open = True
+        self.turns = Turns()
+        """Of all fetches."""
         self._core = core
         self._takes_sql = core.config.topics.property_filter
-        self._catch_up = core.dispatcher.catch_up
+        self.catch_up = core.dispatcher.catch_up
         self._store = core.store
         self._tables = core.tables
         self._first = 0  # of the queues that are read, moves on with each fetch
-        self._turns = Turns()
         self._making = asyncio.Lock()  # whoever makes a large reply; guards the next
         self._made_bytes = 0  # since others had their turn
         self._start_end = core.store.end_offset
@@ -74,16 +77,34 @@ class Fetch:
         Its pieces may be views of the log. They stay as they are: confirmed bytes are not cut, and a file goes with its
         last reader.
         """
+        with self.load.counted(connection, self.count(header)):
+            return await self.made(await self._answered(header, await self._wanted(header)))
+
+    def count(self, header: FetchHeader) -> int:
+        """How many queues are wanted. Raises InvalidArgument, or BrokerUnavailable: the broker is shutting down."""
         if not self.is_open:
             raise BrokerUnavailable("the broker is shutting down")
         check_count("topics", len(header.topics), QUEUES_MAX)
         count = sum(len(part.queue_ids) for part in header.topics)
         if not 1 <= count <= QUEUES_MAX:
             raise InvalidArgument(f"a fetch of {count} queues: 1..{QUEUES_MAX} are allowed")
-        with self.load.counted(connection, count):
-            return await self._made(await self._answered(header, await self._wanted(header)))
+        return count
 
-    async def _made(self, answer: Answer) -> list[Data]:
+    def wanted(self, header: FetchHeader) -> list[Wanted]:
+        """The queues that are wanted, in one go: for a few.
+
+        Raises:
+            Forbidden, InvalidArgument: nothing may be fetched so.
+        """
+        self._check_group(header)
+        parts = (self._wanted_of(index, part, header) for index, part in enumerate(header.topics))
+        return list(itertools.chain.from_iterable(parts))
+
+    def answer(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
+        """An answer that is still empty."""
+        return Answer(self._core, header, wanted, self._knows_all_topics)
+
+    async def made(self, answer: Answer) -> list[Data]:
         """The reply, once it has its turn: between large ones others have theirs."""
         if answer.record_bytes < LARGE_BYTES:
             return answer.pieces(copied=True)
@@ -96,12 +117,11 @@ class Fetch:
         return pieces
 
     async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
-        answer = Answer(self._core, header, wanted, self._knows_all_topics)
-        wait_s = min(header.max_wait_ms, WAIT_MS_MAX) / 1000
-        await self._turns.have()
-        self._catch_up()
+        answer, wait_s = self.answer(header, wanted), wait_s_of(header)
+        await self.turns.have()
+        self.catch_up()
         seen = self._seen()
-        ready = answer.find(wanted if header.in_order else self._rotated(wanted))
+        ready = answer.find(wanted if header.in_order else self.rotated(wanted))
         await self._brought(_bring_entries, await self._all_of(answer.absent_entries(ready)))
         # What is absent is not kept: its files may be deleted from then on.
         await self._brought(_bring_records, await self._all_of(answer.absent(ready)))
@@ -120,15 +140,15 @@ class Fetch:
 
     def _seen(self) -> tuple[int, int, int]:
         """As long as this is the same, another look at the queues shows nothing else."""
-        return self._turns.number, self._store.dispatched_offset, self._tables.topics.changes
+        return self.turns.number, self._store.dispatched_offset, self._tables.topics.changes
 
     async def _in_turns(self, steps: Iterable[T]) -> list[T]:
         """What all steps give; between them others have their turns."""
         found: list[T] = []
         for each in steps:
             found.append(each)
-            if not self._turns.ends_s():
-                await self._turns.have()
+            if not self.turns.ends_s():
+                await self.turns.have()
         return found
 
     async def _all_of(self, steps: Iterable[list[T]]) -> list[T]:
@@ -139,12 +159,15 @@ class Fetch:
         if absent and self.is_open:
             await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
 
-    async def _wanted(self, header: FetchHeader) -> list[Wanted]:
+    def _check_group(self, header: FetchHeader) -> None:
         group = self._tables.group(header.group) if header.group else None
         if group is not None and not group.consume_enable:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
         if group is not None and header.broadcasting and not group.broadcast_enable:
             raise Forbidden(f"group {header.group} may not broadcast: its consumeBroadcastEnable is false")
+
+    async def _wanted(self, header: FetchHeader) -> list[Wanted]:
+        self._check_group(header)
         wanted: list[Wanted] = []
         left = TURN
         for index, part in enumerate(header.topics):
@@ -186,7 +209,7 @@ class Fetch:
                 )
             yield Wanted(index, part.topic, queue_id, offset, offset, end, tags, condition)
 
-    def _rotated(self, wanted: list[Wanted]) -> list[Wanted]:
+    def rotated(self, wanted: list[Wanted]) -> list[Wanted]:
         """Another queue begins each time, so that a budget too small for all reaches all."""
         self._first += 1
         start = self._first % len(wanted)
@@ -194,33 +217,35 @@ class Fetch:
 
     async def _look(self, answer: Answer, wanted: Iterable[Wanted]) -> None:
         """Read from those of the queues that have something."""
-        await self._turns.have()
+        await self.turns.have()
         await self._in_turns(answer.read(answer.find(wanted)))
 
     async def _wait(self, answer: Answer, wanted: list[Wanted], wait_s: float, seen: tuple[int, int, int]) -> None:
         """Wait for news of the queues, which had none when it was ``seen``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        queues: dict[str, dict[int, list[Wanted]]] = {}
-        for each in wanted:
-            queues.setdefault(each.topic, {}).setdefault(each.queue_id, []).append(each)
-        waiter = Waiter(queues, loop.create_future())
+        woken = asyncio.Event()
+        waiter = Waiter.of(wanted, woken.set)
         self.waiters.add(waiter)  # before the second look: what arrives after it wakes us
-        timer = loop.call_at(deadline, lambda: finish(waiter.wake))
+        timer = loop.call_at(deadline, woken.set)
         try:
-            self._catch_up()
+            self.catch_up()
             if self._seen() != seen:
                 await self._look(answer, wanted)
             while not answer.has_news and self.is_open:
-                await waiter.wake
+                await woken.wait()
                 if loop.time() >= deadline:
                     return
-                waiter.wake = loop.create_future()
-                hits, waiter.hits = waiter.hits, {}
-                await self._look(answer, hits.values())
+                woken.clear()
+                await self._look(answer, waiter.take_hits())
         finally:
             timer.cancel()
             self.waiters.remove(waiter)
+
+
+def wait_s_of(header: FetchHeader) -> float:
+    """For how long a fetch waits for messages."""
+    return min(header.max_wait_ms, WAIT_MS_MAX) / 1000
 
 
 def _bring_records(absent: Iterable[Absent]) -> None:

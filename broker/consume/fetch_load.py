@@ -35,16 +35,24 @@ class FetchLoad:
         Raises:
             FlowControl: there are enough, or their replies are not taken.
         """
+        self.begin(connection, queues)
+        try:
+            yield
+        finally:
+            self.end(connection, queues)
+
+    def begin(self, connection: Hashable, queues: int) -> None:
+        """A fetch is under way, until :meth:`end`. Raises FlowControl, as :meth:`counted`."""
         self._check(connection, queues)
         self.fetches += 1
         self.queues += queues
         self._fetches_of[connection] += 1
-        try:
-            yield
-        finally:
-            self.fetches -= 1
-            self.queues -= queues
-            _lower(self._fetches_of, connection, 1)
+
+    def end(self, connection: Hashable, queues: int) -> None:
+        """It is under way no more."""
+        self.fetches -= 1
+        self.queues -= queues
+        _lower(self._fetches_of, connection, 1)
 
     def hold(self, connection: Hashable, size: int) -> Callable[[], None]:
         """A reply is about to be sent, and is in memory until what is returned is called."""

@@ -1,8 +1,10 @@
-"""Fetches of consumers over the data port: those of one connection wait side by side, each in a task of its own."""
+"""Fetches of consumers over the data port: those of one connection wait side by side."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
@@ -10,8 +12,10 @@ from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.runtime.channel import reported
 from penstock.runtime.data_port import Link
+from penstock.runtime.data_sending import Data
 
 from .fetch import Fetch
+from .fetch_poll import Poll
 
 NOTHING = frames.pack(FetchReply())
 
@@ -31,15 +35,15 @@ class FetchStreams:
 
     async def close(self) -> None:
         """Return when every fetch has its answer. Before, ``Fetch.close`` was called."""
-        waiting = [task for stream in self._open for task in stream.waiting.values()]
-        await asyncio.gather(*waiting, return_exceptions=True)
+        tasks = [poll.task for stream in self._open for poll in stream.waiting.values() if poll.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Stream:
     """Begins what comes, and answers it whenever it is due."""
 
     def __init__(self, fetch: Fetch, link: Link, others: set[_Stream]) -> None:
-        self.waiting: dict[int, asyncio.Task[None]] = {}  # by number
+        self.waiting: dict[int, Poll] = {}  # by number
         self._fetch = fetch
         self._link = link
         self._others = others
@@ -56,28 +60,28 @@ class _Stream:
         except PenstockError as error:
             self._link.refuse(number, Method.FETCH, error)
             return
-        self.waiting[number] = asyncio.create_task(self._answer(number, header), name="fetch")
+        tell, refuse = partial(self._tell, number), partial(self._refuse, number)
+        poll = self.waiting[number] = Poll(self._fetch, header, self, tell, refuse)
+        poll.start()
 
     def left(self) -> None:
         """See :class:`~penstock.runtime.data_port.Conversation`."""
         self._others.discard(self)
-        for task in self.waiting.values():
-            task.cancel()
+        for poll in self.waiting.values():
+            poll.cancel()
 
     def _end_wait(self, number: int) -> None:
         """Its answer is that there is nothing, if there was none yet."""
-        task = self.waiting.pop(number, None)
-        if task is not None:
-            task.cancel()
+        poll = self.waiting.pop(number, None)
+        if poll is not None:
+            poll.cancel()
             self._link.answer(number, Method.FETCH, NOTHING)
 
-    async def _answer(self, number: int, header: FetchHeader) -> None:
-        try:
-            pieces = await self._fetch.fetch(header, self)
-        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            self.waiting.pop(number, None)
-            self._link.refuse(number, Method.FETCH, reported(error, "fetch"))
-        else:
-            self.waiting.pop(number, None)
-            release = self._fetch.load.hold(self, sum(map(len, pieces)))
-            self._link.answer(number, Method.FETCH, *pieces, on_taken=release)
+    def _tell(self, number: int, pieces: Sequence[Data]) -> None:
+        self.waiting.pop(number, None)
+        release = self._fetch.load.hold(self, sum(map(len, pieces)))
+        self._link.answer(number, Method.FETCH, *pieces, on_taken=release)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        self.waiting.pop(number, None)
+        self._link.refuse(number, Method.FETCH, reported(error, "fetch"))

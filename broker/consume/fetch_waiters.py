@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,11 +39,27 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit."""
+    """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit.
+
+    ``wake`` is called when there are some, or the broker stops; once too often does no harm.
+    """
 
     queues: dict[str, dict[int, list[Wanted]]]
-    wake: asyncio.Future[None]
+    wake: Callable[[], None]
     hits: dict[int, Wanted] = field(default_factory=dict)  # by identity
+
+    @classmethod
+    def of(cls, wanted: Iterable[Wanted], wake: Callable[[], None]) -> Waiter:
+        """One that waits for all of these."""
+        queues: dict[str, dict[int, list[Wanted]]] = {}
+        for each in wanted:
+            queues.setdefault(each.topic, {}).setdefault(each.queue_id, []).append(each)
+        return cls(queues, wake)
+
+    def take_hits(self) -> Iterable[Wanted]:
+        """Those that have news, which are forgotten."""
+        hits, self.hits = self.hits, {}
+        return hits.values()
 
     def hit(self, wanted: Iterable[Wanted]) -> None:
         """These have news."""
@@ -54,7 +69,9 @@ class Waiter:
 class Waiters:
     """Fetches that wait for messages, found by topic; event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_added: Callable[[], None] = lambda: None) -> None:
+        """``on_added`` is called when another waits."""
+        self._on_added = on_added
         self._by_topic: dict[str, set[Waiter]] = {}
 
     def __len__(self) -> int:
@@ -63,10 +80,15 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._by_topic)
 
+    def waits_for(self, topic: str) -> bool:
+        """True if a fetch waits for messages of ``topic``."""
+        return topic in self._by_topic
+
     def add(self, waiter: Waiter) -> None:
         """Wake ``waiter`` from now on."""
         for topic in waiter.queues:
             self._by_topic.setdefault(topic, set()).add(waiter)
+        self._on_added()
 
     def remove(self, waiter: Waiter) -> None:
         """Forget ``waiter``; harmless when it is unknown."""
@@ -79,6 +101,7 @@ class Waiters:
 
     def on_arrived(self, arrivals: Arrivals) -> None:
         """Wake every fetch that waits for one of these queues."""
+        woken: dict[Waiter, None] = {}
         for topic, queue_ids in arrivals.items():
             for waiter in self._by_topic.get(topic, ()):
                 wanted = waiter.queues[topic]
@@ -86,22 +109,18 @@ class Waiters:
                 if hits:
                     for queue_id in hits:
                         waiter.hit(wanted[queue_id])
-                    finish(waiter.wake)
+                    woken[waiter] = None
+        for waiter in woken:  # behind the search: who is woken may leave
+            waiter.wake()
 
     def wake_topic(self, topic: str) -> None:
         """Wake every fetch that waits in ``topic``: it was changed or deleted."""
-        for waiter in self._by_topic.get(topic, ()):
+        for waiter in list(self._by_topic.get(topic, ())):
             for wanted in waiter.queues[topic].values():
                 waiter.hit(wanted)
-            finish(waiter.wake)
+            waiter.wake()
 
     def wake_all(self) -> None:
         """Wake every fetch, with or without news: the broker stops."""
         for waiter in set().union(*self._by_topic.values()) if self._by_topic else ():
-            finish(waiter.wake)
-
-
-def finish(future: asyncio.Future[None]) -> None:
-    """Let who waits for ``future`` go on; harmless when it is done."""
-    if not future.done():
-        future.set_result(None)
+            waiter.wake()

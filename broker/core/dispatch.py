@@ -36,6 +36,9 @@ class Watcher(Protocol):
     def __bool__(self) -> bool:
         """True if somebody waits for messages now."""
 
+    def waits_for(self, topic: str) -> bool:
+        """True if somebody may wait for messages of ``topic`` now."""
+
     def on_arrived(self, arrivals: Arrivals) -> None:
         """These queues have new messages."""
 
@@ -53,23 +56,37 @@ class Dispatcher:
         self._progress = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._unwanted = 0, 0  # a stretch of the log's end for which no watcher waits
 
     def poke(self) -> None:
         """There may be something to dispatch: bytes were appended, flushed or confirmed."""
         if self._progress.is_set():
             return
         behind = self._store.confirm_offset - self._store.dispatched_offset
-        if behind >= HURRY_BYTES or self._waiting or any(self.watchers):
+        if behind <= 0:
+            return
+        if behind >= HURRY_BYTES or self._waiting or (any(self.watchers) and not self._is_unwanted):
             self._progress.set()
-        elif behind > 0 and self._timer is None:
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
+
+    def on_appended(self, topic: str, start: int, end: int) -> None:
+        """Records of ``topic`` are in the log there: whether anybody waits for them decides how soon they are seen."""
+        if not any(watcher.waits_for(topic) for watcher in self.watchers):
+            begin, stop = self._unwanted
+            self._unwanted = begin if stop == start else start, end
+
+    def hurry(self) -> None:
+        """Somebody waits from now on for what may be in the log already."""
+        self._unwanted = 0, 0
+        self.poke()
 
     def catch_up(self) -> None:
         """Have what is confirmed dispatched now: queues and tables are about to be looked at.
 
         More than a slice, and a store that cannot, are left to the task.
         """
-        if self._store.dispatched_offset >= self._store.confirm_offset:
+        if not self._is_behind:
             return
         try:
             self.dispatch_slice()
@@ -106,9 +123,19 @@ class Dispatcher:
         self._progress.set()
 
     async def drain(self) -> None:
-        """Dispatch everything that is confirmed now, slice by slice."""
-        while self.dispatch_slice():  # noqa: ASYNC110  gives way, waits for nothing
+        """Dispatch everything that is confirmed now, slice by slice; others have their turn between two."""
+        while self._is_behind and self.dispatch_slice() and self._is_behind:  # noqa: ASYNC110  gives way, waits for nothing
             await asyncio.sleep(0)
+
+    @property
+    def _is_unwanted(self) -> bool:
+        """True if nobody waits for what is confirmed and not dispatched."""
+        begin, stop = self._unwanted
+        return begin <= self._store.dispatched_offset and self._store.confirm_offset <= stop
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._store.dispatched_offset < self._store.confirm_offset
 
     def dispatch_slice(self) -> bool:
         """Dispatch one slice. True if there was one."""

@@ -51,8 +51,9 @@ class LogEvents:
         self._store.on_committed = lambda end: tell(self.on_committed, end)
         self._store.on_fatal = lambda error: tell(on_fatal, error)
 
-    def on_appended(self, end: int) -> None:
-        """This master has appended up to ``end``: flush, replication and dispatch begin."""
+    def on_appended(self, topic: str, start: int, end: int) -> None:
+        """This master has appended records of ``topic``: flush, replication and dispatch begin."""
+        self._dispatcher.on_appended(topic, start, end)
         self._acknowledgements.start(end)
         self._role.on_appended()
         self._dispatcher.poke()

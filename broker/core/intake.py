@@ -19,7 +19,7 @@ from penstock.proto.errors import (
 )
 
 from .journal import Target
-from .tables.producers import mark_of
+from .tables.producers import Receipt, mark_of
 from .tables.topics import Topic
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ class Intake:
             CorruptBatch, MessageTooLarge, InvalidArgument: ``details['index']`` names the first such record.
             FlowControl: as :meth:`check_room`.
         """
+
+    def on_stored(self, receipt: Receipt, count: int) -> None:
+        """A batch of so many of these messages is in the log."""
 
 
 class Intakes(dict[int, Intake]):

@@ -78,7 +78,7 @@ class Journal:
         if mark is not None:
             self._producers.remember(mark.producer_id, mark.epoch, target.topic, mark.lane, receipt)
         self._counters.topic(target.topic).on_appended(placed.count, len(records))
-        self._events.on_appended(placed.end)
+        self._events.on_appended(target.topic, placed.start, placed.end)
         return receipt
 
     def put(self, kind: str, document: Mapping[str, Any], body: bytes | None = None) -> int:
@@ -99,7 +99,7 @@ class Journal:
         records = encode_messages(names.STATE_TOPIC, [body], [properties], born_host=host, store_v6=host.is_ipv6)
         placed = self._store.append(names.STATE_TOPIC, records, queues=1)
         self._tables.apply_own(placed.start, kind, body, taken)
-        self._events.on_appended(placed.end)
+        self._events.on_appended(names.STATE_TOPIC, placed.start, placed.end)
         self.state_end = placed.end
         return placed.end
 

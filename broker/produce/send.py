@@ -74,6 +74,7 @@ class Send:
             appending = time.perf_counter()
             receipt = journal.append(target, records, mark, count=header.count)
             self._stalls.on_append(time.perf_counter() - appending)
+            intake.on_stored(receipt, header.count)
         return Placed(
             receipt,
             is_duplicate=duplicate is not None,

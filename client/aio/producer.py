@@ -96,7 +96,7 @@ class AsyncProducer(Twin):
         """
         check_timeout(timeout_s)
         given_s = self._sync.config.send_timeout_s if timeout_s is None else timeout_s
-        with self._sync._request_reply.requests.begin(topic, given_s) as request:
+        with self._sync._request_reply.requests.begin(topic, given_s, is_followed=True) as request:
             own = request.properties(properties)
             request.on_sent(
                 await self.send_async(

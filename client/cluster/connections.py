@@ -132,10 +132,21 @@ class Connections:
         opens = partial(self._open_data, address)
         return self._data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited)
 
-    def stand(self, address: str, method: Method, content: bytes, take: Callable[[bytes], object]) -> Future[None]:
+    def stand(
+        self,
+        address: str,
+        method: Method,
+        content: bytes,
+        take: Callable[[bytes], object],
+        is_attended: Callable[[], bool] = lambda: False,
+    ) -> Future[None]:
         """Start a standing request there; see :meth:`DataStreams.stand`."""
         self._link(address)
-        return self._data.stand(address, partial(self._open_data, address), method, content, take)
+        return self._data.stand(address, partial(self._open_data, address), method, content, take, is_attended)
+
+    def wait(self, address: str, future: Future[T], timeout_s: float) -> T:
+        """The result of ``future``, which a standing request there completes; see :meth:`DataStreams.wait`."""
+        return self._data.wait(address, future, timeout_s)
 
     def leave(self, address: str) -> None:
         """Break the stream to the broker at ``address``: another is master, and what is not answered goes there."""

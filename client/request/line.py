@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 3.0
 LOG_EVERY: Final = 20
@@ -34,6 +36,8 @@ class Waiting(NamedTuple):
     """Replies have come from that broker group: their records, and when it pushed them. It may not block."""
     fail: Callable[[str, PenstockError], None]
     """None will come."""
+    is_attended: Callable[[], bool]
+    """True while everybody who waits for a reply does so by :meth:`Line.wait`."""
 
 
 class Line:
@@ -70,6 +74,13 @@ class Line:
                 former = self._stream
                 self._listen(former.address, position)
                 former.cancel()
+
+    def wait(self, future: Future[T], timeout_s: float) -> T:
+        """The result of ``future``, which a reply completes; the thread reads for it. Raises what it raises."""
+        stream = self._stream
+        if stream is None:
+            return future.result(timeout_s)
+        return self._calls.connections.wait(stream.address, future, timeout_s)
 
     def end(self) -> None:
         """End the stream. May be called again."""
@@ -151,7 +162,7 @@ class Line:
             if records:
                 self._waiting.take(self._broker_name, bytes(records), event.push_time_ms)
 
-        stream.future = self._calls.connections.stand(address, Method.LISTEN, request, take)
+        stream.future = self._calls.connections.stand(address, Method.LISTEN, request, take, self._waiting.is_attended)
         self._stream, self._begin = stream, position
         return stream
 

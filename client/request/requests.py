@@ -65,7 +65,7 @@ class Request:
             OutcomeUnknown: it did not come in time.
         """
         try:
-            return self.future.result(self.left_s)
+            return self._requests.wait(self)
         except FutureTimeout:
             raise self.late() from None
         except CancelledError:
@@ -101,6 +101,7 @@ class Requests:
         """Replies that came when nobody waited for them any more, or came again."""
         self._calls = calls
         self._waiting: dict[str, Request] = {}  # by correlation id; whoever takes one out ends it
+        self._followed: set[str] = set()  # of these, those for which no thread of their own reads
         self._lock = threading.Lock()  # guards what follows
         self._lines: dict[str, Line] = {}  # by broker name
         self._is_closed = False
@@ -108,8 +109,8 @@ class Requests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def begin(self, topic: str, timeout_s: float) -> Request:
-        """A request that is about to be sent.
+    def begin(self, topic: str, timeout_s: float, *, is_followed: bool = False) -> Request:
+        """A request that is about to be sent. ``is_followed``: by its future; no thread waits by :meth:`Request.reply`.
 
         Raises:
             BufferFull: too many wait for their replies; this one is not to be sent.
@@ -118,11 +119,19 @@ class Requests:
             raise BufferFull(f"topic {topic}: {REQUESTS_MAX} requests wait for their replies: send this one later")
         request = Request(self, topic, timeout_s)
         self._waiting[request.correlation_id] = request
+        if is_followed:
+            self._followed.add(request.correlation_id)
         return request
 
     def forget(self, correlation_id: str) -> None:
         """Nobody waits for that reply any more."""
         self._waiting.pop(correlation_id, None)
+        self._followed.discard(correlation_id)
+
+    def wait(self, request: Request) -> Reply:
+        """The reply to a request that was sent, when it comes. Raises what its future raises."""
+        line = None if request.receipt is None else self._lines.get(request.receipt.broker_name)
+        return request.future.result(request.left_s) if line is None else line.wait(request.future, request.left_s)
 
     def listen(self, broker_name: str, position: int) -> None:
         """Have replies come from that broker group, those to the request at ``position`` of its log among them."""
@@ -133,7 +142,7 @@ class Requests:
                     return
                 line = self._lines.get(broker_name)
                 if line is None:
-                    waiting = Waiting(self._oldest, self._take, self._fail)
+                    waiting = Waiting(self._oldest, self._take, self._fail, lambda: not self._followed)
                     line = self._lines[broker_name] = Line(self._calls, self.client_id, broker_name, waiting)
         line.need(position)
 

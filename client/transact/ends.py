@@ -27,6 +27,9 @@ ENDS_MAX: Final = 256
 """Ends of one request."""
 LINGER_S: Final = 0.005
 """Ends that nobody waits for are so long collected: a broker has little more work with some of them than with one."""
+BUSY_ENDS: Final = 3
+BUSY_LINGER_S: Final = 0.015
+"""Where so many came meanwhile, others follow soon: all are collected for so much longer."""
 HANDED_OVER_MAX: Final = 4096
 """Of them that are not answered; beyond it whoever ends waits."""
 LOG_EVERY: Final = 100
@@ -199,11 +202,19 @@ class HandedOver:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 if not self._waiting:
                     return
-                self._changed.wait_for(lambda: self._hurries or self._is_closed, LINGER_S)
+                if not self._is_hurried(LINGER_S) and self._count() >= BUSY_ENDS:
+                    self._is_hurried(BUSY_LINGER_S)
                 taken, self._waiting, self._hurries = self._waiting, {}, False
             for line, ends in taken.items():
                 for at in range(0, len(ends), ENDS_MAX):
                     self._send(line, ends[at : at + ENDS_MAX])
+
+    def _is_hurried(self, seconds: float) -> bool:
+        """Collect for so long; True if somebody wants all to be sent before. The lock is held, but not meanwhile."""
+        return self._changed.wait_for(lambda: self._hurries or self._is_closed, seconds)
+
+    def _count(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     def _send(self, line: _Line, ends: list[Ranges]) -> None:
         futures: list[Future[Any]] = []

@@ -52,11 +52,16 @@ def opening(peer: Peer) -> Callable[[], DataLink]:
     return lambda: DataLink("127.0.0.1:1", peer.port)
 
 
+def ping_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("data_stream", "data_streams"):
+        monkeypatch.setattr(f"penstock.client.cluster.{module}.PING_S", seconds)
+
+
 def test_a_silent_broker_is_pinged_and_then_left(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.05)
-    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 0.5)
+    ping_after(0.05, monkeypatch)
+    monkeypatch.setattr("penstock.client.cluster.data_stream.SILENCE_S", 0.5)
     future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     assert peer.receive()[1:] == (Method.APPEND, b"batch")
@@ -70,8 +75,8 @@ def test_a_silent_broker_is_pinged_and_then_left(
 def test_a_slow_broker_that_answers_pings_is_waited_for(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.02)
-    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 10.0)
+    ping_after(0.02, monkeypatch)
+    monkeypatch.setattr("penstock.client.cluster.data_stream.SILENCE_S", 10.0)
     future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     number, method, _ = peer.receive()
@@ -110,7 +115,7 @@ def test_a_request_that_stands_takes_many_answers_beside_others_until_it_is_refu
 def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_is_frozen(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.cluster.data_streams.PING_S", 0.02)
+    ping_after(0.02, monkeypatch)
     heard: list[bytes] = []
     standing = streams.stand("a", opening(peer), Method.LISTEN, b"", heard.append)
     peer.greet()
@@ -118,7 +123,7 @@ def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_i
     for turn in range(5):
         peer.answer(number, Method.LISTEN, b"%d" % turn)  # it is not silent, and is pinged all the same
         assert peer.receive()[1] == Method.PING
-    monkeypatch.setattr("penstock.client.cluster.data_streams.SILENCE_S", 0.1)
+    monkeypatch.setattr("penstock.client.cluster.data_stream.SILENCE_S", 0.1)
     error = standing.exception(30)
     assert isinstance(error, BrokerUnavailable)
     assert "silent for" in error.message

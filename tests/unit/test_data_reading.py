@@ -37,6 +37,27 @@ class Asking:
         """A thread asks, and waits for the answer."""
         return self._threads.submit(lambda: self.ask(content, timeout_s, is_awaited=True).result())
 
+    def stand(self, is_attended: Callable[[], bool] = lambda: True) -> dict[bytes, Future[bytes]]:
+        """A request stands; what is put into the table is completed by the answer of that content."""
+        wanted: dict[bytes, Future[bytes]] = {}
+
+        def take(content: bytes) -> None:
+            wanted.pop(content).set_result(self._take(content))
+
+        self.streams.stand("a", self.link, Method.LISTEN, b"", take, is_attended)
+        self.standing = self.peer.receive()[0]
+        wait_until(self.streams._streams["a"]._reading.locked, what="the own thread, whose rest has ended")
+        return wanted
+
+    def tell(self, content: bytes) -> None:
+        """The peer answers the request that stands."""
+        self.peer.answer(self.standing, Method.LISTEN, content)
+
+    def attend(self, wanted: dict[bytes, Future[bytes]], content: bytes, timeout_s: float = 60.0) -> Future[bytes]:
+        """A thread waits for that answer of the request that stands."""
+        future = wanted[content] = Future()
+        return self._threads.submit(lambda: self.streams.wait("a", future, timeout_s))
+
     def exchange(self, content: bytes) -> None:
         """One request of a waiting thread, from its beginning to its end."""
         waiting = self.wait_for(content)
@@ -44,8 +65,11 @@ class Asking:
         assert waiting.result(30) == content
 
     def answer(self) -> None:
-        """The peer answers the next request with what it asked."""
-        number, _, content = self.peer.receive()
+        """The peer answers the next request with what it asked, and pings before it."""
+        number, method, content = self.peer.receive()
+        while method == Method.PING:
+            self.peer.answer(number, Method.PING)
+            number, method, content = self.peer.receive()
         self.peer.answer(number, Method.APPEND, content)
 
     def rest(self) -> None:
@@ -64,7 +88,7 @@ class Asking:
 
 @pytest.fixture
 def asking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
-    monkeypatch.setattr("penstock.client.cluster.data_streams.REST_S", 60.0)
+    monkeypatch.setattr("penstock.client.cluster.data_stream.REST_S", 60.0)
     made = Asking()
     first = made.wait_for(b"first")
     made.peer.greet()
@@ -105,13 +129,65 @@ def test_who_has_its_answer_leaves_the_others_answers_to_the_streams_own_thread(
 
 
 def test_the_own_thread_reads_again_when_nobody_does(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.client.cluster.data_streams.REST_S", 0.01)
+    monkeypatch.setattr("penstock.client.cluster.data_stream.REST_S", 0.01)
     beside = asking.ask(b"beside")
     asking.answer()
     assert beside.result(30)
     asking.exchange(b"one")
     asking.peer.leave()
     wait_until(lambda: asking.streams._streams["a"]._is_broken, what="that the peer has gone")
+
+
+def test_who_waits_for_answers_of_a_request_that_stands_reads_them(asking: Asking) -> None:
+    wanted = asking.stand()
+    asking.exchange(b"beside")
+    for content in (b"one", b"two"):
+        asking.rest()
+        waiting = asking.attend(wanted, content)
+        wait_until(asking.streams._streams["a"]._reading.locked, what="the reader")
+        asking.tell(content)
+        assert waiting.result(30) == content
+        assert asking.read_by[content].startswith("asking")
+        asking.exchange(b"behind " + content)
+        assert asking.read_by[b"behind " + content].startswith("asking")
+
+
+def test_of_two_that_wait_for_answers_of_a_request_that_stands_the_second_is_told(asking: Asking) -> None:
+    wanted = asking.stand()
+    asking.exchange(b"beside")
+    asking.rest()
+    reading = asking.attend(wanted, b"one")
+    stream = asking.streams._streams["a"]
+    wait_until(stream._reading.locked, what="the reader")
+    behind = asking.attend(wanted, b"two")
+    wait_until(lambda: stream._left, what="the second one")
+    asking.tell(b"one")
+    assert reading.result(30) == b"one"
+    asking.tell(b"two")
+    assert behind.result(30) == b"two"
+    assert asking.read_by[b"one"].startswith("asking")
+    assert asking.read_by[b"two"] == OWN
+    wait_until(lambda: not stream._left, what="its end")
+
+
+def test_the_own_thread_reads_for_whoever_waits_for_an_answer_of_a_request_that_stands_otherwise(
+    asking: Asking,
+) -> None:
+    wanted = asking.stand(lambda: not wanted)
+    future = wanted[b"told"] = Future()
+    asking.exchange(b"beside")
+    asking.tell(b"told")
+    assert future.result(30) == b"told"
+    assert asking.read_by[b"told"] == OWN
+
+
+def test_who_waits_for_an_answer_of_a_request_that_stands_waits_no_longer_than_its_time(asking: Asking) -> None:
+    wanted = asking.stand()
+    asking.exchange(b"beside")
+    asking.rest()
+    with pytest.raises(TimeoutError):
+        asking.attend(wanted, b"late", timeout_s=0.05).result(30)
+    asking.exchange(b"next")
 
 
 def test_who_reads_is_told_when_its_time_is_up_and_the_stream_goes_on(asking: Asking) -> None:

@@ -60,7 +60,7 @@ class Pop(Feature):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self.state = PopState(core)
-        self.waiters = Waiters(core.config.limits.fetches_max)
+        self.waiters = Waiters(core.config.limits.fetches_max, core.dispatcher.hurry)
         self._giver = Giver(core, self.state)
         self._finisher = Finisher(core, self.state)
         self._due = due_clock(core.clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from penstock.proto.errors import FlowControl
 
@@ -14,13 +14,18 @@ from ...core.dispatch import Arrivals
 class Waiters:
     """By topic; event loop only. A watcher of the dispatcher."""
 
-    def __init__(self, most: int) -> None:
-        """``most``: so many may wait."""
+    def __init__(self, most: int, on_added: Callable[[], None] = lambda: None) -> None:
+        """``most``: so many may wait. ``on_added`` is called when another waits."""
         self._most = most
+        self._on_added = on_added
         self._by_topic: dict[str, set[asyncio.Future[None]]] = {}
         self.count = 0
 
     def __bool__(self) -> bool:
+        return self.count > 0
+
+    def waits_for(self, topic: str) -> bool:
+        """True if a receive waits: of its group's retry topic too."""
         return self.count > 0
 
     @contextlib.contextmanager
@@ -36,6 +41,7 @@ class Waiters:
         for topic in topics:
             self._by_topic.setdefault(topic, set()).add(future)
         self.count += 1
+        self._on_added()
         try:
             yield future
         finally:

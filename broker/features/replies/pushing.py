@@ -1,6 +1,7 @@
 """Replies on their way from the topic that holds them to the clients that wait for them.
 
-The topic is read once for all clients as it grows. A client that listens from further back, or has read too slowly, is
+The topic is read once for all clients as it grows; a reply that is acknowledged once it is appended, and has nothing
+before it that waits, goes out by the append itself. A client that listens from further back, or has read too slowly, is
 *behind*: it gets its replies from the topic by itself until it has caught up. So no reply that is acknowledged is lost
 by a slow client or a failover; some may come twice, which their correlation ids tell.
 """
@@ -20,6 +21,7 @@ from penstock.proto import names
 from ...core.core import Core
 from ...core.dispatch import Arrivals
 from ...core.journal import Journal
+from ...core.tables.producers import Receipt
 from .listeners import Listener, Listeners
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ SLICE_COUNT: Final = 256
 """What is read at once, before others have their turn."""
 AT_ONCE_COUNT: Final = 16
 """So many that have just been dispatched are pushed there and then."""
+_AT_BEGIN: Final = np.zeros(1, np.int64)
 LOOK_BACK_MAX: Final = 1 << 20
 """Replies of all clients that are looked through for one that listens anew: those before are not sent to it."""
 
@@ -50,15 +53,50 @@ class Pusher:
         self._journal: Journal | None = None  # of this mastership
         self._behind: dict[Listener, None] = {}  # in the order in which they fell behind
         self._next = 0  # queue offset up to which everybody has got what is his, except those that are behind
+        self._pushed_end = 0  # log position behind the newest reply that was pushed by its append
         self._newest = -1  # log position at or below which the newest reply begins
         self._wake = asyncio.Event()
 
     def __bool__(self) -> bool:
         return bool(self.listeners.by_hash) and self._store.dispatched_offset <= self._newest
 
+    def waits_for(self, topic: str) -> bool:
+        """See :class:`~...core.dispatch.Watcher`."""
+        return topic == self.topic and bool(self)
+
     def expect(self) -> None:
-        """A reply is about to be appended: as soon as it can be read, it is wanted."""
-        self._newest = self._store.appended_offset
+        """A reply is about to be appended: as soon as it can be read, it is wanted, unless its append pushes it."""
+        if not self._core.acknowledgements.is_immediate:
+            self._newest = self._store.appended_offset
+
+    def on_stored(self, receipt: Receipt, count: int) -> None:
+        """Replies are in the log. One that is acknowledged by that, and is next, is pushed; else dispatch hurries."""
+        if not self.listeners.by_hash:
+            return
+        is_next = count == 1 and receipt.queue_offsets[0] == self._next and not self._behind
+        if is_next and receipt.end <= self._store.confirm_offset and self._push_one(receipt):
+            return
+        self._newest = max(self._newest, receipt.start)
+        self._core.dispatcher.hurry()
+
+    def _push_one(self, receipt: Receipt) -> bool:
+        """Push the one reply of an append. False if its client has no room."""
+        from penstock.formats.record.replies import clients_of
+
+        record = self._store.read_bytes(receipt.start, receipt.end - receipt.start)
+        sizes, clients = np.array([len(record)], np.int32), np.empty(1, np.int64)
+        clients_of(np.frombuffer(record, np.uint8), _AT_BEGIN, sizes, clients)
+        listener = self.listeners.by_hash.get(int(clients[0]))
+        if listener is None:
+            self.unheard += 1
+        elif listener.has_room:
+            listener.send(bytes(record))
+            self.pushed += 1
+        else:
+            return False
+        self._next += 1
+        self._pushed_end = receipt.end
+        return True
 
     def on_arrived(self, arrivals: Arrivals) -> None:
         """See :class:`~...core.dispatch.Watcher`."""
@@ -139,7 +177,8 @@ class Pusher:
     def _new(self) -> tuple[int, int]:
         """[first, end) of what nobody has got yet."""
         low, high = self._range()
-        self._next = low if self._next > high else max(self._next, low)  # a topic made anew begins again
+        is_anew = self._next > high and self._store.dispatched_offset >= self._pushed_end
+        self._next = low if is_anew else max(self._next, low)  # a topic made anew begins again
         return self._next, high
 
     def _hand_out(self, start: int, found: ReadResult) -> None:
@@ -163,6 +202,8 @@ class Pusher:
         """Push a slice to one that is behind. True if it gets on."""
         from penstock.formats.record.kernels.pairs import name_hash
 
+        if self._range()[1] < self._next:  # pushed, and not dispatched
+            self._core.dispatcher.catch_up()
         start, end = max(behind, self._range()[0]), self._next
         if start >= end:
             listener.behind = None

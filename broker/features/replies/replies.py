@@ -30,6 +30,7 @@ from ...core.feature import Feature
 from ...core.intake import REPLIES, Intake, check_creatable
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
+from ...core.tables.producers import Receipt
 from ...core.tables.topics import CREATED_MS, TOPIC, Topic
 from .pushing import Pusher
 
@@ -86,6 +87,9 @@ class Replies(Feature, Intake):
             )
         self._ensure_topic()
         self.pusher.expect()
+
+    def on_stored(self, receipt: Receipt, count: int) -> None:
+        self.pusher.on_stored(receipt, count)
 
     def _ensure_topic(self) -> None:
         name, journal = self.pusher.topic, self.core.events.journal

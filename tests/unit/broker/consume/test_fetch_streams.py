@@ -24,6 +24,7 @@ from penstock.runtime import data_sending
 from penstock.runtime.channel import open_async_channel
 from penstock.runtime.security.credentials import Credentials, Security
 from penstock.runtime.security.signatures import signed
+from penstock.runtime.turns import Turns
 from tests.support.broker.requests import batch, wanting
 from tests.support.broker.running_broker import Caller, running
 from tests.support.cluster.certificates import put
@@ -94,6 +95,46 @@ async def test_fetches_of_one_connection_are_answered_when_each_is_due(tmp_path:
         assert (await fetches.answer())[::2] == (2, [b"one"])
         await caller.append([b"two"], queue_id=0)
         assert (await fetches.answer())[::2] == (1, [b"two"])
+
+
+@in_own_loop
+async def test_a_fetch_that_waits_for_messages_alone_has_no_task(tmp_path: Path) -> None:
+    async with running(tmp_path) as (broker, caller), fetching(broker) as fetches:
+        await caller.create_topic()
+        feature = broker.features[Consume]
+        fetches.begin(1, (0, 0), max_wait_ms=60_000)
+        await eventually(lambda: len(feature.fetch.waiters) == 1, what="the wait")
+        (stream,) = feature.streams._open
+        assert stream.waiting[1].task is None
+        await caller.append([b"one"])
+        assert (await fetches.answer())[::2] == (1, [b"one"])
+        assert not stream.waiting
+        assert not feature.fetch.load.fetches
+
+
+@in_own_loop
+async def test_a_fetch_whose_turn_is_over_is_answered_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as (broker, caller), fetching(broker) as fetches:
+        await caller.create_topic()
+        looks = iter([True, False, False, True, False])  # one begins, has news, is answered; another begins
+        monkeypatch.setattr(Turns, "has_time", property(lambda _: next(looks, True)))
+        fetches.begin(1, (0, 0), max_wait_ms=60_000)
+        await eventually(lambda: len(broker.features[Consume].fetch.waiters) == 1, what="the wait")
+        await caller.append([b"one"])
+        assert (await fetches.answer())[::2] == (1, [b"one"])
+        fetches.begin(2, (0, 0), max_wait_ms=60_000)
+        assert (await fetches.answer())[::2] == (2, [b"one"])
+
+
+@in_own_loop
+async def test_a_wait_that_brings_nothing_ends_with_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as (broker, caller), fetching(broker) as fetches:
+        await caller.create_topic()
+        fetches.begin(1, (0, 0), (1, 0), max_wait_ms=20)
+        assert (await fetches.answer())[::2] == (1, [])
+        assert not broker.features[Consume].fetch.waiters
 
 
 @in_own_loop

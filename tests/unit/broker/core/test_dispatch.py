@@ -13,11 +13,15 @@ from tests.support.waiting import eventually
 class Awaiting:
     """Somebody who waits for messages, or not."""
 
-    def __init__(self, *, waits: bool = True) -> None:
+    def __init__(self, *, waits: bool = True, topic: str = "orders") -> None:
         self.waits = waits
+        self.topic = topic
 
     def __bool__(self) -> bool:
         return self.waits
+
+    def waits_for(self, topic: str) -> bool:
+        return self.waits and topic == self.topic
 
     def on_arrived(self, arrivals: dispatch.Arrivals) -> None:
         pass
@@ -61,6 +65,7 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
         parts.core.dispatcher.poke()
         await eventually(lambda: parts.store.reader.queue_range("orders", 0) == (0, 1))
         problems.append(Corrupt("a record does not continue its queue"))
+        await parts.append()
         parts.core.dispatcher.poke()
         with pytest.raises(Corrupt):
             await task
@@ -98,6 +103,35 @@ async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_s
         lingering.poke()
         lingering.catch_up()  # the task has its turn coming, whoever looks is here now
         assert parts.store.reader.queue_range("orders", 0) == (0, 6)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@in_loop
+async def test_what_is_for_other_topics_than_those_waited_for_lingers_until_one_of_these_follows() -> None:
+    parts = Kit()
+    awaiting = Awaiting(topic="other")
+    dispatcher = parts.core.dispatcher
+    dispatcher.watchers.append(awaiting)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "LINGER_S", 3600)
+        parts.add_topic()
+        parts.dispatch()
+        task = asyncio.create_task(dispatcher.run())
+        for _ in range(2):
+            await parts.append()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert parts.store.reader.queue_range("orders", 0) == (0, 0)
+        awaiting.topic = "orders"
+        await parts.append()
+        await eventually(lambda: parts.store.reader.queue_range("orders", 0) == (0, 3))
+        awaiting.topic = "other"
+        await parts.append()
+        await asyncio.sleep(0)
+        assert parts.store.reader.queue_range("orders", 0) == (0, 3)
+        dispatcher.hurry()  # somebody else waits from now on
+        await eventually(lambda: parts.store.reader.queue_range("orders", 0) == (0, 4))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -135,6 +135,47 @@ def opened(**settings: Any) -> Node:
 
 
 @in_loop
+async def test_a_reply_that_its_append_acknowledges_is_pushed_by_it_and_once() -> None:
+    node = opened()
+    mine = Client(node, "mine")
+    await node.reply(("nobody", b"zero"))
+    before = node.store.dispatched_offset
+    for body in (b"one", b"two"):
+        await node.append_bytes(reply_batch([("mine", body)]))
+    await node.append_bytes(reply_batch([("nobody", b"three")]))
+    assert mine.heard == [b"one", b"two"]
+    assert node.store.dispatched_offset == before
+    node.pusher.on_arrived({TOPIC: {0}})  # of nothing that is new: what is out stays out
+    await node.pusher.turn()
+    node.settle()
+    await node.pusher.turn()
+    await node.reply(("mine", b"four"))
+    await node.reply(("mine", b"five"), ("mine", b"six"))
+    await eventually(lambda: mine.heard == [b"one", b"two", b"four", b"five", b"six"])
+    assert (node.pusher.pushed, node.pusher.unheard) == (5, 2)
+
+
+@in_loop
+async def test_a_reply_behind_some_that_wait_is_pushed_behind_them() -> None:
+    node = opened()
+    mine = Client(node, "mine")
+    await node.append_bytes(reply_batch([("mine", b"one"), ("mine", b"two")]))
+    await node.append_bytes(reply_batch([("mine", b"three")]))
+    assert mine.heard == []
+    node.settle()
+    await eventually(lambda: mine.heard == [b"one", b"two", b"three"])
+    mine.has_room = False
+    await node.append_bytes(reply_batch([("mine", b"four")]))
+    node.settle()
+    await node.append_bytes(reply_batch([("mine", b"five")]))
+    node.settle()
+    assert mine.heard == [b"one", b"two", b"three"]
+    mine.reads()
+    await node.pusher.turn()
+    assert mine.heard == [b"one", b"two", b"three", b"four", b"five"]
+
+
+@in_loop
 async def test_a_reply_is_stored_and_goes_to_the_client_that_it_names_alone() -> None:
     node = opened()
     mine, other = Client(node, "mine"), Client(node, "other")

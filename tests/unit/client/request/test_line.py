@@ -55,7 +55,14 @@ class Cluster:
         with contextlib.suppress(ValueError):
             self.listeners.remove(told)
 
-    def stand(self, address: str, method: Method, content: bytes, take: Callable[[bytes], object]) -> Future[None]:
+    def stand(
+        self,
+        address: str,
+        method: Method,
+        content: bytes,
+        take: Callable[[bytes], object],
+        is_attended: Callable[[], bool],
+    ) -> Future[None]:
         assert method == Method.LISTEN
         self.asked.append(Standing(address, content, take))
         return self.asked[-1].future
@@ -75,7 +82,7 @@ def line(cluster: Cluster) -> Iterator[Line]:
     def take(broker_name: str, records: bytes, push_time_ms: int) -> None:
         cluster.taken.append((broker_name, records, push_time_ms))
 
-    waiting = Waiting(lambda _: cluster.oldest, take, lambda _, error: cluster.failed.append(error))
+    waiting = Waiting(lambda _: cluster.oldest, take, lambda _, error: cluster.failed.append(error), lambda: True)
     made = Line(cast(Any, cluster), "client", "broker-a", waiting)
     yield made
     made.close()

@@ -177,6 +177,28 @@ def test_without_a_wait_they_are_sent_soon(handing: Handing, monkeypatch: pytest
     assert not handing.ends.settle(0)
 
 
+def test_where_many_come_at_once_those_that_follow_go_with_them(
+    handing: Handing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.transact.ends.LINGER_S", 0.001)
+    monkeypatch.setattr("penstock.client.transact.ends.BUSY_LINGER_S", 60.0)
+    waits, is_hurried = list[float](), handing.ends._is_hurried
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return is_hurried(seconds)
+
+    monkeypatch.setattr(handing.ends, "_is_hurried", wait)
+    with handing.ends._changed:  # all three are there before the thread looks
+        handing.hand_over(1, 2, 3)
+    wait_until(lambda: waits == [0.001, 60.0], what="the longer wait")
+    handing.hand_over(4)
+    assert handing.sent == []
+    handing.ends.settle(0)
+    wait_until(lambda: handing.sent, what="the request")
+    assert [offsets for _, offsets, _ in handing.sent] == [[1, 2, 3, 4]]
+
+
 def test_where_a_shared_request_is_refused_each_end_asks_by_itself_and_what_fails_is_lost(handing: Handing) -> None:
     handing.hand_over(1, 3, 5)
     handing.ends.settle(0)
