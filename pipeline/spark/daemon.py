@@ -21,6 +21,8 @@ from pyspark import daemon
 
 WITH_KERNELS = ("pyspark.worker", "pyspark.sql.worker.create_data_source")
 """Tasks; and what lists a store, whose last log file is scanned."""
+LOAD_NOTHING = "PENSTOCK_WORKERS_LOAD_NOTHING"
+"""A variable of the environment."""
 _KERNELS = ("column_kernels", "part_kernels")
 """They load those of penstock.formats.record, too."""
 
@@ -28,8 +30,8 @@ _serve = daemon.worker
 
 
 def load_for(worker: str) -> None:
-    """Import what the workers of this module (one of Spark's) will need."""
-    if worker in WITH_KERNELS:
+    """Import what the workers of this module (one of Spark's) will need; in a short session they read no stores."""
+    if worker in WITH_KERNELS and LOAD_NOTHING not in os.environ:
         for name in _KERNELS:
             importlib.import_module(f"penstock.pipeline.columns.{name}")
 

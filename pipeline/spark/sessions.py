@@ -49,6 +49,7 @@ _SHORT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHORT_MARK = "spark.penstock.short"
 SHORT = {
     SHORT_MARK: "true",
+    "spark.executorEnv.PENSTOCK_WORKERS_LOAD_NOTHING": "1",  # see .daemon
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.default.parallelism": "1",

@@ -20,7 +20,7 @@ from penstock.proto.errors import ConfigError, WrongStore
 from ...spark.own_errors import own_error
 from ...spark.registration import register
 from ...spark.sessions import reads_here
-from ...stores.files import expand_roots, open_file_system
+from ...stores.files import expand_roots, open_file_system, written
 from .here import frame_here, store_here
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
 
 
 def reads_little(config: Any) -> bool:
-    """True if all that a job reads lies on this machine, in some megabytes; empty log files count in full.
+    """True if all that a job reads lies on this machine, in some megabytes; what is only allocated does not count.
 
     ``config``: the job's, whose fields say where.
     """
@@ -96,7 +96,7 @@ def reads_little(config: Any) -> bool:
         for folder, _, names in os.walk(os.path.join(root, COMMIT_LOG) if _is_store(root) else root):
             for name in names:
                 with contextlib.suppress(OSError):  # deleted meanwhile
-                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
+                    total += written(os.path.join(folder, name)).bytes
             if total > LITTLE_BYTES_MAX:
                 return False
     return True

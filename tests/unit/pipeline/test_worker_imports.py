@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
-from penstock.pipeline.spark.daemon import WITH_KERNELS
+from penstock.pipeline.spark.daemon import LOAD_NOTHING, WITH_KERNELS
 from penstock.pipeline.spark.registration import SOURCES
+from penstock.pipeline.spark.sessions import SHORT
 
+LAG = "penstock.pipeline.jobs.lag.source"
 KERNELS = "penstock.pipeline.columns.part_kernels"
 
 
@@ -19,7 +21,7 @@ def is_loaded_by(words: str, module: str) -> bool:
     return done.stdout.split()[-1] == "True"
 
 
-@pytest.mark.parametrize("source", [module for module, _ in SOURCES])
+@pytest.mark.parametrize("source", [*(module for module, _ in SOURCES), LAG])
 def test_a_source_loads_no_kernels_before_it_reads(source: str) -> None:
     assert not is_loaded_by(f"import {source}", "numba")
 
@@ -31,3 +33,9 @@ def test_workers_of_tasks_find_kernels_loaded_and_planners_none(worker: str, has
     words = f"from penstock.pipeline.spark.daemon import load_for; load_for({worker!r})"
     assert is_loaded_by(words, KERNELS) == has_kernels
     assert is_loaded_by(words, "pyarrow") is False
+
+
+def test_workers_of_a_short_session_load_none_ahead() -> None:
+    words = f"import os; os.environ[{LOAD_NOTHING!r}] = '1'; from penstock.pipeline.spark.daemon import load_for; "
+    assert not is_loaded_by(f"{words}load_for({WITH_KERNELS[0]!r})", "numba")
+    assert f"spark.executorEnv.{LOAD_NOTHING}" in SHORT
