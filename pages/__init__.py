@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 
 __all__ = ["render", "shown"]
 
+WORD_CHARACTERS = 20
 LONG_CHARACTERS = 60
 
 
@@ -41,6 +42,7 @@ def _environment(folder: Path) -> Environment:
     made.filters["shown"] = shown
     made.tests["figure"] = is_figure
     made.tests["long"] = is_long
+    made.tests["word"] = is_word
     return made
 
 
@@ -52,6 +54,11 @@ def is_figure(value: Any) -> bool:
 def is_long(value: Any) -> bool:
     """True if a table's column has to be wide for this, which would else be a tower of single words."""
     return len(shown(value)) >= LONG_CHARACTERS
+
+
+def is_word(value: Any) -> bool:
+    """True if this may be broken anywhere, as an id: a long word without a blank, which else widens the page."""
+    return isinstance(value, str) and max(map(len, value.split()), default=0) >= WORD_CHARACTERS
 
 
 def shown(value: Any) -> str:

@@ -81,9 +81,21 @@ def fill(producer: Any, body: bytes, seconds: float = 1e9, count: int = 1 << 60)
 def stored(address: str) -> int:
     """How many messages the broker has: what was refused is not counted."""
     looker = consumer_of(address, "bench-look")
-    ends = [looker.get_watermark_offsets(client().TopicPartition(TOPIC, queue), WAIT_S)[1] for queue in range(QUEUES)]
+    count = sum(end_of(looker, queue) for queue in range(QUEUES))
     looker.close()
-    return sum(ends)
+    return count
+
+
+def end_of(looker: Any, queue: int) -> int:
+    """Where a queue ends. One that was just made may have no leader yet: asked again until then."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return int(looker.get_watermark_offsets(client().TopicPartition(TOPIC, queue), WAIT_S)[1])
+        except client().KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def consumer_of(address: str, group: str, **settings: object) -> Any:

@@ -117,6 +117,7 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
     def run(
         master: str | None, remote: str | None, conf: tuple[str, ...], report: str | None, as_json: bool, **values: Any
     ) -> int:
+        from penstock.pipeline.jobs.framework.here import load_ahead
         from penstock.pipeline.jobs.framework.reading import reads_little, require_stores
         from penstock.pipeline.jobs.framework.report import require_writable
         from penstock.pipeline.options import made
@@ -136,6 +137,8 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         progress.show(f"{name}: starting Spark")
         with interrupts():
             is_short = reads_little(config)
+            if is_short and not hasattr(config, "lake"):
+                load_ahead()
             spark = session(f"penstock {name}", master=master, remote=remote, conf=settings, is_short=is_short)
             try:
                 progress.show(f"{name}: working")

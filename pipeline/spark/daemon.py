@@ -17,6 +17,8 @@ from typing import Any
 
 from pyspark import daemon
 
+LOAD_NOTHING = "PENSTOCK_WORKERS_LOAD_NOTHING"
+"""A variable of the environment, set in a short session: its tasks read no stores."""
 _KERNELS = ("column_kernels", "part_kernels")
 """They load those of penstock.formats.record, too."""
 
@@ -25,8 +27,9 @@ _serve = daemon.worker
 
 def load() -> None:
     """Import what tasks will need."""
-    for name in _KERNELS:
-        importlib.import_module(f"penstock.pipeline.columns.{name}")
+    if LOAD_NOTHING not in os.environ:
+        for name in _KERNELS:
+            importlib.import_module(f"penstock.pipeline.columns.{name}")
 
 
 def _worker(socket: Any, authenticated: bool) -> Any:

@@ -44,7 +44,24 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _SOCKET_FOLDER_CHARACTERS_MAX = 61
 """Spark's own limit: the path of a socket has some hundred characters at most."""
 _UNCHECKED_READS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-_FAST_COMPILER = "-XX:TieredStopAtLevel=1"
+_SHORT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Compiling fast, and no threads that collect beside the work."""
+SHORT_MARK = "spark.penstock.short"
+SHORT = {
+    SHORT_MARK: "true",
+    "spark.executorEnv.PENSTOCK_WORKERS_LOAD_NOTHING": "1",  # see .daemon
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.default.parallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For some megabytes: one task a stage, planned once, and no Java written and compiled for a query."""
+_LOOKS_WITH = "PYSPARK_DRIVER_PYTHON"
+"""The Python in which Java looks for installed sources when the first one is registered, a second's work; if there is
+no such program it looks for none."""
 RECOMMENDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -74,7 +91,8 @@ def session(
     its streams are behind, see :mod:`penstock.pipeline.topics.read.lag`.
 
     ``is_short``: its work is over in seconds. On this machine Java then compiles fast instead of well, there is no web
-    page, and what Java loads may be kept for the next start, see :func:`.starting.keep_classes`.
+    page, each stage has one task, and what Java loads may be kept for the next start, see
+    :func:`.starting.keep_classes`. Our sources are registered by whoever reads them, and Spark looks for no others.
 
     Raises:
         ConfigError: pyspark is not installed; the place is wrong, see :func:`require_place`; or, without a Connect
@@ -111,8 +129,14 @@ def session(
             from ..topics.read.lag import LagLog
 
             spark.streams.addListener(LagLog())
-    register(spark)
+    if not (is_short and starts_here):
+        register(spark)
     return spark
+
+
+def reads_here(spark: Any) -> bool:
+    """True if the session was started for little work, which the driver then does itself."""
+    return bool(spark.conf.get(SHORT_MARK, "false") == "true")
 
 
 def require_place(master: str | None, remote: str | None) -> None:
@@ -177,14 +201,16 @@ def _start_of_java(*, is_short: bool) -> Iterator[None]:
     options = [_UNCHECKED_READS]
     home = spark_home()
     if is_short:
-        options.append(_FAST_COMPILER)
+        options.append(_SHORT_JAVA)
     if home is not None:
         options.append(java_options(home, keeps=is_short))
-    names = ("SPARK_SUBMIT_OPTS", "SPARK_HOME")
+    names = ("SPARK_SUBMIT_OPTS", "SPARK_HOME", _LOOKS_WITH)
     before = {name: os.environ.get(name) for name in names}
     os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, [*options, before["SPARK_SUBMIT_OPTS"]]))
     if home is not None:
         os.environ["SPARK_HOME"] = str(home)
+        if is_short:
+            os.environ[_LOOKS_WITH] = "none"
     try:
         yield
     finally:
@@ -199,7 +225,7 @@ def _started_with(*, is_short: bool) -> dict[str, str]:
     """Settings that count from the start of a session on this machine."""
     settings = {"spark.python.daemon.module": "penstock.pipeline.spark.daemon"}
     if is_short:
-        settings["spark.ui.enabled"] = "false"
+        settings |= SHORT
     folder = tempfile.mkdtemp(prefix="penstock-")  # for this user alone: over these sockets Spark asks for no secret
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if len(folder) <= _SOCKET_FOLDER_CHARACTERS_MAX:

@@ -26,6 +26,8 @@ from ..requirements import java_program
 
 _LINKED = ("bin", "jars", "conf", "sbin")
 _CLASSES = "classes.jsa"
+_STARTS = 2
+"""Counts ways to start: one that has Java load other classes begins with none kept."""
 _QUIET = "-Xlog:disable"  # of what it cannot keep Java would tell standard output, class by class
 _KEEPING_S_MAX = 120.0
 
@@ -40,7 +42,7 @@ def spark_home() -> Path | None:
 
     installed = Path(_find_spark_home())
     program = Path(java).resolve()
-    known = (installed, (installed / "jars").stat().st_mtime_ns, program, program.stat().st_mtime_ns)
+    known = (_STARTS, installed, (installed / "jars").stat().st_mtime_ns, program, program.stat().st_mtime_ns)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "spark"
     folder = cache / hashlib.sha256(repr(known).encode()).hexdigest()[:16]
     try:

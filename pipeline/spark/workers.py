@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 import sys
 
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+"""Spark's names for what a task of a stream can ask its context."""
+
 _modules = 0
 
 

@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyarrow import fs
 
@@ -33,7 +33,9 @@ from penstock.proto.errors import ConfigError, Corrupt, WrongStore
 
 from .files import FileReader, expand_roots, open_file_system
 from .model import Damage, LogFile, Store
-from .scan.scanning import ZEROS, FileScan
+
+if TYPE_CHECKING:
+    from .scan.scanning import FileScan
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +173,8 @@ class _End(NamedTuple):
 
 def _find_end(file_system: fs.FileSystem, files: list[LogFile], *, is_open: bool) -> tuple[list[LogFile], _End]:
     """Leave out the files that are allocated and empty, and end the last one behind its last sound record."""
+    from .scan.scanning import FileScan  # its kernels take a moment, which no job needs before it runs
+
     kept = list(files)
     while kept:
         file = kept[-1]
@@ -190,6 +194,8 @@ def _find_end(file_system: fs.FileSystem, files: list[LogFile], *, is_open: bool
 
 def _end_of(scan: FileScan, *, is_open: bool) -> _End:
     """Behind the last sound record (or blank). In an open store, older records behind a torn one were cut off once."""
+    from .scan.scanning import ZEROS
+
     end, torn = 0, ""
     newest = -(1 << 63)
     for piece in scan.read(0, scan.size):

@@ -6,11 +6,13 @@ process.
 
 from __future__ import annotations
 
+import errno
+import functools
 import glob
 import os
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -21,6 +23,7 @@ from pyarrow import fs
 from penstock.proto.errors import ConfigError, StorageError
 
 Bytes = npt.NDArray[np.uint8]
+_EXTENTS_MAX = 1000
 
 
 def open_file_system(root: str) -> tuple[fs.FileSystem, str]:
@@ -54,6 +57,13 @@ def expand_roots(roots: tuple[str, ...]) -> list[str]:
         if not matches:
             raise ConfigError(f"{root}: matches no directory")
         found += matches
+    return found
+
+
+@functools.lru_cache(maxsize=2)  # whole windows, and the file's last one
+def _zeros(size: int) -> Bytes:
+    found = np.zeros(size, np.uint8)
+    found.flags.writeable = False
     return found
 
 
@@ -93,8 +103,41 @@ def _folders(uri: str, pattern: str) -> list[str]:
     return sorted(n for n in names if fnmatchcase(n, wanted) and (wanted.startswith(".") or not n.startswith(".")))
 
 
+class Written(NamedTuple):
+    """What was ever written of a file; the rest is zeros that were only allocated."""
+
+    bytes: int
+    end: int
+
+
+def written(path: str) -> Written:
+    """What a file of this machine holds, as its file system tells.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        total = end = 0
+        for _ in range(_EXTENTS_MAX):
+            try:
+                start = os.lseek(descriptor, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole
+                    return Written(total, end)
+                break
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            total += end - start
+            if end >= size:
+                return Written(total, end)
+        return Written(size, size)  # a file system that does not tell, or a file in many pieces
+    finally:
+        os.close(descriptor)
+
+
 class FileReader:
-    """One file, open for reading.
+    """One file, open for reading. Zeros at its end that were never written are not read: brokers allocate a gigabyte.
 
     Raises:
         StorageError: there is no such file (any more), or it cannot be read.
@@ -102,8 +145,12 @@ class FileReader:
 
     def __init__(self, file_system: fs.FileSystem, path: str) -> None:
         self.path = path
+        self._written_to: int | None = None
         try:
             self._file = file_system.open_input_file(path)
+            if isinstance(file_system, fs.LocalFileSystem):
+                self._size = os.path.getsize(path)
+                self._written_to = written(path).end
         except FileNotFoundError:
             raise StorageError(f"{path}: deleted since the store was listed: load it again") from None
         except OSError as error:
@@ -118,7 +165,9 @@ class FileReader:
         self._file.close()
 
     def read(self, position: int, size: int) -> Bytes:
-        """Up to ``size`` bytes; fewer only at the file's end."""
+        """Up to ``size`` bytes, not to be written to; fewer only at the file's end."""
+        if self._written_to is not None and self._written_to <= position < self._size:
+            return _zeros(min(size, self._size - position))
         try:
             return np.frombuffer(self._file.read_at(size, position), np.uint8)
         except OSError as error:

@@ -15,6 +15,9 @@ from penstock.judge.conditions import Conditions
 from penstock.judge.history import EVENT, DamagedHistory, HistoryFile, history_files, list_files, read_events
 from penstock.proto.errors import ConfigError, Corrupt
 
+from ...spark.sessions import reads_here
+from ..framework.here import Work, frame_here
+
 TASK_ROWS = 500_000
 FOLDERS_NAMED_MAX = 5
 _WIDE = {"stream", "crc"}
@@ -56,15 +59,19 @@ def load_conditions(folder: Path) -> Conditions:
         raise Corrupt(str(error)) from error
 
 
-def block_frame(spark: Any, files: list[HistoryFile]) -> Any:
-    """One row per stretch of a file that a task reads at once, spread over as many partitions."""
+def each_block(spark: Any, files: list[HistoryFile], work: Work, schema: str) -> Any:
+    """A frame of what ``work`` makes of rows for stretches of the files, each of which a task reads at once."""
     blocks = [
         (number, file.path, file.start, first, min(TASK_ROWS, file.rows - first))
         for number, file in enumerate(files)
         for first in range(0, file.rows, TASK_ROWS)
     ]
-    frame = spark.createDataFrame(blocks, "number int, path string, start bigint, first bigint, rows bigint")
-    return frame.repartition(max(len(blocks), 1))
+    columns = "number int, path string, start bigint, first bigint, rows bigint"
+    if reads_here(spark):
+        names = [column.split(" ")[0] for column in columns.split(", ")]
+        rows = [dict(zip(names, block, strict=True)) for block in blocks]
+        return frame_here(spark, work(iter([pa.RecordBatch.from_pylist(rows)] if rows else [])), schema)
+    return spark.createDataFrame(blocks, columns).repartition(max(len(blocks), 1)).mapInArrow(work, schema)
 
 
 def read_history(spark: Any, files: list[HistoryFile]) -> Any:
@@ -75,7 +82,7 @@ def read_history(spark: Any, files: list[HistoryFile]) -> Any:
             for task in batch.to_pylist():
                 yield read_rows(task["path"], task["start"], task["first"], task["rows"], task["number"])
 
-    return block_frame(spark, files).mapInArrow(read, SCHEMA)
+    return each_block(spark, files, read, SCHEMA)
 
 
 def read_rows(path: str, start: int, first: int, rows: int, number: int) -> pa.RecordBatch:

@@ -46,9 +46,10 @@ from penstock.proto.errors import ConfigError
 
 from ...options import setting
 from ...spark.workers import keep_loaded
+from ..framework.here import mapped
 from ..framework.reading import local_path, require_absent
 from ..framework.report import Check, Report, Table
-from .history import block_frame, list_history, load_conditions, read_history
+from .history import each_block, list_history, load_conditions, read_history
 from .shuffle import PIECE_SCHEMA, cut, groups
 from .stored import PLACE, Stored, Stores, as_reads, shards_of
 
@@ -170,13 +171,15 @@ def _sum_up(report: Report, files: list[HistoryFile], conditions: Conditions, ta
     sent, received = sum(tally.acknowledged.values()), sum(tally.received.values())
     report.summary = f"all {judged} invariants hold that this history can break"
     shards = ", ".join(files[0].shards)
-    events = f"{sum(file.rows for file in files):,} events of {len(files)} clients"
-    faults = f"{len(conditions.windows)} faults"
+    events = f"{sum(file.rows for file in files):,} events of {len(files)} client{'' if len(files) == 1 else 's'}"
+    faults = f"{len(conditions.windows)} fault{'' if len(conditions.windows) == 1 else 's'}"
     report.subject.append(f"{events}, mode {conditions.mode}, shards {shards}; {faults}.")
     deliveries = f"{received:,} deliveries" if received else "no consumer took part"
     report.subject.append(f"{sent:,} messages were acknowledged; {deliveries}.")
     if judged < len(report.checks):
-        report.subject.append(f"{len(report.checks) - judged} invariants are not judged; the remarks below say why.")
+        left = len(report.checks) - judged
+        said = "1 invariant is" if left == 1 else f"{left} invariants are"
+        report.subject.append(f"{said} not judged; the remarks below say why.")
 
 
 class _History:
@@ -218,7 +221,7 @@ class _History:
                     yield cut(rows, parts, number, int(rows["position"][0]))
 
         found = stores.reads(self.sends(acknowledged=True), self.sends(), topic)
-        self._stored = found.mapInArrow(told, PIECE_SCHEMA)
+        self._stored = mapped(self._spark, found, told, PIECE_SCHEMA)
 
     def judged(self) -> Tally:
         """Everything."""
@@ -269,7 +272,7 @@ class _History:
         pieces = self._by_block(lambda block: cut(_events(block), parts, block["number"], block["first"]), PIECE_SCHEMA)
         if self._stored is not None:
             pieces = pieces.union(self._stored)
-        return pieces.repartitionById(2 * parts, "part").mapInArrow(judged, schema)
+        return mapped(self._spark, pieces.repartitionById(2 * parts, "part"), judged, schema)
 
     def _by_block(self, tell: Callable[[dict[str, Any]], pa.RecordBatch], schema: str) -> Any:
         """A frame of what ``tell`` makes of each block of the files."""
@@ -282,7 +285,7 @@ class _History:
                     for first in range(block["first"], end, ROWS_AT_ONCE):
                         yield tell({**block, "first": first, "rows": min(ROWS_AT_ONCE, end - first)})
 
-        return block_frame(self._spark, self._files).mapInArrow(told, schema)
+        return each_block(self._spark, self._files, told, schema)
 
 
 def _events(block: dict[str, Any]) -> Column:

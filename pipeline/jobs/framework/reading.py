@@ -19,8 +19,10 @@ from penstock.proto.errors import ConfigError, WrongStore
 
 from ...spark.own_errors import own_error
 from ...spark.registration import register
+from ...spark.sessions import reads_here
 from ...spark.workers import keep_loaded
-from ...stores.files import expand_roots, open_file_system
+from ...stores.files import expand_roots, open_file_system, written
+from .here import frame_here, store_here
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +52,25 @@ def has_no_entry(sys_flag: Any) -> Any:
 
 def read_stores(spark: Any, roots: tuple[str, ...], schema: str = "", **options: object) -> Any:
     """A frame of ``penstock_store``; options that are None, empty or False are left out."""
-    register(spark)
-    reader = spark.read.format("penstock_store").option("storePath", ",".join(roots))
+    given = {"storePath": ",".join(roots)}
     for name, value in options.items():
         if value is None or value == () or value == "" or value is False:
             continue
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        reader = reader.option(name, "true" if value is True else text)
+        given[name] = "true" if value is True else text
+    found = store_here(spark, given, schema) if reads_here(spark) else None
+    if found is not None:
+        return found
+    register(spark)
+    reader = spark.read.format("penstock_store").options(**given)
     return (reader.schema(schema) if schema else reader).load()
 
 
 def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[Any]], columns: Any) -> Any:
-    """A frame of what ``work`` yields for each item, in batches of ``columns`` (a schema); a task for every item."""
+    """A frame of what ``work`` yields for each item, in batches of ``columns`` (a schema); a task for every item.
+
+    In a short session the driver does the work, before this returns.
+    """
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         keep_loaded()
@@ -71,11 +80,13 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
 
     if not items:
         return spark.createDataFrame([], columns)
+    if reads_here(spark):
+        return frame_here(spark, (batch for item in items for batch in work(item)), columns)
     return spark.range(0, len(items), 1, len(items)).mapInArrow(run, columns)
 
 
 def reads_little(config: Any) -> bool:
-    """True if all that a job reads lies on this machine, in some megabytes; empty log files count in full.
+    """True if all that a job reads lies on this machine, in some megabytes; what is only allocated does not count.
 
     ``config``: the job's, whose fields say where.
     """
@@ -87,7 +98,7 @@ def reads_little(config: Any) -> bool:
         for folder, _, names in os.walk(os.path.join(root, COMMIT_LOG) if _is_store(root) else root):
             for name in names:
                 with contextlib.suppress(OSError):  # deleted meanwhile
-                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
+                    total += written(os.path.join(folder, name)).bytes
             if total > LITTLE_BYTES_MAX:
                 return False
     return True

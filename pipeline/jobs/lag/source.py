@@ -37,9 +37,8 @@ from penstock.runtime.security.credentials import SecurityFiles
 from ...columns.schema import as_struct
 from ...options import Options
 from ...spark.arrow_types import arrow_schema
-from ...spark.workers import keep_loaded
+from ...spark.workers import BATCH_ID, QUERY_ID, keep_loaded
 from ...topics.options import SECURITY, security_given, security_options
-from ...topics.write.sink import BATCH_ID, QUERY_ID
 from .columns import SAMPLE_COLUMNS
 
 log = logging.getLogger(__name__)

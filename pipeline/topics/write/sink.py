@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 
 from penstock.proto.errors import ChangedBatch, ConfigError, PenstockError
 
-from ...spark.workers import keep_loaded
+from ...spark.workers import BATCH_ID, QUERY_ID, keep_loaded
 from ..options import SinkOptions
 from .content import Content
 from .encoding import check_sink_schema
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUERY_ID = "sql.streaming.queryId"
-BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 _ALONE = 0
 """The batch of a job that is no micro-batch."""

@@ -21,6 +21,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
+from penstock.pipeline.spark.workers import BATCH_ID, QUERY_ID
 from penstock.pipeline.topics.cluster import cluster as cluster_of
 from penstock.pipeline.topics.options import SinkOptions, sink_options, source_options
 from penstock.pipeline.topics.read.source import TopicReader
@@ -80,7 +81,7 @@ def test_a_writer_keeps_its_guarantee(brokers: Cluster, first: str) -> None:
 def test_a_nameless_write_in_foreach_batch_would_be_doubled_and_is_refused(
     monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
-    local = {sink.QUERY_ID: "a query", sink.BATCH_ID: "3"}
+    local = {QUERY_ID: "a query", BATCH_ID: "3"}
     context = SimpleNamespace(getLocalProperty=local.get, partitionId=lambda: 0)
     monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
     given = {"nameServer": "127.0.0.1:1", "topic": "t", "deliveryGuarantee": guarantee}

@@ -97,4 +97,6 @@ def test_a_job_is_short_where_all_that_it_reads_is_small_and_here(tmp_path: Path
     assert not reads_little(SimpleNamespace(store=(str(store),), lake="s3://bucket/lake"))
     with (store / COMMIT_LOG / "1").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, LITTLE_BYTES_MAX)
+    assert reads_little(SimpleNamespace(store=(str(store),)))
+    (store / COMMIT_LOG / "2").write_bytes(b"x" * LITTLE_BYTES_MAX)
     assert not reads_little(SimpleNamespace(store=(str(tmp_path / "st*"),)))

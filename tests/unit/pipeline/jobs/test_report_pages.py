@@ -38,6 +38,13 @@ def test_a_column_of_long_texts_is_wide() -> None:
     assert "td.long { min-width:" in page
 
 
+def test_an_id_may_be_broken_so_that_the_page_does_not_scroll_sideways() -> None:
+    message_id = "7F000001000078DA05B0000000000001"
+    page = render(Report("query", {}, tables=[Table("Messages", ["messageId", "size"], [[message_id, 12]])]))
+    assert f'<td class="word">{message_id}</td>' in page
+    assert "td.word { min-width: 18ch; overflow-wrap: anywhere; }" in page
+
+
 def test_a_lag_report_says_how_long_its_looks_really_took() -> None:
     assert lag._seen([1_000, 13_000, 39_000], "ns:9876") == "3 looks in 38.0 s, at ns:9876."
     assert lag._seen([1_000], "ns:9876") == "One look, at ns:9876."
