@@ -7,22 +7,28 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import METADATA_KEY, PenstockError, to_bytes
+from penstock.proto.requests import counting, parsed
 
-from .requests import FIELDS_MAX, Requests
 from .security.credentials import PLAIN, Security
 from .security.signed_channel import SignedChannel
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Message)
+
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+FIELDS_MAX: Final = 1 << 17
+"""Of one request, those of messages inside it included: decoding so many takes some hundredths of a second."""
 KEEPALIVE_TIME_MS = 1000
 KEEPALIVE_TIMEOUT_MS = 1500
 CONNECT_TIMEOUT_MS = 3000
@@ -135,6 +141,44 @@ async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, me
     """End a call of ``method`` with ``error``, as :func:`reported`."""
     error = reported(error, method)
     await context.abort(error.grpc_status, error.message[:1000], ((METADATA_KEY, to_bytes(error)),))
+
+
+class Requests:
+    """Decodes the requests of one server; event loop only."""
+
+    def __init__(self, bytes_max: int, fields_max: int = FIELDS_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._fields_max = fields_max
+        self._turns = Turns()
+
+    async def decoded(self, kind: type[M], content: bytes) -> M:
+        """The message in ``content``; everything else goes on while a long one is looked through.
+
+        Raises:
+            InvalidArgument: it is none. MessageTooLarge: it is too long, or has too many fields.
+        """
+        for _ in counting(kind, content, self._bytes_max, self._fields_max):
+            await self._turns.have()
+        return parsed(kind, content)
+
+    def each(self, kind: type[M], contents: AsyncIterator[bytes]) -> Decoded[M]:
+        """The messages of a stream, decoded one by one; raises as :meth:`decoded`."""
+        return Decoded(self, kind, contents)
+
+
+class Decoded(Generic[M]):
+    """See :meth:`Requests.each`."""
+
+    def __init__(self, requests: Requests, kind: type[M], contents: AsyncIterator[bytes]) -> None:
+        self._requests = requests
+        self._kind = kind
+        self._contents = contents
+
+    def __aiter__(self) -> Decoded[M]:
+        return self
+
+    async def __anext__(self) -> M:
+        return await self._requests.decoded(self._kind, await anext(self._contents))
 
 
 def add_service(

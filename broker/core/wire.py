@@ -15,8 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.proto.errors import InvalidArgument
-from penstock.runtime.channel import reporting, reporting_stream
-from penstock.runtime.requests import Requests
+from penstock.runtime.channel import Requests, reporting, reporting_stream
 
 from .tables.table import compact
 

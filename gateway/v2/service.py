@@ -14,8 +14,7 @@ from google.protobuf.message import Message as Wire
 from penstock.client import PenstockError
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code
-from penstock.runtime.channel import MESSAGE_BYTES_MAX
-from penstock.runtime.requests import Requests
+from penstock.runtime.channel import MESSAGE_BYTES_MAX, Requests
 from penstock.runtime.security.access import Access
 
 from .callers import NO_HOSTS, Caller, caller_of

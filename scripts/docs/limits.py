@@ -19,9 +19,8 @@ from penstock.formats.record import replies
 from penstock.proto import data_frames, errors, frames, names
 from penstock.proto.requests import FIELDS_AT_ONCE_MAX
 from penstock.runtime import data_port, data_sending
-from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX
+from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX, FIELDS_MAX
 from penstock.runtime.conf import keyed_fields
-from penstock.runtime.requests import FIELDS_MAX
 
 from .markdown import NOTE, code, plain, size, table
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.proto.errors import MessageTooLarge
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest
 from penstock.proto.wire.common_pb2 import TopicOffsets
-from penstock.runtime.requests import FIELDS_MAX, Requests
+from penstock.runtime.channel import FIELDS_MAX, Requests
 from tests.support.hostile.values import crowded
 
 BYTES_MAX = 64 << 20
