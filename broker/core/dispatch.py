@@ -71,7 +71,7 @@ class Dispatcher:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
 
     def on_appended(self, topic: str, start: int, end: int) -> None:
-        """Records of ``topic`` are in the log there: whether anybody waits for them decides how soon they are seen."""
+        """Records of ``topic`` are in the log there; those that nobody waits for are seen a little later."""
         if not any(watcher.waits_for(topic) for watcher in self.watchers):
             begin, stop = self._unwanted
             self._unwanted = begin if stop == start else start, end

@@ -32,7 +32,7 @@ T = TypeVar("T")
 REST_S = 0.05
 """A stream's own thread reads again when nobody else has for so long."""
 PATIENCE_S = 0.05
-"""Who reads for an answer looks so often whether it is late, or came otherwise."""
+"""Who reads for an answer looks so often for one that is late, or came otherwise."""
 
 OpenLink = Callable[[], DataLink]
 """Connects, which may take a while. Raises a PenstockError."""
@@ -211,7 +211,7 @@ class Stream:
         """The result of ``future``, of a standing request; read for it, unless somebody else does.
 
         Raises:
-            TimeoutError: there is none in time. What else the future has.
+            TimeoutError: no answer came in time. What else the future has.
         """
         deadline = time.monotonic() + timeout_s
         if not future.done() and not self._reads_until(future, deadline):

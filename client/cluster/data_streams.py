@@ -89,7 +89,7 @@ class DataStreams:
         """The result of ``future``, which an answer of a standing request completes; the thread reads for it.
 
         Raises:
-            TimeoutError: there is none in time. What else the future has.
+            TimeoutError: no answer came in time. What else the future has.
         """
         stream = self._streams.get(address)
         return future.result(timeout_s) if stream is None else stream.wait(future, timeout_s)
