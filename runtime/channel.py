@@ -155,7 +155,7 @@ class Requests:
         """The message in ``content``; everything else goes on while a long one is looked through.
 
         Raises:
-            InvalidArgument: ``content`` is no such message. MessageTooLarge: it is too long, or has too many fields.
+            InvalidArgument: not such a message. MessageTooLarge: it is too long, or has too many fields.
         """
         for _ in counting(kind, content, self._bytes_max, self._fields_max):
             await self._turns.have()
