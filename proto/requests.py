@@ -30,7 +30,8 @@ def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int, fields_m
     """The message in ``content``. gRPC's own way to decode logs an error, with a trace, for whatever a stranger sends.
 
     Raises:
-        InvalidArgument: not such a message. MessageTooLarge: longer than ``bytes_max``, or of more fields than ``fields_max``.
+        InvalidArgument: not such a message.
+        MessageTooLarge: longer than ``bytes_max``, or of more fields than ``fields_max``.
     """
     for _ in counting(kind, content, bytes_max, fields_max):
         pass
