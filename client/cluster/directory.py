@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -62,6 +63,7 @@ class Directory:
         self._changed = threading.Condition()
         self._routes: dict[str, TopicRoute] = {}  # by topic, as believed; values are replaced, never changed
         self._shards: dict[str, ShardView] = {}  # by broker name, out of the routes above
+        self._mentions: Counter[str] = Counter()  # of broker names, in the routes above
         self._wanted: dict[str, None] = {}  # topics under watch, in the order in which they came; only grows
         self._requests: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()  # of the present stream
         self._thread: threading.Thread | None = None  # begins with the first topic
@@ -352,12 +354,14 @@ class Directory:
                     log.exception("route listener failed topic=%s", route.topic)
 
     def _keep_shards(self, known: TopicRoute | None, route: TopicRoute) -> None:
-        present = {shard.broker_name for shard in route.shards}
-        for shard in known.shards if known else ():
-            if shard.broker_name not in present:
-                self._shards.pop(shard.broker_name, None)
+        """Take the groups of ``route`` in place of those of ``known``; one that other routes name stays known."""
+        self._mentions.update(shard.broker_name for shard in route.shards)
         for shard in route.shards:
             self._shards[shard.broker_name] = shard
+        for shard in known.shards if known else ():
+            self._mentions[shard.broker_name] -= 1
+            if not self._mentions[shard.broker_name]:
+                del self._mentions[shard.broker_name], self._shards[shard.broker_name]
 
 
 def _reader_of(shard: ShardView | None, suggested_id: int | None = None) -> ShardMember | None:

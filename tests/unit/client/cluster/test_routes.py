@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.client.cluster.routes import completed, merge
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound, TopicNotFound
 from penstock.proto.wire.broker_pb2 import TopicName
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE
-from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
+from penstock.proto.wire.nameserver_pb2 import QueueData, RouteUpdate, ShardMember, ShardView, TopicRoute
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
@@ -43,6 +44,20 @@ def route(*names: str, exists: bool = True, others: tuple[str, ...] = ()) -> Top
     return TopicRoute(
         topic="t", exists=exists, queues=queues, shards=[shard(name, (0, MASTER)) for name in (*names, *others)]
     )
+
+
+@contextlib.contextmanager
+def told_directory() -> Iterator[Directory]:
+    """A directory that hears of no nameserver, but of :func:`told`."""
+    with (
+        contextlib.closing(Connections("127.0.0.1:1")) as connections,
+        contextlib.closing(Directory(connections)) as made,
+    ):
+        yield made
+
+
+def told(routes: Directory, *updated: TopicRoute) -> None:
+    routes._on_update(RouteUpdate(routes=updated))
 
 
 def test_a_topic_is_looked_up_once_and_then_watched(cluster: RunningCluster, routes: Directory) -> None:
@@ -188,11 +203,22 @@ def test_a_topic_deleted_at_living_groups_is_gone() -> None:
 
 
 def test_a_slave_is_no_master() -> None:
-    merged = TopicRoute(topic="t", exists=True, shards=[shard("a", (1, SLAVE))])
-    connections = Connections("127.0.0.1:1")
-    routes = Directory(connections)
-    routes._keep_shards(None, merged)
-    assert routes.master("a") is None
-    assert routes.readable("a") == (1, "a:1")
-    routes.close()
-    connections.close()
+    with told_directory() as routes:
+        told(routes, TopicRoute(topic="t", exists=True, shards=[shard("a", (1, SLAVE))]))
+        assert routes.master("a") is None
+        assert routes.readable("a") == (1, "a:1")
+
+
+def test_a_topic_that_comes_into_being_at_one_group_takes_no_other_group_away() -> None:
+    with told_directory() as routes:
+        told(routes, route("a", "b"))
+        new = route(exists=False, others=("a", "b"))
+        new.topic = "%RETRY%g"
+        told(routes, new)
+        new.CopyFrom(route("b"))
+        new.topic = "%RETRY%g"
+        told(routes, new)
+        assert routes.master("a") == "a:0"
+        told(routes, route("b"))
+        assert routes.master("a") is None
+        assert routes.master("b") == "b:0"
