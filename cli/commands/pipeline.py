@@ -16,6 +16,8 @@ _SESSION_OPTIONS = (
     click.Option(["--master"], help="Spark's master, as local[*]. [what Spark's own configuration says]"),
     click.Option(["--remote"], help="A Spark Connect server, as sc://host."),
     click.Option(["--conf"], multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+)
+_OPTIONS = (
     click.Option(["--report"], type=click.Path(dir_okay=False), help="Write a page (.html) or the document (.json)."),
     click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on standard output."),
 )
@@ -48,9 +50,10 @@ class _Jobs(click.Group):
             return super().get_command(ctx, cmd_name)
         require_spark()
         job = load_job(cmd_name)
+        session_options = _SESSION_OPTIONS if _needs_spark(job) else ()
         return click.Command(
             cmd_name,
-            params=[*_options(job.Config), *_SESSION_OPTIONS],
+            params=[*_options(job.Config), *session_options, *_OPTIONS],
             callback=_callback(cmd_name, job),
             help=(job.__doc__ or JOBS[cmd_name][1]).split("\n\n")[0],
         )
@@ -113,17 +116,24 @@ def _options(config: type[Any]) -> list[click.Parameter]:
     return made
 
 
+def _needs_spark(job: Any) -> bool:
+    return getattr(job, "NEEDS_SPARK", True)
+
+
 def _callback(name: str, job: Any) -> Callable[..., int]:
     def run(
-        master: str | None, remote: str | None, conf: tuple[str, ...], report: str | None, as_json: bool, **values: Any
+        report: str | None,
+        as_json: bool,
+        master: str | None = None,
+        remote: str | None = None,
+        conf: tuple[str, ...] = (),
+        **values: Any,
     ) -> int:
-        from penstock.pipeline.jobs.framework.here import load_ahead
-        from penstock.pipeline.jobs.framework.reading import reads_little, require_stores
+        from penstock.pipeline.jobs.framework.reading import require_stores
         from penstock.pipeline.jobs.framework.report import require_writable
         from penstock.pipeline.options import made
         from penstock.pipeline.spark.own_errors import own_error
-        from penstock.pipeline.spark.sessions import require_place, session
-        from penstock.pipeline.spark.starting import keep_classes
+        from penstock.pipeline.spark.sessions import require_place
 
         require_place(master, remote)
         if report is not None:
@@ -132,14 +142,9 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         require_stores(getattr(config, "store", ()))
         if hasattr(job, "check"):  # what is wrong is told before Spark takes its seconds to start
             job.check(config)
-        settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
         progress = ProgressLine(every_s=10.0)
-        progress.show(f"{name}: starting Spark")
         with interrupts():
-            is_short = reads_little(config)
-            if is_short and not hasattr(config, "lake"):
-                load_ahead()
-            spark = session(f"penstock {name}", master=master, remote=remote, conf=settings, is_short=is_short)
+            spark = _session(name, config, progress, master, remote, conf) if _needs_spark(job) else None
             try:
                 progress.show(f"{name}: working")
                 outcome = job.run(spark, config)
@@ -150,21 +155,45 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
                 raise ours from error
             finally:
                 progress.clear()
-                spark.stop()
+                if spark is not None:
+                    spark.stop()
         if as_json:
             print_json(outcome.as_document())
         else:
             _show(outcome)
         if report is not None:  # behind the rest, which a full disk is not to cost
             outcome.write(Path(report))
-        with interrupts():
-            try:
-                keep_classes(lambda text: progress.show(f"{name}: {text}"))
-            finally:
-                progress.clear()
+        if spark is not None:
+            _keep_classes(name, progress)
         return 0 if outcome.ok else 1
 
     return run
+
+
+def _session(
+    name: str, config: Any, progress: ProgressLine, master: str | None, remote: str | None, conf: tuple[str, ...]
+) -> Any:
+    """A session for the job, shorter of start if it has little to read."""
+    from penstock.pipeline.jobs.framework.here import load_ahead
+    from penstock.pipeline.jobs.framework.reading import reads_little
+    from penstock.pipeline.spark.sessions import session
+
+    settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
+    progress.show(f"{name}: starting Spark")
+    is_short = reads_little(config)
+    if is_short and not hasattr(config, "lake"):
+        load_ahead()
+    return session(f"penstock {name}", master=master, remote=remote, conf=settings, is_short=is_short)
+
+
+def _keep_classes(name: str, progress: ProgressLine) -> None:
+    from penstock.pipeline.spark.starting import keep_classes
+
+    with interrupts():
+        try:
+            keep_classes(lambda text: progress.show(f"{name}: {text}"))
+        finally:
+            progress.clear()
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Jobs: each module holds a ``Config`` and ``run(spark, config) -> Report``; :mod:`..catalogue` lists them.
 
 ``check(config)``, which some have, returns if the options are right as far as can be told without Spark, and else
-raises ConfigError; ``run`` begins with it.
+raises ConfigError; ``run`` begins with it. A job that says ``NEEDS_SPARK = False`` takes None for its session.
 
 Raises:
     ConfigError: (on import) a package of the extra ``penstock-mq[spark]`` is missing. So do topics, stores and lag.

@@ -39,7 +39,7 @@ from penstock.proto.errors import ConfigError, Corrupt, StorageError
 
 from ..columns.schema import STORE_COLUMNS
 from ..spark.arrow_types import arrow_schema
-from ..stores.files import open_file_system
+from ..stores.files import Folder
 from .entries import Entry, LakeFile, from_document, to_document
 
 log = logging.getLogger(__name__)
@@ -56,13 +56,11 @@ _UNKNOWN_TO_DELTA = frozenset("?#\\")
 """What delta-rs loses of a local path when it makes a URL of it."""
 
 
-class Lake:
+class Lake(Folder):
     """A lake at a path or URI; it need not exist yet."""
 
     def __init__(self, root: str) -> None:
-        self.files, self.path = open_file_system(root.rstrip("/"))
-        self.root = root.rstrip("/") if "://" in root else self.path  # the same in every process
-        self.is_local = isinstance(self.files, fs.LocalFileSystem)
+        super().__init__(root)
         self._table: DeltaTable | None = None
         self._seen = -1  # the version up to which `_told` is read
         self._told: list[Entry] = []  # all entries of all commits, the newest first
@@ -259,30 +257,6 @@ class Lake:
             for name in os.listdir(f"{self.path}/{_LOG}"):
                 self.sync(f"{_LOG}/{name}")
             self.sync_folders(_LOG)
-
-    def move(self, name: str, to: str) -> None:
-        """Give a file another name, in place of what has it; directories are made, and the name is on the disk then."""
-        folder = to.rpartition("/")[0]
-        self.files.create_dir(f"{self.path}/{folder}", recursive=True)
-        self.files.move(f"{self.path}/{name}", f"{self.path}/{to}")
-        self.sync_folders(folder)
-
-    def sync_folders(self, folder: str) -> None:
-        """Have the disk keep the names in a folder of the lake, and in those above it."""
-        while folder:
-            self.sync(folder)
-            folder = folder.rpartition("/")[0]
-        self.sync("")
-
-    def sync(self, name: str) -> None:
-        """Have the disk keep a file or a directory's names. Object stores keep what they have taken."""
-        if not self.is_local:
-            return
-        handle = os.open(f"{self.path}/{name}", os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def paths_of(self, files: Iterable[LakeFile]) -> list[str]:
         """Parquet files of the table as Spark takes them: signs of patterns in the lake's path stand for themselves."""

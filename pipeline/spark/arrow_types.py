@@ -11,6 +11,7 @@ _TYPES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
     "bigint": pa.int64(),
+    "double": pa.float64(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "array<string>": pa.list_(pa.field("element", pa.string())),

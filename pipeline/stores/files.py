@@ -136,6 +136,57 @@ def written(path: str) -> Written:
         os.close(descriptor)
 
 
+class Folder:
+    """A directory at a path or URI, which need not exist yet, and files that are put there whole."""
+
+    def __init__(self, root: str) -> None:
+        """Raises ConfigError: a URI of a kind that pyarrow does not know."""
+        self.files, self.path = open_file_system(root.rstrip("/"))
+        self.root = root.rstrip("/") if "://" in root else self.path  # the same in every process
+        self.is_local = isinstance(self.files, fs.LocalFileSystem)
+
+    def read(self, name: str) -> bytes | None:
+        """What a file holds; None if there is none. Raises OSError."""
+        try:
+            with self.files.open_input_stream(f"{self.path}/{name}") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file in place of what has its name, whole or not at all; it is on the disk then. Raises OSError."""
+        self.files.create_dir(self.path, recursive=True)
+        draft = f".{name}.{os.getpid()}"
+        with self.files.open_output_stream(f"{self.path}/{draft}") as out:
+            out.write(content)
+        self.sync(draft)
+        self.move(draft, name)
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file another name, in place of what has it; directories are made, and the name is on the disk then."""
+        folder = to.rpartition("/")[0]
+        self.files.create_dir(f"{self.path}/{folder}", recursive=True)
+        self.files.move(f"{self.path}/{name}", f"{self.path}/{to}")
+        self.sync_folders(folder)
+
+    def sync_folders(self, folder: str) -> None:
+        """Have the disk keep the names in a directory of this one, and in those above it."""
+        while folder:
+            self.sync(folder)
+            folder = folder.rpartition("/")[0]
+        self.sync("")
+
+    def sync(self, name: str) -> None:
+        """Have the disk keep a file or a directory's names. Object stores keep what they have taken."""
+        if not self.is_local:
+            return
+        handle = os.open(f"{self.path}/{name}", os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 class FileReader:
     """One file, open for reading. Zeros at its end that were never written are not read: brokers allocate a gigabyte.
 

@@ -17,6 +17,7 @@ from penstock.pipeline.jobs import dead_letters, mirror, query, replay, trace
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.lag import job as lag
 from penstock.pipeline.jobs.lag import sampling
+from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS
 from penstock.proto.errors import ConfigError
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
@@ -149,7 +150,7 @@ def test_a_checkpoint_is_of_one_source_target_and_job(spark: Any, brokers: Clust
         namesrv=brokers.nameservers, groups=("readers",), lake=str(tmp_path / "lake"), checkpoint=checkpoint
     )
     with pytest.raises(ConfigError, match=r"checkpoint .*'mirror', not 'lag'"):
-        lag.run(spark, config)
+        lag.run(None, config)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -198,14 +199,17 @@ def test_a_broker_that_is_gone_is_told_for_as_long_as_it_is(
         lake=str(tmp_path / "lake"),
         checkpoint=str(tmp_path / "checkpoint"),
     )
-    assert lag.run(spark, config).figures["lag"] == {"watchers": 100}
+    assert lag.run(None, config).figures["lag"] == {"watchers": 100}
+    rows = spark.read.parquet(str(tmp_path / "lake" / "lag"))
+    assert rows.where("lag > 0").groupBy("dt").sum("lag").first()[1] == 100
+    assert {name: of for name, of in rows.dtypes if name != "dt"} == LAG_COLUMNS
     brokers.broker("b", 0).kill()
     try:
-        told = [lag.run(spark, config)]
+        told = [lag.run(None, config)]
         # As when the nameservers have forgotten it.
         monkeypatch.setattr(sampling, "require_groups", lambda *_: [])
         monkeypatch.setattr(sampling, "places", lambda _, topics: {topic: {"broker-a"} for topic in topics})
-        told += [lag.run(spark, config), lag.run(spark, config)]
+        told += [lag.run(None, config), lag.run(None, config)]
     finally:
         brokers.broker("b", 0).restart()
     for report in told:

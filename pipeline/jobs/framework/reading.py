@@ -21,7 +21,7 @@ from ...spark.own_errors import own_error
 from ...spark.registration import register
 from ...spark.sessions import reads_here
 from ...spark.workers import keep_loaded
-from ...stores.files import expand_roots, open_file_system, written
+from ...stores.files import Folder, expand_roots, open_file_system, written
 from .here import frame_here, store_here
 
 log = logging.getLogger(__name__)
@@ -173,22 +173,16 @@ def claim_checkpoint(job: str, checkpoint: str, between: Mapping[str, str]) -> N
         ConfigError: it belongs to another one; nothing was changed.
     """
     wanted = {"job": job, **between}
+    path = f"{checkpoint.rstrip('/')}/{JOB_FILE}"
     try:
-        files, inner = open_file_system(checkpoint)
-        path = f"{inner.rstrip('/')}/{JOB_FILE}"
-        is_there = files.get_file_info(path).type == fs.FileType.File
+        folder = Folder(checkpoint)
+        text = folder.read(JOB_FILE)
     except (ConfigError, OSError) as error:
         log.warning("checkpoint is not marked as the job's checkpoint=%s error=%s", checkpoint, error)
         return
-    if not is_there:
-        files.create_dir(inner, recursive=True)
-        draft = f"{path}.{os.getpid()}"
-        with files.open_output_stream(draft) as out:
-            out.write(json.dumps(wanted, indent=2).encode())
-        files.move(draft, path)
+    if text is None:
+        folder.write(JOB_FILE, json.dumps(wanted, indent=2).encode())
         return
-    with files.open_input_stream(path) as file:
-        text = file.read()
     try:
         kept = dict(json.loads(text))
     except (ValueError, TypeError):

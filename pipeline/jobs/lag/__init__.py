@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, over time: samples of a cluster as a stream, and its rows as files of a lake."""
+"""How far consumer groups are behind, over time: samples of a cluster, and their rows as files of a lake."""
 
 from __future__ import annotations
 

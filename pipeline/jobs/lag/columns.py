@@ -13,7 +13,7 @@ A row of ``lake/lag/`` stands for a group, a queue and an interval, at its end. 
 | intervalMs | long | since the queue's sample before, by ``time``; null in the first |
 | producedPerSecond | double | over ``intervalMs``; null in the first, and where the end went back |
 | consumedPerSecond | double | the same of the committed offset; null without one at either end, too |
-| oldestUnreadTimestamp | timestamp | when the first unread message was stored; null where nothing is unread |
+| oldestUnreadTimestamp | timestamp | when the first unread message was stored; null without one, or at no such time |
 | oldestUnreadAgeMs | long | from then to ``time`` |
 
 An end goes back when a topic is made anew, and for a moment when a slave that is behind answers for its master.
@@ -25,24 +25,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...columns.schema import columns
+from ...spark.arrow_types import arrow_schema
 
-SAMPLE_COLUMNS = columns(
-    "interval bigint, time bigint, consumerGroup string, topic string, brokerName string, queueId int, "
-    "minOffset bigint, endOffset bigint, committedOffset bigint, oldestUnread bigint"
-)
-"""Of the stream as it comes from the cluster; times in ms, null as above."""
-MEASURED_COLUMNS = SAMPLE_COLUMNS | columns(
-    "lag bigint, intervalMs bigint, producedPerSecond double, consumedPerSecond double, oldestUnreadAgeMs bigint"
-)
 LAG_COLUMNS = columns(
     "interval timestamp, time timestamp, consumerGroup string, topic string, brokerName string, queueId int, "
     "minOffset bigint, endOffset bigint, committedOffset bigint, lag bigint, intervalMs bigint, "
     "producedPerSecond double, consumedPerSecond double, oldestUnreadTimestamp timestamp, oldestUnreadAgeMs bigint"
 )
+LAG_SCHEMA = arrow_schema(LAG_COLUMNS)
+_TIME_MAX_MS = 253_402_300_799_999  # the year 9999 ends
 
 
 class Sample(NamedTuple):
-    """A row of :data:`SAMPLE_COLUMNS` without the interval; None where there is no commit, or nothing unread."""
+    """A group in a queue at a moment, times in ms; None where there is no commit, or nothing unread."""
 
     time: int
     group: str
@@ -101,10 +96,13 @@ def age_ms(time: int, stored: int | None) -> int | None:
     return None if stored is None else max(0, time - stored)
 
 
-def as_rows(measured: Any) -> Any:
-    """A frame of :data:`MEASURED_COLUMNS` as one of :data:`LAG_COLUMNS`."""
-    from pyspark.sql import functions as f
-
-    source = {"oldestUnreadTimestamp": "oldestUnread"}
-    times = {name: f.timestamp_millis(source.get(name, name)) for name, of in LAG_COLUMNS.items() if of == "timestamp"}
-    return measured.withColumns(times).select(*LAG_COLUMNS)
+def row_of(interval_ms: int, sample: Sample, before: Seen | None) -> dict[str, Any]:
+    """The row of :data:`LAG_COLUMNS`, times in µs; ``before``: the sample of the queue that came before."""
+    moved = rates(before, sample.time, sample.end, sample.committed)
+    stored = sample.oldest_unread
+    values = (
+        *(1000 * interval_ms, 1000 * sample.time, sample.group, sample.topic, sample.broker, sample.queue_id),
+        *(sample.minimum, sample.end, sample.committed, sample.lag, *moved),
+        *(1000 * stored if stored is not None and stored <= _TIME_MAX_MS else None, age_ms(sample.time, stored)),
+    )
+    return dict(zip(LAG_COLUMNS, values, strict=True))

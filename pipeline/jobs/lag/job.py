@@ -1,39 +1,42 @@
 """How far consumer groups are behind, over time: a row per group, queue and interval in the lake's folder lag.
 
-A stream looks at the cluster at every interval and appends what it sees, with rates since the look before and the age
-of the oldest unread message (columns: :mod:`penstock.pipeline.jobs.lag.columns`). What it needs to go on is told by the
+The job looks at the cluster at every interval and appends what it sees, with rates since the look before and the age
+of the oldest unread message (columns: :mod:`penstock.pipeline.jobs.lag.columns`). What it needs to go on is in the
 checkpoint: a job that is stopped, or killed, and started again has no row twice, and its first rates are over the real
 time since its last look. Without ``follow`` it ends after so many intervals, one by default, as for a timer's unit.
+
+A look is a few calls to each broker, so the job needs no Spark; what it writes is read with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from penstock.pages.plots import Plot
 from penstock.proto.errors import ConfigError
 
 from ...options import setting
-from ..framework.reading import claim_checkpoint, ended_by_signals, local_path, same_servers
+from ..framework.reading import claim_checkpoint, ended_by_signals, same_servers
 from ..framework.report import Report, Table
 from ..framework.topics import require_topic
 
+if TYPE_CHECKING:
+    from ...topics.cluster import Cluster
+    from .history import History, Place
+
+NEEDS_SPARK = False
 INTERVAL_S_MIN = 0.1
 SAMPLES_SHOWN_MAX = 2000
 """The report shows the last ones; the lake has all."""
 QUEUES_SHOWN_MAX = 50
 QUEUES_PLOTTED_MAX = 20
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_POLL_S = 0.1
-_DAY_MS = 86_400_000
-Place = tuple[str, str, str]
-"""Group, topic, broker group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ class Config:
     namesrv: str = setting("nameservers of the cluster")
     groups: tuple[str, ...] = setting("consumer groups, separated by commas; they must exist")
     lake: str = setting("the lake's directory or URI; several such jobs may write to one")
-    checkpoint: str = setting("directory or URI where Spark keeps what was seen; one for each such job")
+    checkpoint: str = setting("directory or URI that keeps what was seen; one for each such job")
     topics: tuple[str, ...] = setting("only these topics; all that a group has committed in or subscribes to", ())
     interval_s: float = setting("seconds from one look to the next", 10.0)
     intervals: int | None = setting("how many looks, the last of which ends the job; 1 by default", None)
@@ -62,124 +65,89 @@ def check(config: Config) -> None:
         raise ConfigError(f"lag: intervals is {config.intervals}: at least 1")
 
 
-def run(spark: Any, config: Config) -> Report:
-    """Watch for so long, or follow.
+def run(_: object, config: Config) -> Report:
+    """Watch for so long, or follow; no session is needed.
 
     Raises:
         GroupNotFound, TopicNotFound: one that is named does not exist; nothing was started.
-        ConfigError: an option is wrong, or the checkpoint is of another cluster or job.
+        ConfigError: an option is wrong, or the checkpoint is of another cluster or job, or damaged.
+        StorageError: lake or checkpoint cannot be read or written; what was seen before stays.
     """
+    from ...lake.lake import Lake
     from ...topics.cluster import cluster
+    from .history import History
     from .sampling import require_groups
 
     check(config)
-    silent = require_groups(cluster(config.namesrv), config.groups)
+    view = cluster(config.namesrv)
+    silent = require_groups(view, config.groups)
     for topic in config.topics:
         require_topic(config.namesrv, topic)
     claim_checkpoint("lag", config.checkpoint, {"namesrv": same_servers(config.namesrv)})
     report = Report("lag", asdict(config))
-    query = _start(spark, config)
-    try:
-        with ended_by_signals() if config.follow else contextlib.nullcontext() as ended:
-            first = _wait(query, ended)
-    finally:
-        query.stop()
+    history = History.opened(Lake(config.lake), config.checkpoint)
+    with ended_by_signals() if config.follow else contextlib.nullcontext(threading.Event()) as ended:
+        taken = _watch(view, config, history, ended)
     report.finish()
-    _tell(report, config, str(query.id), first, silent)
+    _tell(report, config, history, taken, silent)
     return report
 
 
-def _start(spark: Any, config: Config) -> Any:
-    from .columns import as_rows
-    from .source import NAME, lag_options, register_lag
-    from .state import measured
+@dataclass(slots=True)
+class _Taken:
+    """What a run has added to the lake, as far as the report shows it."""
 
-    register_lag(spark)
-    options = dict(lag_options(config.namesrv, config.groups, config.topics))
-    if not config.follow:
-        options["samples"] = str(config.intervals or 1)
-    rows = as_rows(measured(spark.readStream.format(NAME).options(**options).load()))
-    writer = (
-        rows.writeStream.format(NAME)
-        .option("lake", local_lake(config.lake))
-        .option("checkpointLocation", local_path(config.checkpoint))
-        .outputMode("append")
-        .trigger(processingTime=f"{round(config.interval_s * 1000)} milliseconds")
-    )
-    with _set(spark, _PARTITIONS, "1"):  # a task costs more than what a sample has for it; the query keeps it
-        return writer.start()
+    samples: int = 0
+    rows: int = 0
+    last: list[dict[str, Any]] = field(default_factory=list)  # the rows of the last sample
+    sums: deque[tuple[int, dict[Place, int]]] = field(default_factory=lambda: deque(maxlen=SAMPLES_SHOWN_MAX))
+    """When a sample was due, and its lag by place."""
+
+    def add(self, at_ms: int, rows: list[dict[str, Any]]) -> None:
+        self.samples, self.rows, self.last = self.samples + 1, self.rows + len(rows), rows
+        lags: dict[Place, int] = {}
+        for row in rows:
+            place = row["consumerGroup"], row["topic"], row["brokerName"]
+            lags[place] = lags.get(place, 0) + row["lag"]
+        self.sums.append((at_ms, lags))
 
 
-def local_lake(root: str) -> str:
-    """The lake as every process knows it: workers have directories of their own."""
-    from ...lake.lake import Lake
+def _watch(view: Cluster, config: Config, history: History, ended: threading.Event) -> _Taken:
+    """Take samples until ``ended``, or as many as are wanted; where one takes longer, those that were due are left
+    out.
+    """
+    from .sampling import take_sample
 
-    return Lake(root).root
-
-
-@contextlib.contextmanager
-def _set(spark: Any, name: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
-
-
-def _wait(query: Any, ended: threading.Event | None) -> int | None:
-    """Until the query has ended, or has taken its last sample; the number of the first batch, if there was one."""
-    first: int | None = None  # asked for early: only the last batches are kept
-    while not query.awaitTermination(_POLL_S) and not (ended is not None and ended.is_set()):
-        progress = query.lastProgress
-        if progress is not None and _left(progress) == 0:
-            break
-        if first is None and progress is not None:
-            first = int(query.recentProgress[0].batchId)
-    known = query.recentProgress
-    return int(known[0].batchId) if first is None and known else first
+    taken = _Taken()
+    left = None if config.follow else config.intervals or 1
+    due_s = time.monotonic()
+    while not ended.is_set():
+        at_ms = history.plan(time.time_ns() // 1_000_000)
+        if rows := history.add(take_sample(view, config.groups, config.topics)):
+            taken.add(at_ms, rows)
+        if left is not None:
+            left -= 1
+            if not left:
+                break
+        due_s += config.interval_s * max(1, math.ceil((time.monotonic() - due_s) / config.interval_s))
+        ended.wait(max(due_s - time.monotonic(), 0.0))
+    return taken
 
 
-def _left(progress: Any) -> int | None:
-    """How many samples of this run were still to be planned when this batch was; None if that is not told."""
-    from .source import LEFT
-
-    told = json.loads(progress.sources[0].latestOffset or "null")
-    return told.get(LEFT) if isinstance(told, dict) else None
-
-
-def _tell(report: Report, config: Config, query: str, first: int | None, silent: Iterable[str]) -> None:
-    """What the run has added to the lake, as far as the report shows it; broker groups that were not heard fail it."""
-    from ...lake.lake import Lake
+def _tell(report: Report, config: Config, history: History, taken: _Taken, silent: Iterable[str]) -> None:
+    """What the run has added; broker groups that were not heard fail it."""
     from ...topics.cluster import cluster
-    from .files import (
-        PLACES_FILE,
-        count_rows,
-        days_between,
-        files_of,
-        keep_places,
-        read_files,
-        read_places,
-        read_sums,
-    )
+    from .history import KEPT_FILE
     from .sampling import places
 
-    lake = Lake(config.lake)
-    paths: list[str] = []
-    if first is not None:
-        # an earlier run may have planned the first batch, on an earlier day
-        days = days_between(report.began_ms - _DAY_MS, time.time_ns() // 1_000_000)
-        paths = files_of(lake, query, first, days)
-    shown = paths[-SAMPLES_SHOWN_MAX:]
-    sums = read_sums(lake, shown)
+    sums = dict(taken.sums)
     times = sorted(sums)
     seen = {place for sample in sums.values() for place in sample}
     heard = {(group, broker) for group, _, broker in seen}
-    kept = read_places(config.checkpoint)
     # A broker group that was heard has told of all topics: one that is not among them is no longer the group's.
     earlier = {
         (group, topic, broker)
-        for group, topic, broker in kept
+        for group, topic, broker in history.places
         if group in config.groups and topic in (config.topics or {topic}) and (group, broker) not in heard
     }
     topics = {topic for _, topic, _ in seen.union(earlier)} | set(config.topics)
@@ -188,34 +156,33 @@ def _tell(report: Report, config: Config, query: str, first: int | None, silent:
     subscribed |= {(group, topic) for group in config.groups for topic in config.topics}
     known = {(group, topic, broker) for group, topic in subscribed for broker in there.get(topic, ())}
     known |= {place for place in earlier if place[1] in there}
-    keep_places(
-        config.checkpoint, seen | {place for place in kept if place[1] in there or place[0] not in config.groups}
-    )
+    history.places = seen | {place for place in history.places if place[1] in there or place[0] not in config.groups}
+    history.keep()
     series, unheard = lag_series(sums, config.groups, known)
     report.figures |= {
-        "samples": len(paths),
-        "rows": count_rows(lake, paths),
+        "samples": taken.samples,
+        "rows": taken.rows,
         "lag": {group: series[group][-1] if times else None for group in config.groups},
     }
     for broker in sorted(unheard.keys() | set(silent)):
         missing = unheard.get(broker, len(times))
         report.problem(
             f"broker group {broker} was not heard in {missing} of {len(times)} samples: lag there is not known; if it "
-            f"was retired, take it out of {config.checkpoint}/{PLACES_FILE}",
+            f"was retired, take it out of {config.checkpoint}/{KEPT_FILE}",
             broker=broker,
         )
     if not times:
         report.problem("nothing was seen: no broker answered, or the groups have no topic yet")
         return
     wanted = 0 if config.follow else config.intervals or 1
-    if len(paths) < wanted:
-        report.problem(f"nothing was seen in {wanted - len(paths)} of {wanted} samples: the lag then is not known")
+    if taken.samples < wanted:
+        report.problem(f"nothing was seen in {wanted - taken.samples} of {wanted} samples: the lag then is not known")
     report.summary = ", ".join(_told(group, series[group]) for group in config.groups)
     report.subject.append(_seen(times, config.namesrv))
     report.plots.append(Plot("Lag", "times", times, series, "messages", axis_name="at (UTC)"))
     columns = ["consumerGroup", "topic", "brokerName", "queueId", "lag", "producedPerSecond"]
     columns += ["consumedPerSecond", "oldestUnreadAgeMs"]
-    ends = [row for row in read_files(lake, shown[-1:], columns) if row["lag"]]
+    ends = [row for row in taken.last if row["lag"]]
     ends.sort(key=lambda row: (-row["lag"], row["consumerGroup"], row["topic"], row["brokerName"], row["queueId"]))
     names = ["group", "topic", "broker", "queue", "lag", "produced per s", "consumed per s", "oldest unread ms"]
     lines = [[row[name] for name in columns] for row in ends[:QUEUES_SHOWN_MAX]]

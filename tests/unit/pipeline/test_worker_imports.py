@@ -11,7 +11,6 @@ from penstock.pipeline.spark.daemon import LOAD_NOTHING
 from penstock.pipeline.spark.registration import SOURCES
 from penstock.pipeline.spark.sessions import SHORT
 
-LAG = "penstock.pipeline.jobs.lag.source"
 KERNELS = "penstock.pipeline.columns.part_kernels"
 
 
@@ -21,7 +20,7 @@ def is_loaded_by(words: str, module: str) -> bool:
     return done.stdout.split()[-1] == "True"
 
 
-@pytest.mark.parametrize("source", [*(module for module, _ in SOURCES), LAG])
+@pytest.mark.parametrize("source", [module for module, _ in SOURCES])
 def test_a_source_loads_no_kernels_before_it_reads(source: str) -> None:
     assert not is_loaded_by(f"import {source}", "numba")
 

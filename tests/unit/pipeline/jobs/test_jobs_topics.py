@@ -15,7 +15,8 @@ pytest.importorskip("pyspark")
 from penstock.client import Producer
 from penstock.pipeline.jobs import replay
 from penstock.pipeline.jobs.framework.reading import JOB_FILE, claim_checkpoint, ended_by_signals, follow, same_servers
-from penstock.pipeline.jobs.lag.job import Place, lag_series
+from penstock.pipeline.jobs.lag.history import Place
+from penstock.pipeline.jobs.lag.job import lag_series
 from penstock.proto.errors import ConfigError
 from penstock.proto.wire.nameserver_pb2 import ClusterView, ShardView
 from penstock.proto.wire.pipeline_pb2 import WriterState

@@ -1,32 +1,25 @@
-"""The job lag without Spark's JVM: what follows from samples, which samples are planned, files, options."""
+"""The job lag without brokers: what follows from samples, what is kept of them, options."""
 
 from __future__ import annotations
 
-import pickle
-from datetime import UTC, date, datetime
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.pipeline.jobs.lag import job as lag
-from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS, MEASURED_COLUMNS, Rates, Sample, Seen, age_ms, rates
-from penstock.pipeline.jobs.lag.files import count_rows, days_between, files_of, read_files, write_rows
-from penstock.pipeline.jobs.lag.source import LagDataSource, LagStreamReader
-from penstock.pipeline.jobs.lag.state import measure
+from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS, LAG_SCHEMA, Rates, Sample, Seen, age_ms, rates, row_of
+from penstock.pipeline.jobs.lag.history import KEPT_FILE, History
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.options import made
-from penstock.proto.errors import ConfigError
+from penstock.proto.errors import ConfigError, StorageError
 
-QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
-OTHER = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
-READ_LIMIT: Any = None
+DAY_MS = 86_400_000
 
 
 def sample(committed: int | None, *, minimum: int = 10, end: int = 50, oldest: int | None = None) -> Sample:
@@ -61,11 +54,11 @@ def test_a_message_is_as_old_as_the_sample_says_and_never_younger_than_now() -> 
 
 
 def test_a_row_has_every_column_in_its_place() -> None:
-    row = measure(8_000, sample(30, oldest=8_400), Seen(5_000, 42, 28))
-    assert list(row) == list(MEASURED_COLUMNS)
-    assert {name: row[name] for name in LAG_COLUMNS if name in row} == {
-        "interval": 8_000,
-        "time": 9_000,
+    row = row_of(8_000, sample(30, oldest=8_400), Seen(5_000, 42, 28))
+    assert list(row) == list(LAG_COLUMNS)
+    assert row == {
+        "interval": 8_000_000,
+        "time": 9_000_000,
         "consumerGroup": "readers",
         "topic": "orders",
         "brokerName": "broker-a",
@@ -77,71 +70,96 @@ def test_a_row_has_every_column_in_its_place() -> None:
         "intervalMs": 4_000,
         "producedPerSecond": 2.0,
         "consumedPerSecond": 0.5,
+        "oldestUnreadTimestamp": 8_400_000,
         "oldestUnreadAgeMs": 600,
     }
+    assert row_of(8_000, sample(30, oldest=1 << 62), None)["oldestUnreadTimestamp"] is None, "a damaged time"
 
 
-def test_a_run_plans_so_many_samples_and_each_later_than_the_one_before() -> None:
-    reader = LagStreamReader("host:1", ("readers",), (), 2)
-    assert reader.reportLatestOffset() == {"left": 2}
-    start = {"at": 1 << 60}  # written by a machine whose clock was wrong
-    first = reader.latestOffset(start, READ_LIMIT)
-    second = reader.latestOffset(first, READ_LIMIT)
-    assert (first, second) == ({"at": (1 << 60) + 1}, {"at": (1 << 60) + 2})
-    assert reader.reportLatestOffset() == {"left": 0}
-    assert reader.latestOffset(second, READ_LIMIT) is second
-    endless = LagStreamReader("host:1", ("readers",), (), None)
-    assert endless.latestOffset(endless.initialOffset(), READ_LIMIT)["at"] > 0
-    assert endless.reportLatestOffset() is None
+def opened(folder: Path) -> History:
+    return History.opened(Lake(str(folder / "lake")), str(folder / "checkpoint"))
 
 
-def test_a_batch_is_one_task_whatever_plans_it() -> None:
-    options = {"nameserver": "host:1", "groups": "a,b", "topics": "", "samples": "3"}
-    reader = pickle.loads(pickle.dumps(LagDataSource(options).streamReader(None)))
-    assert reader.__dict__ == LagStreamReader("host:1", ("a", "b"), (), 3).__dict__
-    (partition,) = reader.partitions({"at": 1}, {"at": 7})
-    assert pickle.loads(pickle.dumps(partition)).at == 7
+def of(group: str, broker: str, time: int, end: int) -> Sample:
+    return Sample(time, group, "orders", broker, 0, 0, end, 0)
 
 
-def rows(count: int, at: datetime = datetime(2026, 3, 1, 23, 59, 59, tzinfo=UTC)) -> Any:
-    times = pa.array([at] * count, pa.timestamp("us", tz="UTC"))
-    return pa.RecordBatch.from_arrays([times, pa.array(range(count))], names=["interval", "lag"])
-
-
-def test_a_batch_that_is_repeated_replaces_its_rows(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
-    assert write_rows(lake, [rows(2), rows(0), rows(3)], QUERY, 7, 0, 100) == 5
-    assert write_rows(lake, [rows(4)], QUERY, 7, 0, 101) == 4
-    assert write_rows(lake, [rows(0)], QUERY, 8, 0, 102) == 0
-    write_rows(lake, [rows(1)], OTHER, 7, 0, 103)  # another job's
-    folder = tmp_path / "lake" / "lag" / "dt=2026-03-01"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        f"{QUERY}-0000000007-00000.parquet",
-        f"{OTHER}-0000000007-00000.parquet",
+def test_samples_are_files_of_their_day_and_each_is_later_than_the_one_before(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    assert history.plan(DAY_MS - 1) == DAY_MS - 1
+    history.add([of("g", "a", DAY_MS - 1, 7)])
+    assert history.plan(5) == DAY_MS, "the clock was set back"
+    assert history.add([]) == [], "nobody was heard"
+    assert history.plan(DAY_MS + 9) == DAY_MS + 9
+    history.add([of("g", "a", DAY_MS + 9, 17)])
+    paths = sorted(path.relative_to(tmp_path / "lake" / "lag") for path in tmp_path.rglob("*.parquet"))
+    assert [str(path) for path in paths] == [
+        f"dt=1970-01-01/{history.name}-{DAY_MS - 1}.parquet",
+        f"dt=1970-01-02/{history.name}-{DAY_MS + 9}.parquet",
     ]
-    assert pq.read_table(folder / f"{QUERY}-0000000007-00000.parquet", partitioning=None).num_rows == 4
+    found = pq.ParquetFile(tmp_path / "lake" / "lag" / paths[1]).read()
+    assert found.schema.equals(LAG_SCHEMA)
+    assert found["intervalMs"].to_pylist() == [10]
+    assert opened(tmp_path).plan(0) == DAY_MS + 10
 
 
-def test_the_files_of_a_query_are_found_from_a_batch_on(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    for batch in (9, 10, 11):
-        write_rows(lake, [rows(batch, datetime(2026, 3, batch - 8, tzinfo=UTC))], QUERY, batch, 0, batch)
-    write_rows(lake, [rows(1)], OTHER, 10, 0, 1)
-    (tmp_path / "lag" / "dt=2026-03-02" / f".{QUERY}-0000000010-00000.parquet.3").write_text("a draft")
-    days = [date(2026, 3, day) for day in (1, 2, 3, 4)]
-    found = files_of(lake, QUERY, 10, days)
-    assert [path[-24:] for path in found] == ["0000000010-00000.parquet", "0000000011-00000.parquet"]
-    assert count_rows(lake, found) == 21
-    assert read_files(lake, found[:1], ["lag"])[-1] == {"lag": 9}
-    assert read_files(lake, [], ["lag"]) == []
+def test_a_broker_that_was_silent_goes_on_from_its_own_last_sample(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    for time, heard in ((1_000, "ab"), (2_000, "a")):
+        history.plan(time)
+        history.add([of("g", broker, time, 10) for broker in heard])
+    history.keep()
+    for later in (history, opened(tmp_path)):
+        assert {source: next(iter(own.values())).time for source, own in later.seen.items()} == {
+            ("g", "a"): 2_000,
+            ("g", "b"): 1_000,
+        }
 
 
-def test_days_are_those_of_both_ends() -> None:
-    def at(*when: int) -> int:
-        return int(datetime(*when, tzinfo=UTC).timestamp() * 1000)  # type: ignore[arg-type]
+def test_a_queue_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    history.plan(1)
+    history.add([of("g", "a", 1, 10), of("g", "a", 1, 10)._replace(queue_id=1)])
+    history.plan(2)
+    history.add([of("g", "a", 2, 10)])
+    assert list(history.seen["g", "a"]) == [("orders", 0)]
 
-    assert days_between(at(2026, 2, 28, 23, 59), at(2026, 3, 1, 0, 1)) == [date(2026, 2, 28), date(2026, 3, 1)]
-    assert days_between(at(2026, 3, 1), at(2026, 3, 1)) == [date(2026, 3, 1)]
+
+def test_places_stay_known_and_damage_is_named(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    history.places = {("readers", "orders", "broker-b"), ("readers", "orders", "broker-a")}
+    history.keep()
+    again = opened(tmp_path)
+    assert (again.name, again.places) == (history.name, history.places)
+    kept = tmp_path / "checkpoint" / KEPT_FILE
+    assert [path.name for path in kept.parent.iterdir()] == [KEPT_FILE]
+    for damage in ("[1", "[]", "{}", json.dumps({"history": "h", "planned": "", "last": "x"})):
+        kept.write_text(damage)
+        with pytest.raises(ConfigError, match=rf"{KEPT_FILE} is damaged .*: delete it"):
+            opened(tmp_path)
+
+
+def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    history.plan(1)
+    history.add([of("g", "a", 1, 10)])
+    (tmp_path / "lake" / history.planned).write_bytes(b"torn")
+    with pytest.raises(StorageError, match=r"\.parquet: .*: delete it"):
+        opened(tmp_path)
+
+
+def test_what_cannot_be_written_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("no directory")
+    history = opened(tmp_path)
+    history.plan(1)
+    with pytest.raises(StorageError, match="the sample is not written"):
+        history.add([of("g", "a", 1, 10)])
+    assert history.seen == {}
+    (tmp_path / "checkpoint" / KEPT_FILE).unlink()
+    (tmp_path / "checkpoint").rmdir()
+    (tmp_path / "checkpoint").write_text("neither")
+    with pytest.raises(StorageError, match=rf"{KEPT_FILE} cannot be written"):
+        history.plan(2)
 
 
 NEEDED = {"namesrv": "host:1", "groups": "a,b", "lake": "/lake", "checkpoint": "/checkpoint"}

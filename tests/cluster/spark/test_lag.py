@@ -1,15 +1,22 @@
-"""The job lag in a real session against real brokers: two shards of one broker each."""
+"""The job lag against real brokers: two shards of one broker each."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow.parquet as pq
 
 from penstock.client import Admin, Producer
 from penstock.pipeline.jobs.framework.report import Report
@@ -31,8 +38,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 class Watched:
     """A topic of two queues at each shard, a group that has committed in some of them, and the job's rows."""
 
-    def __init__(self, spark: Any, brokers: Cluster, name: str, folder: Path) -> None:
-        self.spark, self.brokers, self.topic, self.group, self.folder = spark, brokers, name, f"{name}-g", folder
+    def __init__(self, brokers: Cluster, name: str, folder: Path) -> None:
+        self.brokers, self.topic, self.group, self.folder = brokers, name, f"{name}-g", folder
         with Admin(brokers.nameservers) as admin:
             admin.create_topic(name, queues=2)
             admin.create_group(self.group)
@@ -63,7 +70,7 @@ class Watched:
         return lag.Config(**given | changed)
 
     def run(self, **changed: Any) -> Report:
-        return lag.run(self.spark, self.config(**changed))
+        return lag.run(None, self.config(**changed))
 
     def samples(self) -> list[dict[tuple[str, int], dict[str, Any]]]:
         """The rows of each sample by broker and queue; no row is there twice."""
@@ -78,16 +85,16 @@ class Watched:
 
 
 @pytest.fixture
-def watched(spark: Any, brokers: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
+def watched(brokers: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
     name = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)[:60]
-    return Watched(spark, brokers, name, tmp_path)
+    return Watched(brokers, name, tmp_path)
 
 
 def passed_ms(before: dict[str, Any], after: dict[str, Any]) -> int:
     return round((after["time"] - before["time"]).total_seconds() * 1000)
 
 
-def test_rows_say_how_far_a_group_is_and_go_on_over_a_restart(spark: Any, watched: Watched) -> None:
+def test_rows_say_how_far_a_group_is_and_go_on_over_a_restart(watched: Watched) -> None:
     watched.send(200)
     before = watched.ends()
     assert min(before.values()) > 5
@@ -145,30 +152,38 @@ def test_rows_say_how_far_a_group_is_and_go_on_over_a_restart(spark: Any, watche
     consumed = third["broker-a", 0]
     assert consumed["consumedPerSecond"] == 1000 * (before["broker-a", 0] - 5) / consumed["intervalMs"] > 0
     assert consumed["lag"] == after["broker-a", 0] - before["broker-a", 0]
-    table = spark.read.parquet(str(watched.folder / "lake" / "lag"))
-    assert table.where("lag > 0").groupBy("dt").count().count() >= 1
-    assert table.count() == 12
 
 
-def test_a_batch_that_is_repeated_replaces_its_rows(watched: Watched) -> None:
+@pytest.mark.parametrize("is_written", [False, True], ids=["before-its-file", "behind-its-file"])
+def test_a_job_that_was_killed_over_a_sample_has_no_row_twice(watched: Watched, is_written: bool) -> None:
     watched.send(100)
     watched.commit(0, ("broker-a", 0))
-    watched.run(intervals=2)
-    first, torn = watched.samples()
-    watched.commit(1, ("broker-a", 0))
-    # As after a death in front of the commit: the file is written, and Spark does not know.
-    (watched.folder / "checkpoint" / "commits" / "1").unlink()
-    (watched.folder / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
     watched.run()
-    again, repeated, last = watched.samples()
-    assert again == first
+    checkpoint = watched.folder / "checkpoint" / "penstock-lag.json"
+    killed = checkpoint.read_text()
+    watched.run()  # its sample was planned, and what came behind that is taken back
+    document = json.loads(checkpoint.read_text())
+    checkpoint.write_text(json.dumps(json.loads(killed) | {"planned": document["planned"], "last": document["last"]}))
+    if not is_written:
+        (watched.folder / "lake" / document["planned"]).unlink()
+    watched.commit(1, ("broker-a", 0))
+    watched.run()
+    first, *torn, last = watched.samples()
+    assert len(torn) == is_written
     place = "broker-a", 0
-    assert repeated[place]["interval"] == torn[place]["interval"]
-    assert repeated[place]["time"] > torn[place]["time"]
-    assert repeated[place]["intervalMs"] == passed_ms(first[place], repeated[place])
-    assert repeated[place]["consumedPerSecond"] == 1000 / repeated[place]["intervalMs"]
-    assert last[place]["intervalMs"] == passed_ms(repeated[place], last[place])
-    assert last[place]["consumedPerSecond"] == 0
+    before = [first, *torn][-1][place]
+    assert last[place]["intervalMs"] == passed_ms(before, last[place])
+    assert last[place]["consumedPerSecond"] == 1000 / last[place]["intervalMs"]
+
+
+def test_rows_that_somebody_deleted_cost_the_next_rates_alone(watched: Watched) -> None:
+    watched.send(100)
+    watched.commit(0, ("broker-a", 0))
+    watched.run()
+    shutil.rmtree(watched.folder / "lake")
+    assert watched.run().ok
+    (only,) = watched.samples()
+    assert {row["intervalMs"] for row in only.values()} == {None}
 
 
 def test_two_jobs_write_to_one_lake(watched: Watched) -> None:
@@ -211,18 +226,23 @@ def test_a_broker_that_is_gone_costs_its_own_queues_alone(brokers: Cluster, watc
         assert row["intervalMs"] == passed_ms(without.get(place, first[place]), row)
 
 
-def test_a_job_that_follows_goes_on_until_it_is_ended(spark: Any, watched: Watched) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_follows_goes_on_until_a_signal_ends_it(watched: Watched, number: signal.Signals) -> None:
     watched.send(100)
     watched.commit(0, ("broker-a", 0))
 
     def end() -> None:
-        wait_until(lambda: len(watched.samples()) >= 3, 120, "three samples")
-        for query in spark.streams.active:
-            query.stop()
+        try:
+            wait_until(lambda: len(watched.samples()) >= 3, 60, "three samples")
+        finally:
+            os.kill(os.getpid(), number)
 
+    former = signal.getsignal(number)
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(end)
         report = watched.run(follow=True)
         ending.result()
+    assert signal.getsignal(number) is former
     assert report.ok
     assert report.figures["samples"] == len(watched.samples()) >= 3
+    assert len(report.plots[0].series[watched.group]) == report.figures["samples"]
