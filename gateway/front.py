@@ -19,8 +19,6 @@ FIRST_BYTE_S: Final = 10.0
 """A connection whose client says nothing for so long ends."""
 REST_S: Final = 30.0
 """A client has so long to read what was sent before its connection ended."""
-KEEPALIVE_TIMEOUT_MS: Final = 20_000
-"""Of the ports behind: what a client answers to their pings waits for this process's loop, too."""
 _TLS: Final = 0x16
 """The type of a TLS record that begins a handshake; plain HTTP/2 begins with ``PRI``."""
 
