@@ -26,7 +26,11 @@ COMMANDS_MAX: Final = 64
 REQUEST_S: Final = 3.0
 """The clients' own time-out for a call, where they do not say it."""
 SETTINGS_S: Final = 60.0
-"""A stream whose client has sent no settings for so long ends: it is no client's of this protocol."""
+"""A stream without settings, whose client has called nothing else meanwhile, ends: no client does so for so long.
+
+Python's opens one again minutes before it sends settings on it, and calls all the time."""
+LIVING_S: Final = 35.0
+"""A client without a stream lives so long after its last call: clients send a heartbeat every 10 s."""
 SILENCE_S: Final = 120.0
 """A client without a stream that calls nothing for so long is forgotten."""
 
@@ -131,7 +135,7 @@ class Clients:
     def is_living(self, client_id: str) -> bool:
         """True while the client has a stream, or has called lately."""
         found = self._known.get(client_id)
-        return found is not None and (bool(found.streams) or time.monotonic() - found.heard_s < SILENCE_S)
+        return found is not None and (bool(found.streams) or time.monotonic() - found.heard_s < LIVING_S)
 
     def open(self, client: Client) -> Stream:
         """A new stream of the client."""
@@ -165,7 +169,8 @@ class Clients:
         now = time.monotonic()
         for client in self:
             for stream in client.streams:
-                if not stream.is_settled and now - stream.opened_s >= SETTINGS_S:
+                has_called = client.heard_s > stream.opened_s
+                if not stream.is_settled and not has_called and now - stream.opened_s >= SETTINGS_S:
                     stream.end()
         before = now - SILENCE_S
         for client_id in [each.client_id for each in self if not each.streams and each.heard_s < before]:

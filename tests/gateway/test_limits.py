@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,15 +160,26 @@ def test_client_properties_within_their_limits_are_sent_back() -> None:
     assert dict(answer.client_properties) == properties
 
 
-def test_a_stream_that_never_sends_settings_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_whose_client_sends_no_settings_and_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Clients()
-    silent, settled = (known.open(known.heard(CALLER)) for _ in range(2))
+    settled, silent, calling = (known.open(known.heard(replace(CALLER, client_id=name))) for name in "abc")
     settled.is_settled = True
+    known.heard(replace(CALLER, client_id="c"))
     known.sweep()
     assert not silent.is_over
     monkeypatch.setattr(clients, "SETTINGS_S", 0.0)
     known.sweep()
-    assert (silent.is_over, settled.is_over) == (True, False)
+    assert (settled.is_over, silent.is_over, calling.is_over) == (False, True, False)
+
+
+def test_a_client_without_a_stream_lives_for_some_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Clients()
+    client = known.heard(CALLER)
+    assert known.is_living(CALLER.client_id)
+    monkeypatch.setattr(clients, "LIVING_S", 0.0)
+    assert not known.is_living(CALLER.client_id)
+    known.open(client)
+    assert known.is_living(CALLER.client_id)
 
 
 class _Failing:
