@@ -238,6 +238,41 @@ class _Unread:
         self.aborted.append(code)
 
 
+class _Written(_Unread):
+    """The context of a call whose caller reads all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Any] = []
+
+    def time_remaining(self) -> float:
+        return 5.0
+
+    async def write(self, answer: Any) -> None:
+        self.answers.append(answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(TopicNotFound("topic 'missing' does not exist"), "TOPIC_NOT_FOUND"), (KeyError(1), "INTERNAL_SERVER_ERROR")],
+)
+def test_a_receive_that_is_refused_ends_with_the_time_as_every_other(error: Exception, expected: str) -> None:
+    async def answers(*_: Any) -> AsyncGenerator[Any, None]:
+        raise error
+        yield
+
+    async def scenario() -> list[Any]:
+        context = _Written()
+        await Service(None)._streaming(
+            "ReceiveMessage", answers, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse
+        )(b"", context)
+        return context.answers
+
+    status, last = asyncio.run(scenario())
+    assert v2.Code.Name(status.status.code) == expected
+    assert last.delivery_timestamp.seconds > 0
+
+
 def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
     is_given_back = []
 

@@ -109,10 +109,10 @@ class Offsets:
         )
 
     async def pull(self, caller: Caller, request: PullMessageRequest) -> Pulled:
-        """A status, the messages from the offset on, and the offset to go on from.
+        """A status, the messages from the offset on, and the offset to go on from, also where there is none like it.
 
         Raises:
-            Refusal: ILLEGAL_OFFSET, ILLEGAL_FILTER_EXPRESSION; bad names. PenstockError.
+            Refusal: ILLEGAL_OFFSET, a negative one; ILLEGAL_FILTER_EXPRESSION; bad names. PenstockError.
         """
         group = group_of(request.group, caller.namespace)
         place = await self._place(caller, request.message_queue)
@@ -136,10 +136,10 @@ class Offsets:
         next_offset = request.offset
         for result in reply.results:
             if result.status in (FetchReply.OFFSET_TOO_SMALL, FetchReply.OFFSET_OVERFLOW):
-                raise Refusal(
-                    Code.ILLEGAL_OFFSET,
-                    f"offset {request.offset} is not within {result.min_offset}..{result.max_offset}",
-                )
+                told = f"offset {request.offset} is not within {result.min_offset}..{result.max_offset}"
+                yield PullMessageResponse(status=Status(code=Code.ILLEGAL_OFFSET, message=told))
+                yield PullMessageResponse(next_offset=min(max(request.offset, result.min_offset), result.max_offset))
+                return
             if result.status in (FetchReply.QUEUE_NOT_FOUND, FetchReply.DAMAGED):
                 raise PenstockError(result.problem or f"queue {place.queue_id} of topic {place.topic} cannot be read")
             next_offset = max(result.next_offset, next_offset)
