@@ -15,6 +15,7 @@ from penstock.client import MessageView, PenstockError, TopicNotFound
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Record, encode_record
 from penstock.formats.record.properties import (
+    BORN_TIMESTAMP,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     RECONSUME_TIME,
@@ -63,6 +64,10 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
         ({"user": {"k\x00": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         ({"keys": ["a", " "]}, "ILLEGAL_MESSAGE_KEY"),
         ({"message_group": "中" * 22}, "ILLEGAL_MESSAGE_GROUP"),
+        ({"message_type": 4, "delivery_timestamp": {"seconds": 1}}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_type": 4, "priority": 1}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_group": "g", "priority": 0}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"delivery_timestamp": {"seconds": 1}, "priority": 1}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
     ],
 )
 def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected: str) -> None:
@@ -74,6 +79,12 @@ def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected
 def test_empty_fields_are_none() -> None:
     draft = draft_of(message("topic", tag="", keys=["", "a"], message_group=""), CALLER)
     assert (draft.tag, draft.keys, draft.sharding_key, draft.type) == (None, ["a"], None, v2.MessageType.NORMAL)
+
+
+@pytest.mark.parametrize("seconds", [-1, 253_402_300_800, 2**62])
+def test_a_time_that_clients_cannot_read_is_no_born_time(seconds: int) -> None:
+    sent = message("topic", born_timestamp={"seconds": seconds})
+    assert BORN_TIMESTAMP not in draft_of(sent, CALLER).properties
 
 
 def test_fields_at_their_limits_are_taken() -> None:
