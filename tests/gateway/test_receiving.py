@@ -286,6 +286,8 @@ def test_queues_are_read_and_committed_by_offset(client: Client, topic: str) -> 
     for offset in (99, -1, 2**63 - 1):
         pull.offset = offset
         assert client.code("PullMessage", pull) == "ILLEGAL_OFFSET"
+    pull.offset = 99
+    assert list(client.call("PullMessage", pull))[-1].next_offset == 3
     get = wire.GetOffsetRequest(group=group, message_queue=queue)
     assert client.code("GetOffset", get) == "OFFSET_NOT_FOUND"
     for length, expected in ((121, "OFFSET_NOT_FOUND"), (256, "ILLEGAL_CONSUMER_GROUP")):
