@@ -84,8 +84,8 @@ class Service:
                         await context.write(each)
             except TimeoutError:
                 await unread(context, f"{name}: the answer was not read in time")
-            except grpc.aio.InternalError:
-                raise  # the client is gone
+            except grpc.aio.BaseError:
+                raise  # the client is gone, or the server stops
             except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller, and logged
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(TAKEN_S):
