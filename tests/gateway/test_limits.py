@@ -26,6 +26,7 @@ from penstock.gateway.v2 import clients
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
+from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
 from penstock.gateway.v2.messages import delivered, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
@@ -35,10 +36,12 @@ from penstock.gateway.v2.status import Refusal, status_of
 from penstock.gateway.v2.transactions import Transactions
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.errors import FlowControl
 from penstock.proto.names import check_group
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
-from tests.support.gateway import acknowledged, changed, message
+from penstock.proto.wire.common_pb2 import MASTER
+from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
+from tests.support.gateway import acknowledged, changed, message, wish
 
 CALLER = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
 HANDLE = Receipt("g", "topic", "broker-a", 0, 7, 1, 1, 1).text()
@@ -303,6 +306,43 @@ def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
 
     asyncio.run(scenario())
     assert is_given_back == [True]
+
+
+class _Slow:
+    """Brokers whose answers to receives come when their time is over."""
+
+    def __init__(self) -> None:
+        self.timeouts_s: list[float] = []
+
+    async def served_route(self, topic: str) -> TopicRoute:
+        shard = ShardView(broker_name="broker-a", members=[ShardMember(role=MASTER)])
+        queues = [QueueData(broker_name="broker-a", perm=6, read_queues=1)]
+        return TopicRoute(topic=topic, exists=True, queues=queues, shards=[shard])
+
+    route = served_route
+
+    async def at_master(self, *_: Any) -> Any:
+        return SimpleNamespace(ranges=[])
+
+    async def at_data_port(self, *request: Any) -> Any:
+        self.timeouts_s.append(request[-1])
+        raise FlowControl("all queues are full")
+
+
+@pytest.mark.parametrize(("deadline_s", "most_s"), [(1.0, 0.9), (60.0, 23.0)])
+def test_a_receive_that_is_refused_for_long_is_answered_before_its_client_gives_up(
+    deadline_s: float, most_s: float
+) -> None:
+    brokers: Any = _Slow()
+
+    async def scenario() -> None:
+        receiving = Receiving(brokers, Clients(), finishing(), Renewal(brokers, lambda _: True))
+        async for _ in receiving.receive(replace(CALLER, deadline_s=deadline_s), wish("g", "topic", wait_s=60)):
+            pass
+
+    with pytest.raises(FlowControl):
+        asyncio.run(scenario())
+    assert most_s - 0.5 < brokers.timeouts_s[0] <= most_s
 
 
 class _Halfless:

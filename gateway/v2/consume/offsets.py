@@ -37,7 +37,7 @@ from ..callers import Caller
 from ..messages import delivered
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
-from .receiving import BATCH_MAX, MARGIN_S, POLL_MS_MAX, subscription_of
+from .receiving import BATCH_MAX, LAST_S, MARGIN_S, POLL_MS_MAX, subscription_of
 
 TIMEOUT_S: Final = 3.0
 BYTES_MAX: Final = 8 * 1024 * 1024
@@ -127,8 +127,9 @@ class Offsets:
         header.topics.add(
             topic=place.topic, queue_ids=[place.queue_id], offsets=[request.offset], filter=subscription.filter
         )
+        timeout_s = min(wait_s + TIMEOUT_S, caller.deadline_s - LAST_S)
         answer = await self._brokers.at_data_port(
-            place.broker_name, Method.FETCH, frames.pack(header), bytes, wait_s + TIMEOUT_S
+            place.broker_name, Method.FETCH, frames.pack(header), bytes, timeout_s
         )
         reply, records = frames.unpack(answer, FetchReply, frames.ANSWER_FIELDS_MAX)
         count = min(max(request.batch_size, 1), BATCH_MAX)
