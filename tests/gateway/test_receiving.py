@@ -267,7 +267,7 @@ def test_messages_of_a_client_that_says_it_ends_are_given_to_others_soon(
     client: Client, cluster: RunningCluster, topic: str
 ) -> None:
     with RunningGateway(cluster) as gateway, Client(gateway.address) as leaving, Client(gateway.address) as staying:
-        leaving.send(message(topic, b"left"))
+        assert leaving.send(message(topic, b"left")).status.code == v2.Code.OK
         received(leaving, wish("g", topic, auto_renew=True))
         leaving.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=v2.Resource(name="g")))
         found = wait_until(lambda: staying.receive(wish("g", topic, wait_s=2)).messages, 30, "the message again")
