@@ -134,7 +134,7 @@ def draft_of(message: Message, caller: Caller) -> Draft:
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"message id {message_id[:64]!r}: must be 1..255 visible characters")
     due_ms = _due_ms(system)
     properties = {name: value for name, value in user.items() if value}
-    properties[names.BORN_HOST] = (system.born_host or caller.host)[:255]
+    properties[names.BORN_HOST] = (system.born_host if system.born_host.strip() else caller.host)[:255]
     if _has_control(properties[names.BORN_HOST]):
         raise Refusal(Code.BAD_REQUEST, "born_host holds a control character")
     if system.HasField("born_timestamp") and 0 <= (born_ms := _milliseconds(system.born_timestamp)) <= TIME_MS_MAX:

@@ -15,6 +15,7 @@ from penstock.client import MessageView, PenstockError, TopicNotFound
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Record, encode_record
 from penstock.formats.record.properties import (
+    BORN_HOST,
     BORN_TIMESTAMP,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
@@ -80,7 +81,8 @@ def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected
 
 
 def test_empty_fields_are_none() -> None:
-    draft = draft_of(message("topic", tag="", keys=["", "a"], message_group=""), CALLER)
+    draft = draft_of(message("topic", tag="", keys=["", "a"], message_group="", born_host=" "), CALLER)
+    assert draft.properties[BORN_HOST] == CALLER.host
     assert (draft.tag, draft.keys, draft.sharding_key, draft.type) == (None, ["a"], None, v2.MessageType.NORMAL)
 
 
