@@ -30,9 +30,9 @@ SETTINGS_S: Final = 60.0
 
 Python's opens one again minutes before it sends settings on it, and calls all the time."""
 LIVING_S: Final = 35.0
-"""A client without a stream lives so long after its last call: clients send a heartbeat every 10 s."""
+"""A client whose streams have ended lives so long after its last call: clients send a heartbeat every 10 s."""
 SILENCE_S: Final = 120.0
-"""A client without a stream that calls nothing for so long is forgotten."""
+"""A client without a stream that calls nothing for so long is forgotten; one that never had any lives till then."""
 
 
 class Stream:
@@ -75,7 +75,17 @@ class Stream:
 class Client:
     """One client object of a program, by its id. Event loop only."""
 
-    __slots__ = ("client_id", "group", "heard_s", "language", "namespace", "request_s", "streams", "topics")
+    __slots__ = (
+        "client_id",
+        "group",
+        "had_stream",
+        "heard_s",
+        "language",
+        "namespace",
+        "request_s",
+        "streams",
+        "topics",
+    )
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -85,6 +95,7 @@ class Client:
         self.group = ""  # of a consumer
         self.topics: dict[str, None] = {}  # that it publishes to
         self.streams: list[Stream] = []
+        self.had_stream = False
         self.heard_s = time.monotonic()
 
     def push(self, command: TelemetryCommand) -> bool:
@@ -135,12 +146,15 @@ class Clients:
     def is_living(self, client_id: str) -> bool:
         """True while the client has a stream, or has called lately."""
         found = self._known.get(client_id)
-        return found is not None and (bool(found.streams) or time.monotonic() - found.heard_s < LIVING_S)
+        if found is None or found.streams:
+            return found is not None
+        return time.monotonic() - found.heard_s < (LIVING_S if found.had_stream else SILENCE_S)
 
     def open(self, client: Client) -> Stream:
         """A new stream of the client."""
         stream = Stream()
         client.streams.append(stream)
+        client.had_stream = True
         if len(client.streams) > STREAMS_MAX:
             client.streams[0].end()
         return stream

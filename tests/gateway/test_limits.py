@@ -188,14 +188,26 @@ def test_a_stream_ends_whose_client_sends_no_settings_and_calls_nothing(monkeypa
     assert (settled.is_over, silent.is_over, calling.is_over) == (False, True, False)
 
 
-def test_a_client_without_a_stream_lives_for_some_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_stream_has_ended_lives_for_some_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Clients()
     client = known.heard(CALLER)
+    stream = known.open(client)
+    known.closed(client, stream)
     assert known.is_living(CALLER.client_id)
     monkeypatch.setattr(clients, "LIVING_S", 0.0)
     assert not known.is_living(CALLER.client_id)
     known.open(client)
     assert known.is_living(CALLER.client_id)
+
+
+def test_a_client_that_never_had_a_stream_lives_until_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Clients()
+    known.heard(CALLER)
+    monkeypatch.setattr(clients, "LIVING_S", 0.0)
+    assert known.is_living(CALLER.client_id)
+    monkeypatch.setattr(clients, "SILENCE_S", 0.0)
+    assert not known.is_living(CALLER.client_id)
+    assert not known.is_living("nobody")
 
 
 class _Failing:
