@@ -1,6 +1,7 @@
 """One port for plain connections and for TLS: the first byte of a connection tells which of two ports it is for.
 
-A port of gRPC takes either. So this one passes bytes on to one of each within the process, as they come.
+A port of gRPC takes either. So this one passes bytes on to one of each within the process, as they come; but for a
+PROXY header before them, which says who is behind the connection.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Final
 
 from penstock.runtime.listening import cannot_listen
 
+from .proxy_header import header_of
+
 log = logging.getLogger(__name__)
 
 INSIDE: Final = "127.0.0.1"
@@ -19,8 +22,6 @@ FIRST_BYTE_S: Final = 10.0
 """A connection whose client says nothing for so long ends."""
 REST_S: Final = 30.0
 """A client has so long to read what was sent before its connection ended."""
-KEEPALIVE_TIMEOUT_MS: Final = 20_000
-"""Of the ports behind: what a client answers to their pings waits for this process's loop, too."""
 _TLS: Final = 0x16
 """The type of a TLS record that begins a handshake; plain HTTP/2 begins with ``PRI``."""
 
@@ -125,6 +126,9 @@ class _Outside(_End):
     def __init__(self, front: Front) -> None:
         self._front = front
         self._timer: asyncio.TimerHandle | None = None
+        self._first = b""
+        self._is_told = False  # whether there is a PROXY header
+        self.source = ""  # of whom it says that the connection is
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -138,10 +142,21 @@ class _Outside(_End):
         if self._timer is None:
             super().data_received(data)
             return
-        self._timer.cancel()
-        self._timer = None
-        self.transport.pause_reading()
-        self._front.begin(self, data)
+        self._first += data
+        try:
+            header = None if self._is_told else header_of(self._first)
+        except ValueError as error:
+            log.info("connection ended error=%s", error)
+            self.transport.abort()
+            return
+        if header is not None:
+            self._is_told, self.source = True, header.source
+            self._first = self._first[header.length :]
+        if self._is_told and self._first:
+            self._timer.cancel()
+            self._timer = None
+            self.transport.pause_reading()
+            self._front.begin(self, self._first)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
@@ -155,6 +170,7 @@ class _Inside(_End):
 
     def __init__(self, outside: _Outside, hosts: dict[str, str]) -> None:
         self.other: _End | None = outside
+        self._source = outside.source
         self._hosts = hosts
         self._name = ""
 
@@ -166,7 +182,7 @@ class _Inside(_End):
         if peer:
             host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
             self._name = f"ipv4:{INSIDE}:{transport.get_extra_info('sockname')[1]}"
-            self._hosts[self._name] = f"{host}:{peer[1]}"
+            self._hosts[self._name] = self._source or f"{host}:{peer[1]}"
 
     def connection_lost(self, error: Exception | None) -> None:
         self._hosts.pop(self._name, None)

@@ -9,12 +9,12 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.runtime.channel import KEEPALIVE_TIMEOUT_MS, new_server
+from penstock.runtime.channel import new_server
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
 from penstock.runtime.memory import give_back_unused, keep_large_buffers
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
+KEEPALIVE_TIMEOUT_MS: Final = 20_000
+"""A connection whose client answers no ping for so long is over: gRPC's own default. Clients are other people's
+programs, and pause for their collector of garbage, or for a loop at work; behind the port for both, answers wait for
+this process's loop, too."""
 
 
 class Addresses(NamedTuple):
@@ -63,9 +67,8 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
             number: int,
             name: str,
             tls: ServerTls | None,
-            keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS,
         ) -> Routes:
-            server = new_server(keepalive_timeout_ms=keepalive_timeout_ms)
+            server = new_server(keepalive_timeout_ms=KEEPALIVE_TIMEOUT_MS)
             routes = port.serve_at(server, host)
             routes.port = listen(server, address, number, name, tls)
             await server.start()
@@ -73,9 +76,7 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
             return routes
 
         if config.is_one_port:
-            both = [
-                await served(front.INSIDE, 0, "listenPort", tls, front.KEEPALIVE_TIMEOUT_MS) for tls in (None, second)
-            ]
+            both = [await served(front.INSIDE, 0, "listenPort", tls) for tls in (None, second)]
             plain, over_tls = both
             outside = front.Front(plain.port, over_tls.port, port.hosts)
             stack.push_async_callback(outside.close)

@@ -26,9 +26,13 @@ COMMANDS_MAX: Final = 64
 REQUEST_S: Final = 3.0
 """The clients' own time-out for a call, where they do not say it."""
 SETTINGS_S: Final = 60.0
-"""A stream whose client has sent no settings for so long ends: it is no client's of this protocol."""
+"""A stream without settings, whose client has called nothing else meanwhile, ends: no client does so for so long.
+
+Python's opens one again minutes before it sends settings on it, and calls all the time."""
+LIVING_S: Final = 35.0
+"""A client whose streams have ended lives so long after its last call: clients send a heartbeat every 10 s."""
 SILENCE_S: Final = 120.0
-"""A client without a stream that calls nothing for so long is forgotten."""
+"""A client without a stream that calls nothing for so long is forgotten; one that never had any lives till then."""
 
 
 class Stream:
@@ -71,7 +75,17 @@ class Stream:
 class Client:
     """One client object of a program, by its id. Event loop only."""
 
-    __slots__ = ("client_id", "group", "heard_s", "language", "namespace", "request_s", "streams", "topics")
+    __slots__ = (
+        "client_id",
+        "group",
+        "had_stream",
+        "heard_s",
+        "language",
+        "namespace",
+        "request_s",
+        "streams",
+        "topics",
+    )
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -81,6 +95,7 @@ class Client:
         self.group = ""  # of a consumer
         self.topics: dict[str, None] = {}  # that it publishes to
         self.streams: list[Stream] = []
+        self.had_stream = False
         self.heard_s = time.monotonic()
 
     def push(self, command: TelemetryCommand) -> bool:
@@ -131,12 +146,15 @@ class Clients:
     def is_living(self, client_id: str) -> bool:
         """True while the client has a stream, or has called lately."""
         found = self._known.get(client_id)
-        return found is not None and (bool(found.streams) or time.monotonic() - found.heard_s < SILENCE_S)
+        if found is None or found.streams:
+            return found is not None
+        return time.monotonic() - found.heard_s < (LIVING_S if found.had_stream else SILENCE_S)
 
     def open(self, client: Client) -> Stream:
         """A new stream of the client."""
         stream = Stream()
         client.streams.append(stream)
+        client.had_stream = True
         if len(client.streams) > STREAMS_MAX:
             client.streams[0].end()
         return stream
@@ -165,7 +183,8 @@ class Clients:
         now = time.monotonic()
         for client in self:
             for stream in client.streams:
-                if not stream.is_settled and now - stream.opened_s >= SETTINGS_S:
+                has_called = client.heard_s > stream.opened_s
+                if not stream.is_settled and not has_called and now - stream.opened_s >= SETTINGS_S:
                     stream.end()
         before = now - SILENCE_S
         for client_id in [each.client_id for each in self if not each.streams and each.heard_s < before]:

@@ -51,6 +51,8 @@ TRACE_CONTEXT_BYTES_MAX: Final = 4096
 LITE_TOPIC_BYTES_MAX: Final = 64
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: a later time is none to the clients that read it."""
 
 SYSTEM_NAMES: Final = frozenset(
     {
@@ -77,6 +79,7 @@ _ENCODINGS: Final = frozenset({Encoding.ENCODING_UNSPECIFIED, Encoding.IDENTITY,
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = 47
 """zlib's word for telling by the header which of both it is."""
+_DIGITS_MAX: Final = 15
 _TRANSACTION_BITS: Final = 0b1100
 _COMMITTED: Final = 0b1000
 
@@ -131,11 +134,11 @@ def draft_of(message: Message, caller: Caller) -> Draft:
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"message id {message_id[:64]!r}: must be 1..255 visible characters")
     due_ms = _due_ms(system)
     properties = {name: value for name, value in user.items() if value}
-    properties[names.BORN_HOST] = (system.born_host or caller.host)[:255]
+    properties[names.BORN_HOST] = (system.born_host if system.born_host.strip() else caller.host)[:255]
     if _has_control(properties[names.BORN_HOST]):
         raise Refusal(Code.BAD_REQUEST, "born_host holds a control character")
-    if system.HasField("born_timestamp"):
-        properties[names.BORN_TIMESTAMP] = str(_milliseconds(system.born_timestamp))
+    if system.HasField("born_timestamp") and 0 <= (born_ms := _milliseconds(system.born_timestamp)) <= TIME_MS_MAX:
+        properties[names.BORN_TIMESTAMP] = str(born_ms)
     if system.trace_context:
         context = system.trace_context
         if _has_control(context) or len(context.encode()) > TRACE_CONTEXT_BYTES_MAX:
@@ -244,17 +247,26 @@ def _due_ms(system: SystemProperties) -> int | None:
 
 
 def _type_of(system: SystemProperties, due_ms: int | None, group: str | None) -> MessageType:
+    """The type that follows from what is set. Raises Refusal: what is set does not go together."""
+    found = MessageType.NORMAL
     if system.message_type == MessageType.TRANSACTION:
-        return MessageType.TRANSACTION
-    if due_ms is not None:
-        return MessageType.DELAY
-    if group is not None:
-        return MessageType.FIFO
-    if system.HasField("lite_topic") or system.message_type == MessageType.LITE:
-        return MessageType.LITE
-    if system.HasField("priority") or system.message_type == MessageType.PRIORITY:
-        return MessageType.PRIORITY
-    return MessageType.NORMAL
+        found = MessageType.TRANSACTION
+    elif due_ms is not None:
+        found = MessageType.DELAY
+    elif group is not None:
+        found = MessageType.FIFO
+    elif system.HasField("priority") or system.message_type == MessageType.PRIORITY:
+        found = MessageType.PRIORITY
+    elif system.HasField("lite_topic") or system.message_type == MessageType.LITE:
+        found = MessageType.LITE
+    surplus = "delivery timestamp" if found == MessageType.TRANSACTION and due_ms is not None else ""
+    if system.HasField("priority") and found != MessageType.PRIORITY:
+        surplus = "priority"
+    if surplus:  # to leave it out would be to do something else than the sender wants
+        raise Refusal(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"a message of type {MessageType.Name(found)} has no {surplus}"
+        )
+    return found
 
 
 def _has_control(text: str) -> bool:
@@ -345,4 +357,6 @@ def _stored_type(view: MessageView, found: Mapping[str, str]) -> MessageType:
 
 
 def _number(text: str | None, otherwise: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 15 else otherwise
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX:
+        return otherwise
+    return min(int(text), TIME_MS_MAX)

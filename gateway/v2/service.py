@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -11,13 +12,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message as Wire
 
-from penstock.client import PenstockError
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.runtime.channel import MESSAGE_BYTES_MAX, Requests
 from penstock.runtime.security.access import Access
 
 from .callers import NO_HOSTS, Caller, caller_of
+from .messages import timestamp
 from .status import Refusal, status_of, unread
 from .telemetry import TAKEN_S, Telemetry, refuse
 
@@ -83,10 +84,14 @@ class Service:
                         await context.write(each)
             except TimeoutError:
                 await unread(context, f"{name}: the answer was not read in time")
-            except (Refusal, PenstockError) as error:
+            except grpc.aio.BaseError:
+                raise  # the client is gone, or the server stops
+            except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller, and logged
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(TAKEN_S):
                         await context.write(answer(status=status_of(error, name)))
+                        if answer is wire.ReceiveMessageResponse:  # it ends so in any case: clients wait for it
+                            await context.write(answer(delivery_timestamp=timestamp(time.time_ns() // 1_000_000)))
 
         return call
 

@@ -43,7 +43,7 @@ class Telemetry:
     """The streams of all clients. Event loop only."""
 
     def __init__(self, clients: Clients, groups: Groups, on_producer: OnProducer, on_gone: OnGone) -> None:
-        """``on_producer(client)``: it has told its topics; ``on_gone(client id)``: it has ended, or said so."""
+        """``on_producer(client)``: may be asked of its topics; ``on_gone(client id)``: it has ended, or said so."""
         self._clients = clients
         self._groups = groups
         self._on_producer = on_producer
@@ -53,8 +53,13 @@ class Telemetry:
     async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
         """One stream, to its end. Ends with an error of gRPC where the client sends what is not understood."""
         await context.send_initial_metadata(())  # some clients wait for it before they send anything
-        client = self._clients.heard(caller)
+        try:
+            client = self._clients.heard(caller)
+        except Refusal as refused:
+            await refuse(context, refused.status)
+            return
         stream = self._clients.open(client)
+        self._on_producer(client)  # of one that comes back, the topics are known
         reading = asyncio.create_task(self._read(caller, client, stream, requests))
         try:
             while (command := await stream.next()) is not None:

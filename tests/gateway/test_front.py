@@ -14,6 +14,7 @@ import pytest
 
 from penstock.gateway import front as module
 from penstock.gateway.front import Front
+from penstock.gateway.proxy_header import Header, header_of
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.service import SERVICE, Service
 from penstock.gateway.v2.status import ok
@@ -110,6 +111,76 @@ def test_the_first_byte_tells_whose_a_connection_is(first: bytes, name: bytes) -
             assert it.hosts == {server.peers[0]: f"127.0.0.1:{own[1]}"}
             writer.close()
             await eventually(lambda: not it.hosts, WAIT_S, "nothing is said of a connection that has ended")
+
+    asyncio.run(scenario())
+
+
+V2 = b"\r\n\r\n\0\r\nQUIT\n"
+HEADERS = {
+    b"PROXY TCP4 10.1.2.3 10.0.0.1 4711 8081\r\n": "10.1.2.3:4711",
+    b"PROXY TCP6 2001:db8::1 ::1 4711 8081\r\n": "[2001:db8::1]:4711",
+    b"PROXY UNKNOWN\r\n": "",
+    V2 + b"\x21\x11\0\x0e" + bytes([10, 1, 2, 3, 10, 0, 0, 1]) + b"\x12\x67\x1f\x91" + b"\0\0": "10.1.2.3:4711",
+    V2 + b"\x21\x21\0\x24" + b"\0" * 15 + b"\1" + b"\0" * 16 + b"\x12\x67\x1f\x91": "[::1]:4711",
+    V2 + b"\x20\0\0\0": "",
+    V2 + b"\x21\x31\0\1x": "",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_proxy_header_is_known_by_all_of_it_and_says_whose_the_connection_is(header: bytes) -> None:
+    for cut in range(1, len(header)):
+        assert header_of(header[:cut]) is None
+    for rest in (b"", PLAIN):
+        assert header_of(header + rest) == Header(len(header), HEADERS[header])
+
+
+@pytest.mark.parametrize("first", [b"PRI", b"\x16", b"\r\n\r\n\0x", b"PROXYX"])
+def test_other_bytes_are_no_proxy_header(first: bytes) -> None:
+    assert header_of(first) == Header(0)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"PROXY TCP4 10.1.2.3 10.0.0.1 99999 8081\r\n",
+        b"PROXY TCP4 10.1.2 10.0.0.1 4711 8081\r\n",
+        b"PROXY TCP4 10.1.2.3\r\n",
+        b"PROXY \xff\r\n",
+        b"PROXY " + b"x" * 101,
+        V2 + b"\x33\x11\0\x0c" + b"\0" * 12,
+        V2 + b"\x21\x11\0\x04" + b"\0" * 4,
+        V2 + b"\x21\x11\xff\xff",
+    ],
+)
+def test_a_broken_proxy_header_ends_the_connection(first: bytes) -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            reader, writer = await it.connect()
+            writer.write(first)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            assert not it.plain.peers
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("first", "name"), [(PLAIN, b"plain:"), (TLS, b"tls:")])
+def test_a_proxy_header_is_taken_off_however_it_comes(first: bytes, name: bytes) -> None:
+    header = b"PROXY TCP4 10.1.2.3 10.0.0.1 4711 8081\r\n"
+
+    async def scenario() -> None:
+        async with running() as it:
+            for parts in ([header + first], [header[:3], header[3:], first]):
+                reader, writer = await it.connect()
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                assert await reader.readexactly(len(name + first)) == name + first
+                assert "10.1.2.3:4711" in it.hosts.values()
+                writer.close()
+                await eventually(lambda: not it.hosts, WAIT_S, "nothing is said of a connection that has ended")
 
     asyncio.run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ from penstock.client import MessageView, PenstockError, TopicNotFound
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Record, encode_record
 from penstock.formats.record.properties import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     RECONSUME_TIME,
@@ -24,6 +27,7 @@ from penstock.gateway.v2 import clients
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
+from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
 from penstock.gateway.v2.messages import delivered, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
@@ -33,10 +37,12 @@ from penstock.gateway.v2.status import Refusal, status_of
 from penstock.gateway.v2.transactions import Transactions
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.errors import FlowControl
 from penstock.proto.names import check_group
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
-from tests.support.gateway import acknowledged, changed, message
+from penstock.proto.wire.common_pb2 import MASTER
+from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
+from tests.support.gateway import acknowledged, changed, message, wish
 
 CALLER = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
 HANDLE = Receipt("g", "topic", "broker-a", 0, 7, 1, 1, 1).text()
@@ -62,6 +68,10 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
         ({"user": {"k\x00": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         ({"keys": ["a", " "]}, "ILLEGAL_MESSAGE_KEY"),
         ({"message_group": "中" * 22}, "ILLEGAL_MESSAGE_GROUP"),
+        ({"message_type": 4, "delivery_timestamp": {"seconds": 1}}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_type": 4, "priority": 1}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_group": "g", "priority": 0}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"delivery_timestamp": {"seconds": 1}, "priority": 1}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
     ],
 )
 def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected: str) -> None:
@@ -71,8 +81,15 @@ def test_bad_fields_of_messages_have_their_code(fields: dict[str, Any], expected
 
 
 def test_empty_fields_are_none() -> None:
-    draft = draft_of(message("topic", tag="", keys=["", "a"], message_group=""), CALLER)
+    draft = draft_of(message("topic", tag="", keys=["", "a"], message_group="", born_host=" "), CALLER)
+    assert draft.properties[BORN_HOST] == CALLER.host
     assert (draft.tag, draft.keys, draft.sharding_key, draft.type) == (None, ["a"], None, v2.MessageType.NORMAL)
+
+
+@pytest.mark.parametrize("seconds", [-1, 253_402_300_800, 2**62])
+def test_a_time_that_clients_cannot_read_is_no_born_time(seconds: int) -> None:
+    sent = message("topic", born_timestamp={"seconds": seconds})
+    assert BORN_TIMESTAMP not in draft_of(sent, CALLER).properties
 
 
 def test_fields_at_their_limits_are_taken() -> None:
@@ -159,15 +176,38 @@ def test_client_properties_within_their_limits_are_sent_back() -> None:
     assert dict(answer.client_properties) == properties
 
 
-def test_a_stream_that_never_sends_settings_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_whose_client_sends_no_settings_and_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Clients()
-    silent, settled = (known.open(known.heard(CALLER)) for _ in range(2))
+    settled, silent, calling = (known.open(known.heard(replace(CALLER, client_id=name))) for name in "abc")
     settled.is_settled = True
+    known.heard(replace(CALLER, client_id="c"))
     known.sweep()
     assert not silent.is_over
     monkeypatch.setattr(clients, "SETTINGS_S", 0.0)
     known.sweep()
-    assert (silent.is_over, settled.is_over) == (True, False)
+    assert (settled.is_over, silent.is_over, calling.is_over) == (False, True, False)
+
+
+def test_a_client_whose_stream_has_ended_lives_for_some_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Clients()
+    client = known.heard(CALLER)
+    stream = known.open(client)
+    known.closed(client, stream)
+    assert known.is_living(CALLER.client_id)
+    monkeypatch.setattr(clients, "LIVING_S", 0.0)
+    assert not known.is_living(CALLER.client_id)
+    known.open(client)
+    assert known.is_living(CALLER.client_id)
+
+
+def test_a_client_that_never_had_a_stream_lives_until_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Clients()
+    known.heard(CALLER)
+    monkeypatch.setattr(clients, "LIVING_S", 0.0)
+    assert known.is_living(CALLER.client_id)
+    monkeypatch.setattr(clients, "SILENCE_S", 0.0)
+    assert not known.is_living(CALLER.client_id)
+    assert not known.is_living("nobody")
 
 
 class _Failing:
@@ -226,6 +266,41 @@ class _Unread:
         self.aborted.append(code)
 
 
+class _Written(_Unread):
+    """The context of a call whose caller reads all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Any] = []
+
+    def time_remaining(self) -> float:
+        return 5.0
+
+    async def write(self, answer: Any) -> None:
+        self.answers.append(answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(TopicNotFound("topic 'missing' does not exist"), "TOPIC_NOT_FOUND"), (KeyError(1), "INTERNAL_SERVER_ERROR")],
+)
+def test_a_receive_that_is_refused_ends_with_the_time_as_every_other(error: Exception, expected: str) -> None:
+    async def answers(*_: Any) -> AsyncGenerator[Any, None]:
+        raise error
+        yield
+
+    async def scenario() -> list[Any]:
+        context = _Written()
+        await Service(None)._streaming(
+            "ReceiveMessage", answers, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse
+        )(b"", context)
+        return context.answers
+
+    status, last = asyncio.run(scenario())
+    assert v2.Code.Name(status.status.code) == expected
+    assert last.delivery_timestamp.seconds > 0
+
+
 def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
     is_given_back = []
 
@@ -245,6 +320,43 @@ def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
 
     asyncio.run(scenario())
     assert is_given_back == [True]
+
+
+class _Slow:
+    """Brokers whose answers to receives come when their time is over."""
+
+    def __init__(self) -> None:
+        self.timeouts_s: list[float] = []
+
+    async def served_route(self, topic: str) -> TopicRoute:
+        shard = ShardView(broker_name="broker-a", members=[ShardMember(role=MASTER)])
+        queues = [QueueData(broker_name="broker-a", perm=6, read_queues=1)]
+        return TopicRoute(topic=topic, exists=True, queues=queues, shards=[shard])
+
+    route = served_route
+
+    async def at_master(self, *_: Any) -> Any:
+        return SimpleNamespace(ranges=[])
+
+    async def at_data_port(self, *request: Any) -> Any:
+        self.timeouts_s.append(request[-1])
+        raise FlowControl("all queues are full")
+
+
+@pytest.mark.parametrize(("deadline_s", "most_s"), [(1.0, 0.9), (60.0, 23.0)])
+def test_a_receive_that_is_refused_for_long_is_answered_before_its_client_gives_up(
+    deadline_s: float, most_s: float
+) -> None:
+    brokers: Any = _Slow()
+
+    async def scenario() -> None:
+        receiving = Receiving(brokers, Clients(), finishing(), Renewal(brokers, lambda _: True))
+        async for _ in receiving.receive(replace(CALLER, deadline_s=deadline_s), wish("g", "topic", wait_s=60)):
+            pass
+
+    with pytest.raises(FlowControl):
+        asyncio.run(scenario())
+    assert most_s - 0.5 < brokers.timeouts_s[0] <= most_s
 
 
 class _Halfless:

@@ -267,7 +267,7 @@ def test_messages_of_a_client_that_says_it_ends_are_given_to_others_soon(
     client: Client, cluster: RunningCluster, topic: str
 ) -> None:
     with RunningGateway(cluster) as gateway, Client(gateway.address) as leaving, Client(gateway.address) as staying:
-        leaving.send(message(topic, b"left"))
+        assert leaving.send(message(topic, b"left")).status.code == v2.Code.OK
         received(leaving, wish("g", topic, auto_renew=True))
         leaving.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=v2.Resource(name="g")))
         found = wait_until(lambda: staying.receive(wish("g", topic, wait_s=2)).messages, 30, "the message again")
@@ -286,6 +286,8 @@ def test_queues_are_read_and_committed_by_offset(client: Client, topic: str) -> 
     for offset in (99, -1, 2**63 - 1):
         pull.offset = offset
         assert client.code("PullMessage", pull) == "ILLEGAL_OFFSET"
+    pull.offset = 99
+    assert list(client.call("PullMessage", pull))[-1].next_offset == 3
     get = wire.GetOffsetRequest(group=group, message_queue=queue)
     assert client.code("GetOffset", get) == "OFFSET_NOT_FOUND"
     for length, expected in ((121, "OFFSET_NOT_FOUND"), (256, "ILLEGAL_CONSUMER_GROUP")):

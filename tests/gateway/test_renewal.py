@@ -80,6 +80,23 @@ def test_what_a_gone_client_held_is_given_to_others_and_what_is_over_is_forgotte
     asyncio.run(scenario())
 
 
+def test_what_a_silent_client_held_is_given_to_others_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "AHEAD_S", 0.0)
+
+    async def scenario() -> None:
+        living = {"client"}
+        brokers = _Brokers(ChangeInvisibleReply())
+        held = renewing(brokers, lambda client_id: client_id in living)
+        held.hold("text", GIVEN, "client")
+        await held.look()
+        assert not brokers.asked
+        living.clear()
+        await held.look()
+        assert brokers.asked[0][1].invisible_ms == renewal.GONE_MS
+
+    asyncio.run(scenario())
+
+
 def test_a_renewal_that_keeps_failing_is_given_up() -> None:
     async def scenario() -> None:
         brokers = _Brokers(*[BrokerUnavailable("gone")] * 99)

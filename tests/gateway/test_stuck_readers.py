@@ -93,6 +93,39 @@ def test_a_client_that_goes_before_its_stream_has_begun_leaves_no_stream() -> No
     asyncio.run(run())
 
 
+def test_of_a_producer_that_comes_back_the_topics_are_known() -> None:
+    async def run() -> None:
+        clients, context = Clients(), NeverTaken()
+        context.send_initial_metadata = lambda _: asyncio.sleep(0)  # type: ignore[method-assign]
+        caller = service.caller_of(context, None)
+        clients.publishes(clients.heard(caller), "topic")
+        told: list[list[str]] = []
+        streams = Telemetry(clients, None, lambda client: told.append([*client.topics]), lambda _: None)  # type: ignore[arg-type]
+        call = asyncio.create_task(streams.serve(caller, None, context))  # type: ignore[arg-type]
+        await until(lambda: told)
+        assert told == [["topic"]]
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_one_client_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.gateway.v2.clients.CLIENTS_MAX", 0)
+
+    async def run() -> None:
+        async with (
+            serving(Service(None), telemetry_of(Clients())) as address,
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            call = channel.stream_stream(PATH + "Telemetry")(metadata=METADATA)
+            answer = wire.TelemetryCommand.FromString(await call.read())
+            assert answer.status.code == v2.Code.TOO_MANY_REQUESTS
+            assert await read_to_its_end(call) is grpc.StatusCode.OK
+
+    asyncio.run(run())
+
+
 def test_of_a_client_that_takes_no_answer_no_second_command_is_read() -> None:
     class TakesTheHead(NeverTaken):
         async def send_initial_metadata(self, _: Any) -> None:

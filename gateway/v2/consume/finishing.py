@@ -25,13 +25,16 @@ from penstock.proto.wire.pop_pb2_grpc import PopStub
 from ..brokers import Brokers
 from ..callers import Caller
 from ..names import group_of, topic_of
-from ..status import Refusal, merged, named, ok, status_of
+from ..status import Refusal, merged, ok, status_of
 from .handles import changed, receipt_of, receipts_of
 from .renewal import Renewal
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 ENTRIES_MAX: Final = 1024
 TIMEOUT_S: Final = 10.0
+_EXPIRED: Final = Status(
+    code=Code.INVALID_RECEIPT_HANDLE, message="INVALID_RECEIPT_HANDLE: the receipt handle is expired"
+)
 
 
 class Acknowledgements:
@@ -195,9 +198,9 @@ class Finishing:
 
 
 def _status(receipt: Any) -> Status:
-    return ok() if receipt == RECEIPT_OK else named(Code.INVALID_RECEIPT_HANDLE)
+    return ok() if receipt == RECEIPT_OK else _EXPIRED
 
 
 def _check(statuses: Sequence[Any]) -> None:
     if any(each != RECEIPT_OK for each in statuses):
-        raise Refusal(Code.INVALID_RECEIPT_HANDLE, "INVALID_RECEIPT_HANDLE: the receipt handle is expired")
+        raise Refusal(_EXPIRED.code, _EXPIRED.message)

@@ -37,7 +37,7 @@ from ..callers import Caller
 from ..messages import delivered
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
-from .receiving import BATCH_MAX, MARGIN_S, POLL_MS_MAX, subscription_of
+from .receiving import BATCH_MAX, LAST_S, MARGIN_S, POLL_MS_MAX, subscription_of
 
 TIMEOUT_S: Final = 3.0
 BYTES_MAX: Final = 8 * 1024 * 1024
@@ -109,10 +109,10 @@ class Offsets:
         )
 
     async def pull(self, caller: Caller, request: PullMessageRequest) -> Pulled:
-        """A status, the messages from the offset on, and the offset to go on from.
+        """A status, the messages from the offset on, and the offset to go on from, also where there is none like it.
 
         Raises:
-            Refusal: ILLEGAL_OFFSET, ILLEGAL_FILTER_EXPRESSION; bad names. PenstockError.
+            Refusal: ILLEGAL_OFFSET, a negative one; ILLEGAL_FILTER_EXPRESSION; bad names. PenstockError.
         """
         group = group_of(request.group, caller.namespace)
         place = await self._place(caller, request.message_queue)
@@ -127,8 +127,9 @@ class Offsets:
         header.topics.add(
             topic=place.topic, queue_ids=[place.queue_id], offsets=[request.offset], filter=subscription.filter
         )
+        timeout_s = min(wait_s + TIMEOUT_S, caller.deadline_s - LAST_S)
         answer = await self._brokers.at_data_port(
-            place.broker_name, Method.FETCH, frames.pack(header), bytes, wait_s + TIMEOUT_S
+            place.broker_name, Method.FETCH, frames.pack(header), bytes, timeout_s
         )
         reply, records = frames.unpack(answer, FetchReply, frames.ANSWER_FIELDS_MAX)
         count = min(max(request.batch_size, 1), BATCH_MAX)
@@ -136,10 +137,10 @@ class Offsets:
         next_offset = request.offset
         for result in reply.results:
             if result.status in (FetchReply.OFFSET_TOO_SMALL, FetchReply.OFFSET_OVERFLOW):
-                raise Refusal(
-                    Code.ILLEGAL_OFFSET,
-                    f"offset {request.offset} is not within {result.min_offset}..{result.max_offset}",
-                )
+                told = f"offset {request.offset} is not within {result.min_offset}..{result.max_offset}"
+                yield PullMessageResponse(status=Status(code=Code.ILLEGAL_OFFSET, message=told))
+                yield PullMessageResponse(next_offset=min(max(request.offset, result.min_offset), result.max_offset))
+                return
             if result.status in (FetchReply.QUEUE_NOT_FOUND, FetchReply.DAMAGED):
                 raise PenstockError(result.problem or f"queue {place.queue_id} of topic {place.topic} cannot be read")
             next_offset = max(result.next_offset, next_offset)

@@ -43,6 +43,8 @@ ATTEMPT_ID_LENGTH_MAX: Final = 128
 BYTES_MAX: Final = 16 * 1024 * 1024
 MARGIN_S: Final = 0.25
 """An answer is on its way so long before its caller gives up."""
+LAST_S: Final = 0.1
+"""And so long before, where the broker does not answer in time, or refuses all the while."""
 SMALL_TOPIC: Final = 100_000
 """A new group begins with the oldest message of a broker group that has lost none, and has no more than these."""
 _LONGER_S: Final = 0.005
@@ -59,6 +61,8 @@ class _Wish(NamedTuple):
     batch: int
     invisible_ms: int
     wait_s: float
+    deadline_s: float
+    """When the client gives up, by the loop's clock."""
     attempt_id: str
 
 
@@ -125,13 +129,14 @@ class Receiving:
         )
         header.subscriptions.append(ReceiveHeader.Subscription(topic=topic, filter=wish.subscription.filter))
         loop = asyncio.get_running_loop()
-        until = loop.time() + wish.wait_s
+        until = min(loop.time() + wish.wait_s, wish.deadline_s - MARGIN_S)
         while not received:
             left_s = until - loop.time()
             if left_s < 0 and header.max_wait_ms:
                 break
             header.max_wait_ms = max(int(left_s * 1000), 0)
-            answer = await self._received(broker_name, header, max(left_s, 0.0) + REQUEST_S)
+            latest_s = wish.deadline_s - LAST_S - loop.time()
+            answer = await self._received(broker_name, header, min(max(left_s, 0.0) + REQUEST_S, latest_s))
             reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
             await self._take(caller, request, wish, broker_name, reply, records, received)
             if not header.max_wait_ms:
@@ -266,7 +271,8 @@ def _wish(caller: Caller, request: ReceiveMessageRequest, request_s: float) -> _
         wait_s = caller.deadline_s - request_s / 2
     wait_s = max(min(wait_s, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
     batch = min(max(request.batch_size, 1), BATCH_MAX)
-    return _Wish(group, subscription, batch, invisible_ms, wait_s, request.attempt_id)
+    deadline_s = asyncio.get_running_loop().time() + caller.deadline_s
+    return _Wish(group, subscription, batch, invisible_ms, wait_s, deadline_s, request.attempt_id)
 
 
 def _seconds(span: Any) -> float:

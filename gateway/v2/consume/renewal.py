@@ -2,7 +2,8 @@
 
 A push consumer names no time. Its messages are invisible for a minute, and for another one before that is over, and so
 on for three hours at most. The client keeps the handle that it was given, so here is what it stands for by now. When
-its client is gone, others get a message after a second; when the gateway is gone, after a minute.
+its client is gone, by its own word or since nothing was heard of it, others get a message after a second; when the
+gateway is gone, after a minute.
 """
 
 from __future__ import annotations
@@ -106,14 +107,14 @@ class Renewal:
     async def look(self) -> None:
         """Renew what is due, and let go what clients held that are gone."""
         gone, self._gone = self._gone, set()
+        gone.update(client_id for client_id in self._clients if not self._is_living(client_id))
         left = [self._held[text] for client_id in gone for text in self._clients.get(client_id, ())]
         await self._change(left, GONE_MS)
         await self._change_due()
 
     async def _change_due(self) -> None:
         now = time.monotonic()
-        living: list[_Held] = []
-        orphaned: list[_Held] = []
+        due: list[_Held] = []
         while self._due and self._due[0][0] <= now:
             _, text = heapq.heappop(self._due)
             held = self._held.get(text)
@@ -121,12 +122,9 @@ class Renewal:
                 continue  # over, or renewed since
             if now - held.given_s >= LIFE_S:
                 self.drop(text)
-            elif self._is_living(held.client_id):
-                living.append(held)
             else:
-                orphaned.append(held)
-        await self._change(living, INVISIBLE_MS)
-        await self._change(orphaned, GONE_MS)
+                due.append(held)
+        await self._change(due, INVISIBLE_MS)
 
     async def _change(self, deliveries: Sequence[_Held], invisible_ms: int) -> None:
         together: dict[tuple[str, str], list[_Held]] = defaultdict(list)
