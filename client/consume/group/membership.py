@@ -171,7 +171,7 @@ class Membership(QueueOwner, SessionListener):
         members = coordinator.members if coordinator is not None and coordinator.members else []
         mine = allocate(self._strategy, self._client_id, queues, members)
         self._change_share(mine, len(members))
-        self._close_shards(set(names))
+        self._close_shards()
         return now_s + 1.0
 
     def _change_share(self, mine: set[MessageQueue], members: int) -> None:
@@ -309,11 +309,13 @@ class Membership(QueueOwner, SessionListener):
         self._shards[name] = Shard(session)
         session.start()
 
-    def _close_shards(self, needed: set[str]) -> None:
-        """Leave broker groups that no topic needs, once nothing of theirs is held. A dead one may return."""
+    def _close_shards(self) -> None:
+        """Leave broker groups that no topic needs, once nothing of theirs is held. One that is down may return."""
+        routes = [route for topic in self._subscriptions if (route := self._directory.known(topic)) is not None]
+        needed = {each.broker_name for route in routes for each in (*route.queues, *route.absent)}
         with self._buffers.lock:
-            in_use = {each.broker_name for each in self._buffers.queues}
-        for name in [name for name in self._shards if name not in needed | in_use and self._is_alive(name)]:
+            needed.update(each.broker_name for each in self._buffers.queues)
+        for name in self._shards.keys() - needed:
             self._shards.pop(name).session.close()
 
     def _subscriptions_changed(self) -> None:
