@@ -9,6 +9,7 @@ import pytest
 
 from penstock.client import Admin
 from penstock.client.cluster import readable_queues
+from penstock.client.consume.local_queue import Standing
 from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import CommitRefused, InvalidArgument
@@ -96,6 +97,20 @@ def test_a_broken_session_goes_on_without_repeating_or_losing(cluster: RunningCl
             if turn == 0:
                 cluster.brokers["broker-a"].faults.cut("ConsumerSession")
     assert cluster.committed("g", "orders", 0) == seen
+
+
+def test_a_position_that_was_set_back_outlives_a_broken_session(cluster: RunningCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster, auto_commit=False) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.commit()
+        puller.seek(Q0, 3)
+        cluster.brokers["broker-a"].faults.cut("ConsumerSession")
+        local = puller._core.buffers.queues[Q0]
+        wait_until(lambda: local.standing is not Standing.OWNED, what="the session's end")
+        wait_until(lambda: local.standing is Standing.OWNED, what="the queue again")
+        assert [each.body for each in poll_all(puller, 7)] == numbered(7, 3)
 
 
 def test_an_administrators_reset_moves_the_consumer(cluster: RunningCluster) -> None:
