@@ -130,9 +130,10 @@ class DataStreams:
                 self._watching.start()
             stream = self._streams.get(address)
             if stream is None or not stream.send(method, content, asked):
-                stream = self._streams[address] = Stream(address, open_link)
-                stream.send(method, content, asked)
-                stream.begin()
+                made = Stream(address, open_link)
+                made.send(method, content, asked)
+                self._streams[address] = made  # not before: who leaves it breaks what it has, and nothing is sent then
+                made.begin()
 
     def _watch(self) -> None:
         while not self._is_closed:

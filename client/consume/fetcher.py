@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.proto import frames
 from penstock.proto.errors import DamagedRecord, PenstockError, Refused, TopicNotFound
-from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
 from ..cluster import Subscription, back_off_s
 from ..cluster.fetch_links import FetchCall
@@ -35,6 +35,8 @@ RETRY_NO_QUEUE_S = 1.0
 RETRY_NO_BROKER_S = 0.2
 RETRY_DAMAGED_S = 5.0
 SMALL_FETCH_BYTES = 64 * 1024
+FILTERED_S = 0.5
+"""A request for queues that are behind may wait all the same where none of their messages is wanted: after so long."""
 ANSWER_TIME_S = 10.0
 LOG_EVERY = 20
 
@@ -48,7 +50,9 @@ class _Flight:
     queues: dict[tuple[int, int], tuple[LocalQueue, int]]
     subscriptions: list[Subscription]
     is_waiting: bool  # none of its queues is known to have messages: it may wait for long
+    is_filtered: bool  # of those that have, not every message is wanted
     name: str  # of its broker group
+    sent_s: float
     call: FetchCall | None = None
     is_given_up: bool = False
 
@@ -152,8 +156,8 @@ class Fetcher:
             if free and broker.retry_at_s > now_s:
                 late.append(broker.retry_at_s)
             elif free and not self._closed.is_set():
-                self._issue(name, broker, free)
-                late.extend([broker.retry_at_s] if broker.retry_at_s > now_s else [])
+                again_s = self._issue(name, broker, free) or broker.retry_at_s
+                late.extend([again_s] if again_s > now_s else [])
             if late:
                 next_s = min(late) if next_s is None else min(next_s, *late)
         return None if next_s is None else max(next_s - now_s, 0.001)
@@ -168,24 +172,33 @@ class Fetcher:
         local.is_left_out = False
         return True
 
-    def _issue(self, name: str, broker: _Broker, free: list[tuple[LocalQueue, int]]) -> None:
+    def _issue(self, name: str, broker: _Broker, free: list[tuple[LocalQueue, int]]) -> float | None:
+        """Ask for these queues; when to look again if there is no place for them yet, and nobody will say."""
         room = self._config.fetches_in_flight - len(broker.flights)
         if room <= 0:
-            # All places are taken. One that only waits is given up; its queues come along with these.
-            waiting = next((flight for flight in broker.flights if flight.is_waiting), None)
-            if waiting is not None:
-                assert waiting.call is not None
-                self._links.hurry(waiting.call)
-            return
+            return self._make_room(broker)
         host = self._directory.readable(name, broker.suggested_id)
         if host is None:
             broker.retry_at_s = time.monotonic() + RETRY_NO_BROKER_S
-            return
+            return None
         free.sort(key=lambda item: item[0].served)  # who got nothing for the longest time comes first in a reply
         behind = sum(local.is_behind for local, _ in free)
         groups = max(1, min(room, behind))
         for start in range(groups):
             self._send(name, broker, host, free[start::groups])
+        return None
+
+    def _make_room(self, broker: _Broker) -> float | None:
+        """Give up a request that only waits: its queues come along with those that have no place."""
+        waiting = next((flight for flight in broker.flights if flight.is_waiting), None)
+        if waiting is None:
+            waiting = next((flight for flight in broker.flights if flight.is_filtered), None)
+            if waiting is not None and (due_s := waiting.sent_s + FILTERED_S) > time.monotonic():
+                return due_s
+        if waiting is not None:
+            assert waiting.call is not None
+            self._links.hurry(waiting.call)
+        return None
 
     def _send(self, name: str, broker: _Broker, host: tuple[int, str], items: list[tuple[LocalQueue, int]]) -> None:
         broker_id, address = host
@@ -199,7 +212,9 @@ class Fetcher:
         )
         if self._buffers.held_bytes >= self._config.buffer_bytes:
             header.max_bytes = header.max_bytes_per_queue = SMALL_FETCH_BYTES
-        flight = _Flight(address, broker_id, {}, [], not any(local.is_behind for local, _ in items), name)
+        behind = [local for local, _ in items if local.is_behind]
+        is_filtered = all(self._core.subscription_of(local.queue.topic).filter.kind != Filter.ALL for local in behind)
+        flight = _Flight(address, broker_id, {}, [], not behind, is_filtered, name, time.monotonic())
         topics: dict[str, int] = {}
         with self._buffers.lock:
             for local, epoch in items:

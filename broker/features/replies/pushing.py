@@ -154,6 +154,7 @@ class Pusher:
         """Have the client get what lies in the log from ``position`` on. Raises NotMaster: nothing comes here."""
         self._core.role.check_master()
         self._core.dispatcher.catch_up()
+        self._newest = max(self._newest, self._store.appended_offset - 1)  # some may not be readable yet
         self.pass_over()
         first = self._store.removal.first_from(self.topic, 0, position)
         first = max(first, self._next - LOOK_BACK_MAX)

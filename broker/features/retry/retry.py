@@ -157,19 +157,22 @@ class Retry(Feature):
         dies = is_dead(levels, times, properties + PROPERTIES_GROWTH_MAX <= PROPERTIES_BYTES_MAX, allowed)
         later, dead = np.flatnonzero(~dies), np.flatnonzero(dies)
         end = max((each.end for each in (later_before, dead_before) if each is not None), default=0)
+        # All of it is made before the first append: a call that is refused has stored none of its messages.
+        made: list[tuple[Target, memoryview, ProducerMark]] = []
         if len(later) and later_before is None:
             due = due_times(levels[later], times[later], group, self._levels_ms, self.core.clock.wall_ms())
             where, target = self._later_place(journal, group, request.queue_id)
             mark = self._mark(request, len(later), allowed)
-            batch = failed_copies(records, later, times, due, target.topic, where, mark)
-            end = journal.append(target, batch, mark, count=len(later)).end
-            self._later[group.name] += len(later)
+            made.append((target, failed_copies(records, later, times, due, target.topic, where, mark), mark))
         if len(dead) and dead_before is None:
             ensure_group_topic(self.core, journal, dead_topic, DEAD_QUEUES)
             mark = self._mark(request, len(dead), allowed)
             batch = failed_copies(records, dead, times, _NEVER, dead_topic, b"", mark)
-            end = journal.append(Target(dead_topic, DEAD_QUEUES), batch, mark, count=len(dead)).end
-            self._dead[group.name] += len(dead)
+            made.append((Target(dead_topic, DEAD_QUEUES), batch, mark))
+        for target, batch, mark in made:
+            end = journal.append(target, batch, mark, count=mark.count).end
+            (self._dead if target.topic == dead_topic else self._later)[group.name] += mark.count
+        if len(dead) and dead_before is None:
             log.warning(
                 "messages became dead letters group=%s topic=%s queue=%d count=%d first_offset=%d",
                 *(group.name, request.topic, request.queue_id, len(dead), records.offsets[dead[0]]),

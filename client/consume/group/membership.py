@@ -171,7 +171,7 @@ class Membership(QueueOwner, SessionListener):
         members = coordinator.members if coordinator is not None and coordinator.members else []
         mine = allocate(self._strategy, self._client_id, queues, members)
         self._change_share(mine, len(members))
-        self._close_shards(set(names))
+        self._close_shards()
         return now_s + 1.0
 
     def _change_share(self, mine: set[MessageQueue], members: int) -> None:
@@ -284,7 +284,7 @@ class Membership(QueueOwner, SessionListener):
 
         Not for long: an administrator may have reset the group since.
         """
-        offset, trusted_until_s = self._finished.pop(queue, (NEVER_COMMITTED, 0.0))
+        offset, trusted_until_s = self._finished.get(queue, (NEVER_COMMITTED, 0.0))
         return offset if time.monotonic() < trusted_until_s else NEVER_COMMITTED
 
     # Sessions
@@ -309,11 +309,13 @@ class Membership(QueueOwner, SessionListener):
         self._shards[name] = Shard(session)
         session.start()
 
-    def _close_shards(self, needed: set[str]) -> None:
-        """Leave broker groups that no topic needs, once nothing of theirs is held. A dead one may return."""
+    def _close_shards(self) -> None:
+        """Leave broker groups that no topic needs, once nothing of theirs is held. One that is down may return."""
+        routes = [route for topic in self._subscriptions if (route := self._directory.known(topic)) is not None]
+        needed = {each.broker_name for route in routes for each in (*route.queues, *route.absent)}
         with self._buffers.lock:
-            in_use = {each.broker_name for each in self._buffers.queues}
-        for name in [name for name in self._shards if name not in needed | in_use and self._is_alive(name)]:
+            needed.update(each.broker_name for each in self._buffers.queues)
+        for name in self._shards.keys() - needed:
             self._shards.pop(name).session.close()
 
     def _subscriptions_changed(self) -> None:
@@ -381,13 +383,13 @@ class Membership(QueueOwner, SessionListener):
             return
         if local.standing not in (Standing.WAITING, Standing.SUSPENDED):
             return
-        if local.standing is Standing.WAITING and local.next_fetch >= 0:
-            self._begin(local, committed, shard)  # its user has set the position before the grant came
+        if local.standing is Standing.WAITING and local.next_fetch >= 0 and local.granted_epoch != local.epoch:
+            self._begin(local, committed, shard)  # its user has set the position, not an earlier grant
             return
         epoch, joined_as = local.epoch, shard.session_id
         known = max(self._finished_here(queue), committed)
-        if local.standing is Standing.SUSPENDED and committed <= local.unfinished():
-            # What is below is finished here and what is above is held here: nothing is lost by going on.
+        if local.standing is Standing.SUSPENDED and (committed <= local.unfinished() or local.may_go_back):
+            # What is below is finished here and what is above is held here, or its user has gone back: so it goes on.
             self._go_on_in(shard, local, committed)
             return
         start = self._find_start(queue, shard.address, lambda: (known, min_offset, max_offset))
@@ -401,6 +403,7 @@ class Membership(QueueOwner, SessionListener):
             if local.epoch == epoch:  # else its user has set the position meanwhile
                 self._buffers.start(local, start.offset, end=max_offset)
                 local.may_go_back = start.offset < committed
+                local.granted_epoch = local.epoch
             was_suspended, local.standing = local.standing is Standing.SUSPENDED, Standing.WAITING
         if was_suspended:  # others had the queue meanwhile
             self._notices.revoked(queue, lambda: None)
@@ -413,6 +416,7 @@ class Membership(QueueOwner, SessionListener):
 
     def _go_on_in(self, shard: Shard, local: LocalQueue, committed: int) -> None:
         local.lease = shard.lease
+        self._finished.pop(local.queue, None)
         self._go_on(local, committed)
 
     def _begin(self, local: LocalQueue, committed: int, shard: Shard) -> None:
@@ -435,6 +439,7 @@ class Membership(QueueOwner, SessionListener):
         log.info("offset was reset by an administrator queue=%s offset=%d", queue, offset)
         with self._buffers.lock:
             local = self._buffers.queues.get(queue)
-            if local is not None and local.standing is Standing.OWNED:
-                self._buffers.start(local, offset)
-                local.committed = offset
+            if local is None or (local.standing is Standing.WAITING and local.granted_epoch != local.epoch):
+                return  # not this member's, or its user has set the position
+            self._buffers.start(local, offset)
+            local.committed, local.granted_epoch = offset, local.epoch

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from penstock.broker.core import dispatch
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.replies import listeners, pushing
 from penstock.broker.features.replies.replies import Replies
@@ -307,6 +308,25 @@ async def test_the_next_master_pushes_what_is_confirmed_only_after_somebody_list
     again.settle()  # type: ignore[attr-defined]
     await eventually(lambda: client.heard == [b"one"])
     client.ended()
+
+
+@in_loop
+async def test_who_listens_while_its_reply_cannot_be_read_yet_gets_it_with_nobody_else_waiting() -> None:
+    for others in ([], ["other"]):  # who listen when the reply comes, and not any more
+        node = opened()
+        listening = [Client(node, name) for name in others]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dispatch, "SLICE_BYTES", 1000)
+            for _ in range(3):
+                await node.append([bytes(900)])
+            await node.append_bytes(reply_batch([("mine", b"one")]))
+            for each in listening:
+                each.ended()
+            client = Client(node, "mine")
+            assert client.heard == []
+            node.settle()
+        await eventually(lambda client=client: client.heard == [b"one"])  # type: ignore[misc]
+        client.ended()
 
 
 @in_loop

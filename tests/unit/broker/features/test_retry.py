@@ -22,6 +22,7 @@ from penstock.proto.errors import (
     GroupNotFound,
     InvalidArgument,
     InvalidName,
+    LimitReached,
     MessageTooLarge,
     NotEnoughReplicas,
     NotMaster,
@@ -239,7 +240,7 @@ async def test_a_repeated_call_stores_nothing_and_answers_the_same_also_at_the_n
 @pytest.mark.parametrize("failing", range(4))
 @pytest.mark.parametrize("changed", [0, 100])
 def test_a_call_that_was_cut_short_anywhere_is_finished_once(failing: int, changed: int) -> None:
-    """Topic, batch, topic, batch; then another broker with the log, and a group that allows another number of tries."""
+    """Topic, topic, batch, batch; then another broker with the log, and a group that allows another number of tries."""
 
     @in_loop
     async def run() -> None:
@@ -272,7 +273,7 @@ def test_a_call_that_was_cut_short_anywhere_is_finished_once(failing: int, chang
         come = [
             sorted(bodies(read(again.store, name))) if name in again.tables.topics else [] for name in (RETRY, DEAD)
         ]
-        if failing < 2:  # nothing was in the log: the group's new number counts
+        if failing < 3:  # nothing was in the log: the group's new number counts
             assert come == ([[b"1", b"2", b"3"], []] if changed else [[], [b"1", b"2", b"3"]])
         else:
             assert come == [[b"2"], [b"1", b"3"]]
@@ -373,6 +374,16 @@ async def test_a_broker_that_may_not_write_or_is_full_says_so() -> None:
     node.change_role(master=False)
     with pytest.raises(NotMaster):
         await node.send_back([7], 4)
+
+
+@in_loop
+async def test_a_call_that_is_refused_has_stored_none_of_its_messages() -> None:
+    node = filled(maxTopicNum=2)  # there is room for the retry topic, and for no other
+    with pytest.raises(LimitReached, match="maxTopicNum"):
+        await node.send_back([1, 2], reconsume_times=[0, 99])
+    await node.send_back([1], 2)
+    await node.pass_s(60)
+    assert bodies(node.records()) == [b"1"]
 
 
 @in_loop

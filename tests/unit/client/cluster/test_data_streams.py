@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from penstock.client.cluster.connections import Connections, Receipts
+from penstock.client.cluster.data_stream import Stream
 from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.data_frames import Method
@@ -86,6 +87,24 @@ def test_what_is_under_way_at_a_broker_that_is_left_is_unknown_at_once(
     assert send(connections, broker, b"2").result(30).status == 0
     assert broker.faults.calls["Append"] == 2
     connections.leave("127.0.0.1:1")  # nobody's
+
+
+def test_a_broker_that_is_left_while_its_stream_is_made_leaves_nobody_waiting() -> None:
+    streams = DataStreams()
+
+    class Seen(dict[str, Stream]):
+        def __setitem__(self, address: str, stream: Stream) -> None:
+            super().__setitem__(address, stream)
+            streams.leave(address)  # by another thread, at once
+
+    def away() -> DataLink:
+        raise BrokerUnavailable("away")
+
+    streams._streams = Seen()
+    asked = streams.ask("a:1", away, Method.APPEND, b"", bytes, 3600.0)
+    with pytest.raises(BrokerUnavailable, match="failed to connect"):
+        asked.result(10)
+    streams.close()
 
 
 def test_a_batch_without_an_answer_in_time_is_unknown_and_its_late_answer_nobodys(

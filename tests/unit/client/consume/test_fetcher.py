@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from penstock.client.cluster.connections import Connections
 from penstock.client.cluster.directory import Directory
-from penstock.client.cluster.subscription import Subscription
+from penstock.client.cluster.subscription import Subscription, parse_subscription
 from penstock.client.consume import fetcher
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.fetcher import Fetcher
@@ -32,7 +33,9 @@ def cluster() -> Iterator[RunningCluster]:
 class Rig:
     """A fetcher with the queues of topic ``T``, and every request that its broker got."""
 
-    def __init__(self, cluster: RunningCluster, **limits: Any) -> None:
+    def __init__(
+        self, cluster: RunningCluster, wanted: Callable[[str], Subscription] = Subscription.of_all, **limits: Any
+    ) -> None:
         self.config = ConsumerConfig(**limits)
         self.connections = Connections(cluster.namesrv)
         self.routes = Directory(self.connections)
@@ -50,7 +53,7 @@ class Rig:
             config=self.config,
             group="g",
             client_id="c",
-            subscription_of=Subscription.of_all,
+            subscription_of=wanted,
             fail=self.refusals.append,
         )
         self.fetcher = Fetcher(core)  # type: ignore[arg-type]
@@ -144,6 +147,17 @@ def test_queues_that_are_behind_are_fetched_by_several_requests(cluster: Running
         wait_until(lambda: all(len(messages(local)) == 100 for local in locals_), what="everything")
         assert max(map(len, rig.asked()[:4])) <= 2, "eight queues over four requests"
         assert all(header.max_bytes == 20_000 and header.max_bytes_per_queue == 10_000 for header in rig.headers)
+
+
+def test_a_new_queue_is_fetched_while_all_requests_wait_for_a_tag_that_no_message_has(cluster: RunningCluster) -> None:
+    for queue_id in range(3):
+        cluster.put("T", [b"untagged"], queue_id)
+    paid = partial(parse_subscription, expression="paid")
+    with Rig(cluster, paid, fetches_in_flight=3, fetch_wait_ms=60_000) as rig:  # longer than it is waited for
+        rig.add(0, 1, 2, end=1)
+        wait_until(lambda: len(rig.headers) == 3, what="three requests")
+        rig.add(3)
+        wait_until(lambda: any(3 in asked for asked in rig.asked()), what="a request for the new queue")
 
 
 def test_a_full_queue_is_left_out_and_comes_back_when_there_is_room(cluster: RunningCluster) -> None:

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client import Admin
+from penstock.client.cluster import readable_queues
+from penstock.client.consume.local_queue import Standing
+from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import CommitRefused, InvalidArgument
-from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, TopicName
 from tests.support.client.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -96,6 +99,20 @@ def test_a_broken_session_goes_on_without_repeating_or_losing(cluster: RunningCl
     assert cluster.committed("g", "orders", 0) == seen
 
 
+def test_a_position_that_was_set_back_outlives_a_broken_session(cluster: RunningCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster, auto_commit=False) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.commit()
+        puller.seek(Q0, 3)
+        cluster.brokers["broker-a"].faults.cut("ConsumerSession")
+        local = puller._core.buffers.queues[Q0]
+        wait_until(lambda: local.standing is not Standing.OWNED, what="the session's end")
+        wait_until(lambda: local.standing is Standing.OWNED, what="the queue again")
+        assert [each.body for each in poll_all(puller, 7)] == numbered(7, 3)
+
+
 def test_an_administrators_reset_moves_the_consumer(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:
@@ -104,6 +121,20 @@ def test_an_administrators_reset_moves_the_consumer(cluster: RunningCluster) -> 
         with Admin(cluster.namesrv) as admin:
             admin.reset_offset("g", "orders", offset=5, queues=[("broker-a", 0)])
         assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+
+
+def test_a_broker_group_that_its_topics_have_left_is_left() -> None:
+    with RunningCluster(2, topics={"orders": 1}) as cluster:
+        cluster.put("orders", [b"x"], 0)
+        with consumer(cluster) as puller:
+            puller.subscribe("orders")
+            begun(puller, Q0, MessageQueue("orders", "broker-b", 0))
+            SendBacks(puller._core.calls, "g", None).send(Q0, [0], 10, delay_level=0)
+            directory, retries = puller._core.directory, MessageQueue("%RETRY%g", "broker-a", 0)
+            wait_until(lambda: retries in readable_queues(directory.known("%RETRY%g")), what="its retry topic there")
+            cluster.brokers["broker-b"].call("DeleteTopic", TopicName(topic="orders"))
+            wait_until(lambda: cluster.brokers["broker-b"].members("g") == [], what="the end of the session there")
+            assert Q0 in puller.assignment()
 
 
 def test_a_broker_that_restarts_is_found_again(cluster: RunningCluster) -> None:

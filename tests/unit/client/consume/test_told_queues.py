@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from penstock.client.admin import Admin
 from penstock.client.aio import AsyncPullConsumer
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
@@ -131,6 +133,51 @@ def test_a_pull_consumer_seeks_when_queues_come_and_commits_when_they_go(cluster
         puller.subscribe("orders")
         assert [each.body for each in poll_all(puller, 4)] == numbered(4, 6)
     assert cluster.committed("g", "orders", 0) == 8
+
+
+def held_up(cluster: RunningCluster) -> tuple[threading.Event, threading.Event, dict[str, Any]]:
+    """Set by ``on_assigned`` when it is called; set to have it return; options of a consumer that has it."""
+    cluster.put("orders", numbered(10), 0)
+    is_called, may_return = threading.Event(), threading.Event()
+
+    def on_assigned(queues: list[MessageQueue]) -> None:
+        is_called.set()
+        assert may_return.wait(60)
+
+    return is_called, may_return, {"auto_commit": False, "on_assigned": on_assigned}
+
+
+def test_a_queue_that_others_had_before_it_began_goes_on_behind_what_they_have_committed(
+    cluster: RunningCluster,
+) -> None:
+    is_called, may_return, options = held_up(cluster)
+    broker, is_away = cluster.brokers["broker-a"], threading.Event()
+    broker.faults.refuse("ConsumerSession", lambda *_: AWAY if is_away.is_set() else None)
+    with consumer(cluster, **options) as puller:
+        puller.subscribe("orders")
+        assert is_called.wait(30)
+        is_away.set()
+        broker.faults.cut("ConsumerSession")
+        wait_until(lambda: not broker.claimed("g"), what="the session's end")
+        broker.commit("g", "orders", {0: 5})
+        is_away.clear()
+        wait_until(lambda: any(0 in claimed for claimed in broker.claimed("g").values()), what="the queue again")
+        may_return.set()
+        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+
+
+def test_a_reset_while_a_queue_is_told_counts(cluster: RunningCluster) -> None:
+    is_called, may_return, options = held_up(cluster)
+    broker = cluster.brokers["broker-a"]
+    broker.commit("g", "orders", {0: 8})
+    with consumer(cluster, **options) as puller, Admin(cluster.namesrv) as admin:
+        puller.subscribe("orders")
+        assert is_called.wait(30)
+        for offset in (6, 3):
+            admin.reset_offset("g", "orders", offset=offset, queues=[("broker-a", 0)])
+            wait_until(lambda offset=offset: broker.committed("g", "orders")[0] == offset, what="the reset")  # type: ignore[misc]
+        may_return.set()
+        assert [each.body for each in poll_all(puller, 7)] == numbered(7, 3)
 
 
 def test_callbacks_that_raise_change_nothing_and_are_logged(
