@@ -18,6 +18,7 @@ from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.lag import job as lag
 from penstock.pipeline.jobs.lag import sampling
 from penstock.proto.errors import ConfigError
+from tests.spark.test_lag import GONE_S
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
@@ -200,6 +201,7 @@ def test_a_broker_that_is_gone_is_told_for_as_long_as_it_is(
     )
     assert lag.run(spark, config).figures["lag"] == {"watchers": 100}
     brokers.broker("b", 0).kill()
+    monkeypatch.setattr(sampling, "TIMEOUT_S", GONE_S)
     try:
         told = [lag.run(spark, config)]
         # As when the nameservers have forgotten it.

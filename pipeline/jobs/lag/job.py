@@ -90,12 +90,14 @@ def run(spark: Any, config: Config) -> Report:
 
 
 def _start(spark: Any, config: Config) -> Any:
+    from . import sampling
     from .columns import as_rows
     from .source import NAME, lag_options, register_lag
     from .state import measured
 
     register_lag(spark)
     options = dict(lag_options(config.namesrv, config.groups, config.topics))
+    options["timeout"] = str(round(sampling.TIMEOUT_S * 1000))
     if not config.follow:
         options["samples"] = str(config.intervals or 1)
     rows = as_rows(measured(spark.readStream.format(NAME).options(**options).load()))

@@ -10,6 +10,7 @@ often samples are planned is the trigger's matter.
 | nameserver, groups, topics | where, and of what; names separated by commas |
 | tlsCaFile and so on | as for `penstock` |
 | samples | how many this run plans; without it, one whenever Spark asks |
+| timeout | ms that a broker group is waited for in each call; 5000 by default |
 | lake | for writing: the lake |
 """
 
@@ -69,7 +70,9 @@ class LagDataSource(DataSource):
         given = {name: value for name, value in options.items() if name.lower() in named}
         security = security_given(Options(NAME, None, SECURITY).read(given))
         left = None if samples is None else int(samples)
-        return LagStreamReader(options["nameserver"], groups, topics, left, security)
+        timeout_ms = options.get("timeout")
+        timeout_s = None if timeout_ms is None else int(timeout_ms) / 1000
+        return LagStreamReader(options["nameserver"], groups, topics, left, security, timeout_s)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> LagStreamWriter:
         """Writes rows."""
@@ -94,12 +97,14 @@ class LagStreamReader(DataSourceStreamReader):
         topics: tuple[str, ...],
         left: int | None,
         security: SecurityFiles | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self._name_server = name_server
         self._security = security or SecurityFiles.from_environment()
         self._groups = groups
         self._topics = topics
         self._left = left
+        self._timeout_s = timeout_s
 
     def initialOffset(self) -> dict[str, int]:
         """Before every sample."""
@@ -133,7 +138,8 @@ class LagStreamReader(DataSourceStreamReader):
         from .sampling import take_sample
 
         keep_loaded()
-        found = take_sample(cluster(self._name_server, self._security), self._groups, self._topics)
+        asked = cluster(self._name_server, self._security)
+        found = take_sample(asked, self._groups, self._topics, timeout_s=self._timeout_s)
         log.debug("sample taken at=%d rows=%d", partition.at, len(found))
         rows = [dict(zip(SAMPLE_COLUMNS, (partition.at, *sample), strict=True)) for sample in found]
         yield pa.RecordBatch.from_pylist(rows, arrow_schema(SAMPLE_COLUMNS))

@@ -99,6 +99,8 @@ def test_a_batch_is_one_task_whatever_plans_it() -> None:
     options = {"nameserver": "host:1", "groups": "a,b", "topics": "", "samples": "3"}
     reader = pickle.loads(pickle.dumps(LagDataSource(options).streamReader(None)))
     assert reader.__dict__ == LagStreamReader("host:1", ("a", "b"), (), 3).__dict__
+    patient = LagDataSource(options | {"timeout": "60000"}).streamReader(None)
+    assert patient.__dict__ == LagStreamReader("host:1", ("a", "b"), (), 3, timeout_s=60.0).__dict__
     (partition,) = reader.partitions({"at": 1}, {"at": 7})
     assert pickle.loads(pickle.dumps(partition)).at == 7
 
