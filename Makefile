@@ -4,7 +4,7 @@
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
 export PYTHONDONTWRITEBYTECODE :=
-# Files go to the workers as they are collected, the longest first; many wait for other processes: more than cores.
+# Files go to the workers in the order that tests/conftest.py gives them; many wait for other processes: more than cores.
 WORKERS := 5
 PEERS := kafka-produce-100b kafka-produce-1k kafka-consume-100b kafka-consume-1k kafka-send-latency \
 	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import pytest
 
@@ -38,6 +38,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield made
 
 
+class Listening(NamedTuple):
+    """The listener's process, and where it says what it does."""
+
+    process: subprocess.Popen[str]
+    said: Path
+
+
+@pytest.fixture(scope="module")
+def listening(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    """Runs beside the other programs: a parcel that does not fit comes again after ten seconds."""
+    said = tmp_path_factory.mktemp("listening") / "said"
+    with said.open("w") as out, running(LISTENER, cluster, out) as process:
+        yield Listening(process, said)
+
+
 @contextlib.contextmanager
 def running(
     program: str, cluster: LocalCluster, out: int | IO[str] = subprocess.PIPE
@@ -59,6 +74,7 @@ def test_every_program_is_tried_here_and_told_of_in_their_list() -> None:
     assert [name for name in sorted(programs) if f"[{name}]({name})" not in listed] == []
 
 
+@pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("program", SAYS)
 def test_the_program_does_what_it_says(program: str, cluster: LocalCluster) -> None:
     with running(program, cluster) as process:
@@ -67,12 +83,11 @@ def test_the_program_does_what_it_says(program: str, cluster: LocalCluster) -> N
     assert SAYS[program] in out
 
 
-def test_the_listener_ships_every_parcel_and_ends_on_an_interrupt(cluster: LocalCluster, tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    with said.open("w") as out, running(LISTENER, cluster, out) as process:
-        wait_until(lambda: said.read_text().count("shipped parcel") == 10, 60, "ten parcels")
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+def test_the_listener_ships_every_parcel_and_ends_on_an_interrupt(listening: Listening) -> None:
+    process, said = listening
+    wait_until(lambda: said.read_text().count("shipped parcel") == 10, 60, "ten parcels")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert [line.split(" queue=")[0] for line in errors.splitlines()] == ["listener failed"]
     assert sorted(re.findall(r"shipped parcel (\d+)", said.read_text())) == [str(number) for number in range(10)]

@@ -19,6 +19,7 @@ from penstock.pipeline.jobs.lag import job as lag
 from penstock.pipeline.jobs.lag import sampling
 from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS
 from penstock.proto.errors import ConfigError
+from tests.spark.test_lag import GONE_S
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 
@@ -204,6 +205,7 @@ def test_a_broker_that_is_gone_is_told_for_as_long_as_it_is(
     assert rows.where("lag > 0").groupBy("dt").sum("lag").first()[1] == 100
     assert {name: of for name, of in rows.dtypes if name != "dt"} == LAG_COLUMNS
     brokers.broker("b", 0).kill()
+    monkeypatch.setattr(sampling, "TIMEOUT_S", GONE_S)
     try:
         told = [lag.run(None, config)]
         # As when the nameservers have forgotten it.

@@ -55,16 +55,18 @@ def take_sample(
     groups: Sequence[str],
     topics: Sequence[str] = (),
     *,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[Sample]:
     """Where the groups are now, in all queues of ``topics``, or of what each has committed or subscribes to.
 
-    What cannot be known at the moment is left out, and logged.
+    What cannot be known at the moment is left out, and logged. ``timeout_s``: of each call, :data:`TIMEOUT_S` by
+    default.
 
     Raises:
         PenstockError: one that no waiting mends, as missing rights.
     """
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     try:
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
             told = pool.map(lambda group: list(topics) or _topics_of(cluster, group, timeout_s), groups)

@@ -80,7 +80,7 @@ def test_a_stream_goes_on_with_other_shards_and_waits_without_end_for_one_that_i
     parts = source.partitions(start, end)
     brokers.broker("b", 0).kill()
     assert source.latestOffset(end, ReadAllAvailable()) == end  # also while the nameserver does not know of it
-    wait_until(lambda: View(names).known_route("both").absent, 20, "the group is gone")
+    wait_until(lambda: View(names).known_route("both").absent, 30, "the group is gone")
     send(brokers, b"2", "broker-a")
     later = planned(source, end, 1)
     told = source.reportLatestOffset()
@@ -140,7 +140,7 @@ def test_an_exactly_once_stream_goes_around_a_shard_that_is_away_unless_that_dec
     assert first.coordinator == "broker-a"
     assert set(first.chunks) == {"broker-a", "broker-b"}
     brokers.broker("b", 0).kill()
-    wait_until(lambda: View(brokers.nameservers).known_route("both").absent, 20, "the group is gone")
+    wait_until(lambda: View(brokers.nameservers).known_route("both").absent, 30, "the group is gone")
     assert set(task(brokers, "exactly-once", WRITER, 0).run([ROWS]).chunks) == {"broker-a"}
 
 

@@ -104,7 +104,7 @@ class Member:
         self.requests.put_nowait(None)
 
     async def next(self) -> ConsumerEvent:
-        return await asyncio.wait_for(self.events.get(), 5)
+        return await asyncio.wait_for(self.events.get(), 30)
 
     async def next_members(self) -> list[str]:
         while True:

@@ -138,8 +138,8 @@ def test_bytes_acknowledgements_and_confirm_offsets_wait_for_no_heartbeat(sync: 
             await eventually(lambda: slave.replica.connected)
             for _ in range(5):
                 end = master.append(some_bytes(20 * KIB))  # several windows
-                assert await master.primary.wait_confirmed(end, 5)
-                await eventually(lambda end=end: slave.confirms[-1:] == [end], 5)  # type: ignore[misc]
+                assert await master.primary.wait_confirmed(end, 20)
+                await eventually(lambda end=end: slave.confirms[-1:] == [end], 20)  # type: ignore[misc]
 
     asyncio.run(scenario())
 

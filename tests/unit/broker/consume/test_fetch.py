@@ -207,7 +207,7 @@ async def test_a_fruitless_scan_up_to_the_end_that_was_asked_for_is_told_at_once
     parts.dispatch()
     for queues, found in [(((0, 0, 2),), []), (((0, 0, 2), (1, 0, 1)), [b"c"])]:
         header = in_order(*queues, expression="lost", max_wait_ms=60_000)
-        reply, data = await asyncio.wait_for(parts.fetched(header), 5)
+        reply, data = await asyncio.wait_for(parts.fetched(header), 30)
         assert bodies(data) == found
         told = by_queue(reply)[0]
         assert (told.status, told.next_offset) == (FetchReply.NO_MATCHED_MESSAGE, 2)

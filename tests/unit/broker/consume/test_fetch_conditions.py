@@ -64,8 +64,8 @@ def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch
         parts.dispatch()
         offsets, found = dict.fromkeys(range(8), 0), b""
         for _ in range(20):
-            wanted = sql("TAGS = 'paid'", *offsets.items(), max_wait_ms=10_000)
-            reply, data = await asyncio.wait_for(parts.fetched(wanted), 5)
+            wanted = sql("TAGS = 'paid'", *offsets.items(), max_wait_ms=60_000)
+            reply, data = await asyncio.wait_for(parts.fetched(wanted), 30)
             found += data
             assert reply.results
             offsets |= {each.queue_id: each.next_offset for each in reply.results}

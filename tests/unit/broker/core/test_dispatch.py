@@ -38,7 +38,7 @@ async def test_dispatch_follows_the_confirm_offset() -> None:
     assert parts.store.reader.queue_range("orders", 0) == (0, 0)
     parts.confirm()
     parts.core.dispatcher.poke()
-    await asyncio.wait_for(parts.core.dispatcher.wait_dispatched(parts.store.end_offset), 5)
+    await asyncio.wait_for(parts.core.dispatcher.wait_dispatched(parts.store.end_offset), 30)
     assert parts.store.reader.queue_range("orders", 0) == (0, 1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -93,7 +93,7 @@ async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_s
         assert parts.store.reader.queue_range("orders", 0) == (0, 3)
         await parts.append()
         lingering.poke()
-        await asyncio.wait_for(lingering.wait_dispatched(parts.store.end_offset), 5)
+        await asyncio.wait_for(lingering.wait_dispatched(parts.store.end_offset), 30)
         assert parts.store.reader.queue_range("orders", 0) == (0, 4)
         awaiting.waits = True
         await parts.append()

@@ -195,7 +195,7 @@ def test_a_group_that_is_down_is_part_of_new_routes_until_it_is_forgotten(
     assert routes.readable("broker-a") is None
     with Admin(cluster.namesrv) as admin:
         admin.forget_shard("broker-a")
-    assert routes.wait_for("t", lambda route: not route.exists, 5.0)
+    assert routes.wait_for("t", lambda route: not route.exists, 30.0)
 
 
 def test_a_topic_deleted_at_living_groups_is_gone() -> None:
