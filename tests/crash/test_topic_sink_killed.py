@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -23,16 +22,26 @@ import pytest
 
 from penstock.client import Admin, PullConsumer
 from tests.support.cluster.cluster import BrokerNode, Cluster, cluster
-from tests.support.spark.sink_job import PHASES, rows_of
+from tests.support.cluster.nursery import start_from_nursery
 from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
+
+from tests.support.spark import sink_job
+from tests.support.spark.sink_job import PHASES, rows_of
+
 KILLS = int(os.environ.get("SINK_KILLS", "0"))
 full_only = pytest.mark.skipif(not KILLS, reason="SINK_KILLS is not set: make test-spark-full sets it")
 SHORT = ("written", "after-OpenWriter", "before-Decide", "after-Decide", "after-Publish")
 """What `make test` tries of the phases."""
 WRITING = ("in-writing", "written", "after-OpenWriter", "committed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked_jobs() -> Iterator[None]:
+    with start_from_nursery(sink_job):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +54,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def job(
     directory: Path, brokers: Cluster, topic: str, guarantee: str, batches: int, phase: str
 ) -> subprocess.Popen[str]:
-    arguments = [str(directory), brokers.nameservers, topic, guarantee, str(batches), phase]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.spark.sink_job", *arguments], stdout=subprocess.PIPE, text=True
-    )
+    return sink_job.started(directory, brokers.nameservers, topic, guarantee, str(batches), phase)
 
 
 def received(brokers: Cluster, topic: str, count: int) -> Counter[bytes]:

@@ -44,7 +44,13 @@ _LOADED_FIRST = (
     "penstock.drill.load.receiving",
     "penstock.drill.load.sending",
 )
-_FORKED = ("penstock.broker", "penstock.nameserver", "penstock.drill.load.worker", "penstock.bench.load.worker")
+_FORKED = (
+    "penstock.broker",
+    "penstock.nameserver",
+    "penstock.drill.load.worker",
+    "penstock.bench.load.worker",
+    "tests.support.spark.sink_job",
+)
 
 
 class Nursery:

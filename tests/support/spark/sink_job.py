@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable
@@ -43,6 +44,12 @@ PHASES = (
 def rows_of(batch: int) -> list[bytes]:
     """The rows of a batch: the same whenever it is repeated."""
     return [b"%d/%d" % (batch, row) for row in range(ROWS)]
+
+
+def started(directory: Path, name_server: str, *how: str) -> subprocess.Popen[str]:
+    """The job in a process of its own; ``how``: topic, guarantee, batches, phase."""
+    command = [sys.executable, "-m", "tests.support.spark.sink_job", str(directory), name_server, *how]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def die() -> None:
