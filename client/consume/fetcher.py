@@ -279,10 +279,10 @@ class Fetcher:
             if not reply.results:
                 for local, epoch in flight.queues.values():
                     local.is_behind = local.is_behind and local.fetch_epoch != epoch
-        if arrivals:
+        if len(records) > SMALL_FETCH_BYTES:
             self._issue_all()  # the next requests travel while these answers are read
-            for arrival in arrivals:
-                self._read(arrival, message)
+        for arrival in arrivals:
+            self._read(arrival, message)
 
     def _move(self, local: LocalQueue, result: FetchReply.Result, is_master: bool) -> None:
         """Take the answer for one queue, except for its records. The lock is held."""
