@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.proto import names
 from penstock.proto.data_frames import Method
-from penstock.proto.errors import BrokerUnavailable, FlowControl, Forbidden, GroupNotFound
+from penstock.proto.errors import BrokerUnavailable, FlowControl, Forbidden, GroupNotFound, PenstockError
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.runtime.data_port import Converse, Link
 from penstock.runtime.data_sending import Data
@@ -227,15 +227,21 @@ class Pop(Feature):
         await self.state.load(journal)
         await self._finisher.finish(journal)
         now_ms = self._now()
+        failure: PenstockError | None = None
         for queue in flights(list(self.state.queues.values()), now_ms):
             if queue.is_orderly:
                 self.waiters.wake(queue.topic)
-            else:
+                continue
+            try:
                 await self._finisher.revive(journal, queue, now_ms)
+            except PenstockError as error:  # what keeps one group need not keep the others
+                failure = failure or error
         now_s = self.core.clock.monotonic_s()
         if now_s >= self._settle_at and not journal.is_over and self.core.role.can_acknowledge():
             self._settle_at = now_s + SETTLE_S
             self.state.settle(journal)
+        if failure is not None:
+            raise failure
 
     async def stop(self) -> None:
         self.waiters.wake_all()

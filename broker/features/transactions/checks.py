@@ -45,7 +45,7 @@ class Checks:
         self._renew_below = 0  # halves below this offset are in the way of a deletion
 
     async def turn(self, journal: Journal) -> None:
-        """Store anew what is in the way, park what was asked about too often, ask about what is due."""
+        """Store anew what is in the way, ask about what is due, park what was asked about too often."""
         decisions = self._decisions
         waiting = decisions.known().waiting
         if not len(waiting):
@@ -54,12 +54,12 @@ class Checks:
         waiting = decisions.known().waiting
         waiting = waiting.part(waiting.due <= self._core.clock.wall_ms())
         is_over = waiting.times >= self._check_max
-        if is_over.any():
-            self._ensure_parked_topic(journal)
-            await self._each(journal, "P", waiting.offsets[is_over])
         for group in self._producers.answering():
             chosen = np.flatnonzero(~is_over & (waiting.groups == group))[:ASKED_AT_ONCE]
             await self._each(journal, "K", waiting.offsets[chosen], group)
+        if is_over.any():  # last: where their topic cannot be made, the others have been asked about
+            self._ensure_parked_topic(journal)
+            await self._each(journal, "P", waiting.offsets[is_over])
 
     def make_way(self, position: int) -> None:
         """Open halves in the log below ``position`` are in the way of its deletion."""

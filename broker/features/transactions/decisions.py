@@ -8,6 +8,7 @@ some of what follows from it, and whoever is master next sees what, from the mar
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -117,6 +118,12 @@ class Decisions:
             TopicNotFound: the topic of a committed message is gone.
             NotMaster, BrokerUnavailable, DiskFull: repeat the call.
         """
+        store, before_it = self._core.store, -1
+        until = store.confirm_offset
+        while self._is_behind(firsts, until) and store.dispatched_offset > before_it:
+            before_it = store.dispatched_offset
+            self._core.dispatcher.catch_up()
+            await asyncio.sleep(0)
         halves = self.known()
         self._check_there(firsts, halves)
         before = halves.states(halves.current(firsts))
@@ -130,6 +137,8 @@ class Decisions:
     def resolve_at_once(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> States | None:
         """The same of a few that have just come; None if something is to be waited for, and nothing was done."""
         if self.halves is None or self.unfinished is not None or len(firsts) > AT_ONCE_COUNT:
+            return None
+        if self._is_behind(firsts, self._core.store.confirm_offset):
             return None
         halves = self.known()
         self._check_there(firsts, halves)
@@ -372,6 +381,10 @@ class Decisions:
         at_first = np.where(immunity_s >= 0, immunity_s * 1000, settings.timeout_ms)
         due: Longs = stored + np.where(times > 0, settings.check_interval_ms, at_first)
         return due
+
+    def _is_behind(self, firsts: Longs, until: int) -> bool:
+        """True if some are not to be seen yet, and what is in the log below ``until`` may show them."""
+        return int(firsts[-1]) >= self.known().end and self._core.store.dispatched_offset < until
 
     def _check_there(self, firsts: Longs, halves: Halves) -> None:
         if firsts[-1] < halves.end:

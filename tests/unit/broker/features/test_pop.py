@@ -13,6 +13,7 @@ from penstock.proto.errors import (
     FlowControl,
     Forbidden,
     InvalidArgument,
+    LimitReached,
     NotEnoughReplicas,
     NotMaster,
     OutcomeUnknown,
@@ -67,6 +68,19 @@ async def test_what_is_not_acknowledged_in_time_comes_again_from_the_retry_topic
     assert "TIMER_OUT_MS" not in decode_properties(copies[0].properties)
     await node.pass_s(1)
     assert node.committed() >= 3
+
+
+@in_loop
+async def test_a_group_whose_messages_cannot_come_again_keeps_no_other_groups() -> None:
+    node = Node(maxTopicNum=2)  # orders, and one retry topic
+    node.fill(2)
+    await node.receive(1, group="full", invisible_ms=60_000)
+    await node.receive(1, invisible_ms=10_000)
+    await node.pass_s(11)
+    await node.receive(2, invisible_ms=10_000)
+    with pytest.raises(LimitReached, match="maxTopicNum"):
+        await node.pass_s(60)
+    assert b"1" in [record.body for record in node.records(RETRY)]
 
 
 @in_loop

@@ -11,6 +11,7 @@ from penstock.formats.record.properties import decode_properties
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
+    LimitReached,
     TransactionEnded,
 )
 from penstock.proto.wire.transactions_pb2 import (
@@ -122,6 +123,21 @@ async def test_nobody_is_asked_and_nothing_counted_while_no_producer_of_the_grou
     assert len(node.asked) == 1
     for each in (task, *others):
         await ended(each)
+
+
+@in_loop
+async def test_halves_that_cannot_be_parked_keep_no_others_from_being_asked_about() -> None:
+    node = opened(transactionCheckMax=1, maxTopicNum=1)
+    task = await node.join()
+    await node.halves([b"a"])
+    await node.pass_s(31)
+    await node.halves([b"b"])
+    for _ in range(2):  # it is looked at for the first time, and then asked about
+        with pytest.raises(LimitReached, match="maxTopicNum"):
+            await node.pass_s(31)
+    await asyncio.sleep(0)
+    assert [list(check.offsets) for check in node.asked] == [[0], [2]]
+    await ended(task)
 
 
 @in_loop

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.broker.core import dispatch
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.transactions.ops import read_op
 from penstock.formats.record.batch import RecordBatch
@@ -38,7 +39,7 @@ from penstock.proto.wire.transactions_pb2 import (
 )
 from tests.support import golden
 from tests.support.broker.kit import in_loop
-from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, ended, opened
+from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, ended, half_batch, opened
 from tests.support.clock import ManualClock
 from tests.support.waiting import eventually
 
@@ -52,6 +53,22 @@ async def test_a_half_is_seen_when_it_is_committed_and_never_when_it_is_rolled_b
     assert await node.end(ROLLBACK, (1, 1)) == [(OPEN, 1)]
     assert node.bodies() == [b"a", b"c"]
     assert [record.queue_id for record in node.records("orders", 1)] == [1, 1]
+
+
+@in_loop
+async def test_an_end_waits_until_what_lies_before_its_half_is_dispatched() -> None:
+    node = opened()
+    await node.halves([b"a"])
+    await node.end(COMMIT, (0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "SLICE_BYTES", 1000)
+        for _ in range(3):
+            await node.append([bytes(900)])
+        await node.append_bytes(half_batch([b"b"]))
+        node.core.dispatcher.catch_up()  # as before each end
+        assert node.transactions.decisions.resolve_at_once(node.journal, "payments", np.array([1]), COMMIT) is None
+        assert await node.end(COMMIT, (1, 1)) == [(OPEN, 1)]
+    assert [record.body for record in node.records("orders", 1)] == [b"a", b"b"]
 
 
 @in_loop
