@@ -19,7 +19,7 @@ from penstock.pipeline.jobs.lag import job as lag
 from penstock.pipeline.jobs.lag import sampling
 from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS
 from penstock.proto.errors import ConfigError
-from tests.spark.test_lag import GONE_S
+from tests.cluster.spark.test_lag import GONE_S
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
 

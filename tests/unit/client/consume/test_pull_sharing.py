@@ -106,10 +106,10 @@ def test_a_position_that_was_set_back_outlives_a_broken_session(cluster: Running
         poll_all(puller, 10)
         puller.commit()
         puller.seek(Q0, 3)
-        cluster.brokers["broker-a"].faults.cut("ConsumerSession")
         local = puller._core.buffers.queues[Q0]
-        wait_until(lambda: local.standing is not Standing.OWNED, what="the session's end")
-        wait_until(lambda: local.standing is Standing.OWNED, what="the queue again")
+        lease = local.lease
+        cluster.brokers["broker-a"].faults.cut("ConsumerSession")
+        wait_until(lambda: local.standing is Standing.OWNED and local.lease is not lease, what="the queue again")
         assert [each.body for each in poll_all(puller, 7)] == numbered(7, 3)
 
 
