@@ -28,7 +28,7 @@ from penstock.proto.register import new_register
 from penstock.replication.epochs import EpochHistory, common_end
 from penstock.replication.master.progress import level_from
 from penstock.replication.master.sync_state_set import SetRules
-from tests.model.test_election_leases import Registers
+from tests.model.test_election_leases import Registers, without_collection
 
 EPOCHS_MAX = int(os.environ.get("ELECTION_EPOCHS", "3"))
 APPENDS_MAX = int(os.environ.get("ELECTION_APPENDS", "3"))
@@ -98,7 +98,8 @@ class State(NamedTuple):
 
 
 def with_node(state: State, i: int, node: Node) -> State:
-    return state._replace(nodes=(*state.nodes[:i], node, *state.nodes[i + 1 :]))
+    nodes = (*state.nodes[:i], node, *state.nodes[i + 1 :])
+    return State(state.register, nodes, state.answers, state.appended, state.acknowledged, state.needed)
 
 
 def with_master(state: State, i: int, node: Node) -> State:
@@ -112,7 +113,8 @@ def with_master(state: State, i: int, node: Node) -> State:
 
 
 def with_answer(state: State, place: int, answer: Answer | None) -> State:
-    return state._replace(answers=(*state.answers[:place], answer, *state.answers[place + 1 :]))
+    answers = (*state.answers[:place], answer, *state.answers[place + 1 :])
+    return State(state.register, state.nodes, answers, state.appended, state.acknowledged, state.needed)
 
 
 def confirmed(node: Node, i: int) -> int:
@@ -268,6 +270,7 @@ def beginnings() -> Iterator[State]:
     yield State(REGISTERS.number(smaller), (master, Node(log), Node()), (None,) * 9, 1, log, 2)
 
 
+@without_collection()
 def explore(states_max: int) -> tuple[int, list[str]]:
     """Visit states, breadth first; (how many, the shortest way to a loss if there is one)."""
     layer = list(beginnings())
