@@ -127,7 +127,7 @@ class _Outside(_End):
         self._front = front
         self._timer: asyncio.TimerHandle | None = None
         self._first = b""
-        self._is_told = False  # whether there is a PROXY header
+        self._is_told = False  # True once what comes first is known: a PROXY header, or something else
         self.source = ""  # of whom it says that the connection is
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -146,9 +146,10 @@ class Clients:
     def is_living(self, client_id: str) -> bool:
         """True while the client has a stream, or has called lately."""
         found = self._known.get(client_id)
-        if found is None or found.streams:
-            return found is not None
-        return time.monotonic() - found.heard_s < (LIVING_S if found.had_stream else SILENCE_S)
+        if found is None:
+            return False
+        silence_s = LIVING_S if found.had_stream else SILENCE_S
+        return bool(found.streams) or time.monotonic() - found.heard_s < silence_s
 
     def open(self, client: Client) -> Stream:
         """A new stream of the client."""

@@ -52,7 +52,7 @@ LITE_TOPIC_BYTES_MAX: Final = 64
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: a later time is none to the clients that read it."""
+"""The end of the year 9999: clients cannot read a later time."""
 
 SYSTEM_NAMES: Final = frozenset(
     {

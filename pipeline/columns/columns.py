@@ -22,6 +22,7 @@ from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, MessageTooLarge
 
 from . import column_kernels as kernels
+from .schema import TIME_MS_MAX, TIME_MS_MIN
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -36,8 +37,6 @@ _INTS = {name: k for k, name in enumerate(name for name in ROW.names or () if RO
 """The fields of a row by their size, numbered as they stand in it: the long ones first."""
 assert all(ROW.fields[name][1] == 8 * k for name, k in _LONGS.items())  # type: ignore[index]
 assert all(ROW.fields[name][1] == 8 * len(_LONGS) + 4 * k for name, k in _INTS.items())  # type: ignore[index]
-TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which is what Python and SQL know."""
 
 
 class ColumnWriter:

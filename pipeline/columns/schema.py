@@ -45,6 +45,8 @@ MESSAGE_COLUMNS = columns(
     "reconsumeTimes int"
 )
 STORE_COLUMNS = MESSAGE_COLUMNS | columns("bodyCrc bigint, preparedTransactionOffset bigint")
+TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which is what Python and SQL know."""
 HIDDEN_COLUMNS = columns("tagsCode bigint, keyHashes array<int>")
 """In stores, where a schema asks for them: the hash of the tag, as consume queues hold it, and those of the message's
 id and keys, as the index holds them."""

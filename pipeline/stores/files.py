@@ -6,10 +6,12 @@ process.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import glob
 import os
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -155,18 +157,20 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file in place of what has its name, whole or not at all; it is on the disk then. Raises OSError."""
-        self.files.create_dir(self.path, recursive=True)
-        draft = f".{name}.{os.getpid()}"
-        with self.files.open_output_stream(f"{self.path}/{draft}") as out:
+        with self.drafted(name) as draft, self.files.open_output_stream(draft) as out:
             out.write(content)
-        self.sync(draft)
-        self.move(draft, name)
 
-    def move(self, name: str, to: str) -> None:
-        """Give a file another name, in place of what has it; directories are made, and the name is on the disk then."""
-        folder = to.rpartition("/")[0]
-        self.files.create_dir(f"{self.path}/{folder}", recursive=True)
-        self.files.move(f"{self.path}/{name}", f"{self.path}/{to}")
+    @contextlib.contextmanager
+    def drafted(self, name: str) -> Iterator[str]:
+        """The path of a file to write, in a directory that is there; after the block it has the name, as :meth:`write`
+        puts it. A block that fails leaves the draft.
+        """
+        folder, slash, base = name.rpartition("/")
+        draft = f"{folder}{slash}.{base}.{os.getpid()}"
+        self.files.create_dir(f"{self.path}{slash}{folder}", recursive=True)
+        yield f"{self.path}/{draft}"
+        self.sync(draft)
+        self.files.move(f"{self.path}/{draft}", f"{self.path}/{name}")
         self.sync_folders(folder)
 
     def sync_folders(self, folder: str) -> None:

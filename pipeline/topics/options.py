@@ -73,12 +73,6 @@ def security_given(given: Given) -> SecurityFiles:
     return SecurityFiles(**files) if files else SecurityFiles.from_environment()
 
 
-def security_options(files: SecurityFiles) -> dict[str, str]:
-    """``files`` as options."""
-    given = {name: str(getattr(files, field)) for name, (field, _) in _SECURITY.items()}
-    return {name: value for name, value in given.items() if value}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """Where to begin, or to end: ``at`` is earliest, latest, group, offsets, timestamp or timestamps."""

@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def are_rewritten() -> bool:
-    """Whether all test files are, as this pytest does it: what it has written names the source by its hash."""
+    """True if all test files are, as this pytest does it: what it has written names the source by its hash."""
     for source in chain(TESTS.rglob("test_*.py"), TESTS.rglob("conftest.py")):
         written = source.parent / "__pycache__" / f"{source.stem}.{REWRITTEN}"
         if not written.exists():

@@ -8,7 +8,6 @@ some of what follows from it, and whoever is master next sees what, from the mar
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -118,12 +117,8 @@ class Decisions:
             TopicNotFound: the topic of a committed message is gone.
             NotMaster, BrokerUnavailable, DiskFull: repeat the call.
         """
-        store, before_it = self._core.store, -1
-        until = store.confirm_offset
-        while self._is_behind(firsts, until) and store.dispatched_offset > before_it:
-            before_it = store.dispatched_offset
-            self._core.dispatcher.catch_up()
-            await asyncio.sleep(0)
+        if self._is_behind(firsts):
+            await self._core.dispatcher.drain()
         halves = self.known()
         self._check_there(firsts, halves)
         before = halves.states(halves.current(firsts))
@@ -138,7 +133,7 @@ class Decisions:
         """The same of a few that have just come; None if something is to be waited for, and nothing was done."""
         if self.halves is None or self.unfinished is not None or len(firsts) > AT_ONCE_COUNT:
             return None
-        if self._is_behind(firsts, self._core.store.confirm_offset):
+        if self._is_behind(firsts):
             return None
         halves = self.known()
         self._check_there(firsts, halves)
@@ -382,9 +377,10 @@ class Decisions:
         due: Longs = stored + np.where(times > 0, settings.check_interval_ms, at_first)
         return due
 
-    def _is_behind(self, firsts: Longs, until: int) -> bool:
-        """True if some are not to be seen yet, and what is in the log below ``until`` may show them."""
-        return int(firsts[-1]) >= self.known().end and self._core.store.dispatched_offset < until
+    def _is_behind(self, firsts: Longs) -> bool:
+        """True if some are not to be seen yet, and what is confirmed and not dispatched may show them."""
+        store = self._core.store
+        return int(firsts[-1]) >= self.known().end and store.dispatched_offset < store.confirm_offset
 
     def _check_there(self, firsts: Longs, halves: Halves) -> None:
         if firsts[-1] < halves.end:

@@ -109,7 +109,7 @@ class Offsets:
         )
 
     async def pull(self, caller: Caller, request: PullMessageRequest) -> Pulled:
-        """A status, the messages from the offset on, and the offset to go on from, also where there is none like it.
+        """A status, the messages from the offset on, and the offset to go on from, also of an offset outside the queue.
 
         Raises:
             Refusal: ILLEGAL_OFFSET, a negative one; ILLEGAL_FILTER_EXPRESSION; bad names. PenstockError.

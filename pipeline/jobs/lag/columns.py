@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...columns.schema import columns
+from ...columns.schema import TIME_MS_MAX, columns
 from ...spark.arrow_types import arrow_schema
 
 LAG_COLUMNS = columns(
@@ -33,7 +33,6 @@ LAG_COLUMNS = columns(
     "producedPerSecond double, consumedPerSecond double, oldestUnreadTimestamp timestamp, oldestUnreadAgeMs bigint"
 )
 LAG_SCHEMA = arrow_schema(LAG_COLUMNS)
-_TIME_MAX_MS = 253_402_300_799_999  # the year 9999 ends
 
 
 class Sample(NamedTuple):
@@ -103,6 +102,6 @@ def row_of(interval_ms: int, sample: Sample, before: Seen | None) -> dict[str, A
     values = (
         *(1000 * interval_ms, 1000 * sample.time, sample.group, sample.topic, sample.broker, sample.queue_id),
         *(sample.minimum, sample.end, sample.committed, sample.lag, *moved),
-        *(1000 * stored if stored is not None and stored <= _TIME_MAX_MS else None, age_ms(sample.time, stored)),
+        *(1000 * stored if stored is not None and stored <= TIME_MS_MAX else None, age_ms(sample.time, stored)),
     )
     return dict(zip(LAG_COLUMNS, values, strict=True))

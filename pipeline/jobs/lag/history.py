@@ -91,14 +91,10 @@ class History:
         rows = [row_of(self.last_ms, each, self._before(each)) for each in samples]
         if not rows:
             return rows
-        folder, _, name = self.planned.rpartition("/")
-        draft = f"{folder}/.{name}.draft"
+        table = pa.Table.from_pylist(rows, LAG_SCHEMA)
         try:
-            self.lake.files.create_dir(f"{self.lake.path}/{folder}", recursive=True)
-            table = pa.Table.from_pylist(rows, LAG_SCHEMA)
-            pq.write_table(table, f"{self.lake.path}/{draft}", filesystem=self.lake.files, compression="zstd")
-            self.lake.sync(draft)
-            self.lake.move(draft, self.planned)
+            with self.lake.drafted(self.planned) as draft:
+                pq.write_table(table, draft, filesystem=self.lake.files, compression="zstd")
         except OSError as error:
             raise StorageError(f"{self.lake.root}/{self.planned}: the sample is not written: {error}") from error
         self._see(self.planned, samples)

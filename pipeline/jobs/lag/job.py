@@ -89,7 +89,7 @@ def run(_: object, config: Config) -> Report:
     with ended_by_signals() if config.follow else contextlib.nullcontext(threading.Event()) as ended:
         taken = _watch(view, config, history, ended)
     report.finish()
-    _tell(report, config, history, taken, silent)
+    _tell(report, config, view, history, taken, silent)
     return report
 
 
@@ -134,9 +134,10 @@ def _watch(view: Cluster, config: Config, history: History, ended: threading.Eve
     return taken
 
 
-def _tell(report: Report, config: Config, history: History, taken: _Taken, silent: Iterable[str]) -> None:
+def _tell(
+    report: Report, config: Config, view: Cluster, history: History, taken: _Taken, silent: Iterable[str]
+) -> None:
     """What the run has added; broker groups that were not heard fail it."""
-    from ...topics.cluster import cluster
     from .history import KEPT_FILE
     from .sampling import places
 
@@ -151,7 +152,7 @@ def _tell(report: Report, config: Config, history: History, taken: _Taken, silen
         if group in config.groups and topic in (config.topics or {topic}) and (group, broker) not in heard
     }
     topics = {topic for _, topic, _ in seen.union(earlier)} | set(config.topics)
-    there = places(cluster(config.namesrv), topics)
+    there = places(view, topics)
     subscribed = {(group, topic) for group, topic, _ in seen.union(earlier)}
     subscribed |= {(group, topic) for group in config.groups for topic in config.topics}
     known = {(group, topic, broker) for group, topic in subscribed for broker in there.get(topic, ())}

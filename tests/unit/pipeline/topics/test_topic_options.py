@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.topics.options import Queue, security_options, sink_options, source_options
+from penstock.pipeline.topics.options import Queue, sink_options, source_options
 from penstock.proto.errors import ConfigError
 from penstock.runtime.security.credentials import SecurityFiles
 
@@ -121,7 +121,6 @@ def test_files_that_secure_connections_travel_by_name(monkeypatch: pytest.Monkey
     )
     assert source_options(GOOD | files, streaming=False).security == wanted
     assert sink_options({"nameServer": "a:1"} | files, streaming=False).security == wanted
-    assert security_options(wanted).keys() == {"tlsCaFile", "tlsCertFile", "tlsKeyFile", "credentialsFile"}
     monkeypatch.setenv("PENSTOCK_TLS_CA_FILE", "/drivers.pem")
     assert source_options(GOOD, streaming=False).security == SecurityFiles(tls_ca_file="/drivers.pem")
     assert source_options(GOOD | files, streaming=False).security == wanted
