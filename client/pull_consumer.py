@@ -262,7 +262,8 @@ class PullConsumer(Consumer):
                 for each, offset in chosen.items():
                     local = self._core.local(each)
                     assert isinstance(local, PulledQueue)
-                    local.may_go_back = local.may_go_back or offset < local.committed
+                    if offset < local.committed:
+                        local.may_go_back = object()
                     local.set_processed(offset)
         owner = self._core.owner
         if owner is None:
@@ -295,7 +296,7 @@ class PullConsumer(Consumer):
         with self._lock:
             local = self._core.local(queue)
             self._core.buffers.start(local, offset)
-            local.may_go_back = True
+            local.may_go_back = object()
         self._core.fetcher.wake()
 
     def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:

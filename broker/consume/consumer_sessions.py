@@ -161,13 +161,13 @@ class ConsumerSessions:
         """True if the group has members here, and each gets everything: nobody goes by committed offsets."""
         return bool(self._groups.broadcasting(group)) and not self._groups.members(group)[1]
 
-    def notify_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Tell the holder of the queue, if there is one, and who broadcasts the topic, to go on from ``offset``."""
+    def notify_reset(self, group: str, topic: str, queue_id: int, offset: int, by_session: int = 0) -> None:
+        """Tell the holder of the queue, and who broadcasts the topic, to go on from ``offset``; not who said so."""
         event = ConsumerEvent(reset=ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset))
         told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
         for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):
             session = self._sessions.get(session_id)
-            if session is not None:
+            if session is not None and session_id != by_session:
                 session.send(event)
 
     def on_role(self, groups: Collection[str] | None) -> None:

@@ -156,8 +156,9 @@ class OffsetService:
         """Take what is allowed of the offsets; the refused queues by topic.
 
         A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
-        also tells the member that holds the queue, and those that broadcast, where to go on. The offsets of members
-        that broadcast are theirs: where there are no others, ``force`` begins none for the group.
+        also tells the member that holds the queue, unless it was that one, and those that broadcast, where to go on.
+        The offsets of members that broadcast are theirs: where there are no others, ``force`` begins none for the
+        group.
 
         Raises:
             InvalidArgument: a negative queue or offset, lists that do not fit, or too many; nothing was taken.
@@ -214,7 +215,7 @@ class OffsetService:
         if request.force:
             for topic, taken in accepted.items():
                 for queue_id, offset in taken.items():
-                    self._owners.notify_reset(group, topic, queue_id, offset)
+                    self._owners.notify_reset(group, topic, queue_id, offset, request.session_id)
         return refused
 
     def take_from_slave(self, commits: ReplicaReport.Commits) -> None:

@@ -16,7 +16,7 @@ from ..message import MessageQueue
 from .core import ConsumerCore
 from .local_queue import LocalQueue, Standing
 from .offsets import BrokerOffsets, FileOffsets, query_range
-from .owner import COMMIT_TIMEOUT_S, QueueOwner, uncommitted
+from .owner import COMMIT_TIMEOUT_S, QueueOwner, by_direction, uncommitted
 
 log = logging.getLogger(__name__)
 
@@ -127,20 +127,14 @@ class Assignment(QueueOwner):
         with self._buffers.lock:
             if local.next_fetch < 0:  # else the user has set the position before
                 self._buffers.start(local, start.offset, end=start.end)
-                local.may_go_back = start.offset < start.committed
+                local.may_go_back = object() if start.offset < start.committed else None
         self._go_on(local, start.committed)
         return True
 
     def _save(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:
-        for force in (False, True):
-            chosen = {local: offset for local, offset in offsets.items() if local.may_go_back is force}
-            if not chosen:
-                continue
-            self._store.save({local.queue: offset for local, offset in chosen.items()}, timeout_s, force=force)
-            with self._buffers.lock:
-                for local, offset in chosen.items():
-                    local.committed = offset
-                    local.may_go_back = False
+        for commit in by_direction(self._buffers, offsets):
+            self._store.save(commit.by_queue(), timeout_s, force=commit.force)
+            commit.note(self._buffers)
 
     def _save_quietly(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:
         try:

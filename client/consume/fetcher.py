@@ -313,7 +313,7 @@ class Fetcher:
             )
             # Not behind anything unfinished: what is dropped here has to be fetched again.
             self._buffers.start(local, min(result.max_offset, local.unfinished()))
-            local.may_go_back = True
+            local.may_go_back = object()
         elif status == FetchReply.OFFSET_OVERFLOW:
             # A slave that is behind: what we have read lies on the master, so going back would only repeat it.
             local.retry_at_s = time.monotonic() + RETRY_BEHIND_SLAVE_S

@@ -85,7 +85,8 @@ class LocalQueue:
         self.standing = Standing.WAITING
         self.lease: Lease | None = None  # of the last grant; None: there is no session to lose
         self.committed = -1  # what its broker has, as far as is known
-        self.may_go_back = False  # the position was set by hand: the next commit may be lower than the last
+        # A new one whenever the position is set by hand: the next commit may be lower than the last. None: it may not.
+        self.may_go_back: object | None = None
         self.granted_epoch = -1  # that of the position which the last grant has set
         self.revoke_deadline_s = 0.0  # of a revoked queue: running work is waited for until then
         # Grows whenever the position is set anew: what was handed out in an older epoch counts no more.

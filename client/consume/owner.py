@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.proto import names
@@ -241,3 +241,35 @@ def uncommitted(buffers: Buffers, broker_name: str | None = None) -> dict[LocalQ
                 if offset is not None:
                     found[local] = offset
         return found
+
+
+class Commit(NamedTuple):
+    """Offsets to commit together. ``force``: their positions were set by hand, and they may be lower than the last."""
+
+    force: bool
+    offsets: dict[LocalQueue, int]
+    since: dict[LocalQueue, object | None]  # what each queue may go back for
+
+    def by_queue(self) -> dict[MessageQueue, int]:
+        return {local.queue: offset for local, offset in self.offsets.items()}
+
+    def note(self, buffers: Buffers, refused: Collection[MessageQueue] = ()) -> None:
+        """The broker has them, but for those it ``refused``. A position that was set since may go back still."""
+        with buffers.lock:
+            for local, offset in self.offsets.items():
+                # Also a refused one: it is tried again only with further progress.
+                local.committed = offset
+                if local.queue not in refused and local.may_go_back is self.since[local]:
+                    local.may_go_back = None
+
+
+def by_direction(buffers: Buffers, offsets: Mapping[LocalQueue, int]) -> list[Commit]:
+    """Apart: those that only go forward, and those that may go back."""
+    with buffers.lock:
+        since = {local: local.may_go_back for local in offsets}
+    commits = []
+    for force in (False, True):
+        chosen = {local: offset for local, offset in offsets.items() if (since[local] is not None) is force}
+        if chosen:
+            commits.append(Commit(force, chosen, since))
+    return commits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,11 @@ from ..control import ControlLoop
 from ..core import ConsumerCore
 from ..local_queue import Lease, LocalQueue
 from ..offsets import commit_request
-from ..owner import COMMIT_TIMEOUT_S, uncommitted
+from ..owner import COMMIT_TIMEOUT_S, Commit, by_direction, uncommitted
 from .consumer_session import ConsumerSession
 
 log = logging.getLogger(__name__)
 
-OWN_RESET_S = 5.0
 LOG_EVERY = 20
 
 
@@ -49,19 +47,13 @@ class Commits:
         self._connections = core.connections
         self._buffers = core.buffers
         self._control = control
-        self._forced: dict[MessageQueue, tuple[int, float]] = {}  # offsets that went back, and when they were sent
-
-    def is_own_reset(self, queue: MessageQueue, offset: int) -> bool:
-        """True if a reset that the broker tells of is the echo of a commit that went back from here."""
-        forced, sent_s = self._forced.get(queue, (-1, 0.0))
-        return forced == offset and time.monotonic() - sent_s < OWN_RESET_S
 
     def send_progress(self, shard: Shard) -> None:
         """Commit what is new, without waiting; one round per broker group at a time."""
         if not shard.session_id or shard.commits:
             return
-        for force, offsets in _by_direction(uncommitted(self._buffers, shard.session.broker_name)).items():
-            self._send(shard, offsets, force)
+        for commit in by_direction(self._buffers, uncommitted(self._buffers, shard.session.broker_name)):
+            self._send(shard, commit)
 
     def commit(self, shard: Shard | None, offsets: Mapping[LocalQueue, int], timeout_s: float) -> list[MessageQueue]:
         """Commit at one broker and wait for it; the queues that it refused.
@@ -72,10 +64,9 @@ class Commits:
         if shard is None or not shard.session_id:
             raise BrokerUnavailable("no session with the queue's broker to commit in: try again")
         refused: list[MessageQueue] = []
-        for force, chosen in _by_direction(offsets).items():
-            request = self._request(shard, chosen, force)
-            reply = self._connections.call(shard.address, "CommitOffsets", request, timeout_s)
-            refused += self._note(chosen, reply, shard.session.broker_name)
+        for commit in by_direction(self._buffers, offsets):
+            reply = self._connections.call(shard.address, "CommitOffsets", self._request(shard, commit), timeout_s)
+            refused += self._note(commit, reply, shard)
         return refused
 
     def report(self, refused: list[MessageQueue]) -> None:
@@ -83,18 +74,18 @@ class Commits:
         if refused:
             log.warning("commit was refused, not this member's queues count=%d first=%s", len(refused), refused[0])
 
-    def _send(self, shard: Shard, offsets: dict[LocalQueue, int], force: bool) -> None:
+    def _send(self, shard: Shard, commit: Commit) -> None:
         address = shard.address
-        request = self._request(shard, offsets, force)
         try:
-            call = self._connections.stub(address).CommitOffsets.future(request, timeout=COMMIT_TIMEOUT_S)
+            stub = self._connections.stub(address)
+            call = stub.CommitOffsets.future(self._request(shard, commit), timeout=COMMIT_TIMEOUT_S)
         except PenstockError as error:  # the connections were closed under us
             log.info("commit was not sent error=%s", error.message)
             return
         shard.commits += 1
-        call.add_done_callback(lambda done: self._control.post(lambda: self._on_answer(shard, offsets, address, done)))
+        call.add_done_callback(lambda done: self._control.post(lambda: self._on_answer(shard, commit, address, done)))
 
-    def _on_answer(self, shard: Shard, offsets: dict[LocalQueue, int], address: str, call: Any) -> None:
+    def _on_answer(self, shard: Shard, commit: Commit, address: str, call: Any) -> None:
         shard.commits -= 1
         try:
             reply = call.result()
@@ -102,33 +93,19 @@ class Commits:
             shard.commit_failures += 1
             if shard.commit_failures % LOG_EVERY == 1:
                 failure = rpc_error(error, address)
-                log.warning("commit failed, tried again soon queues=%d error=%s", len(offsets), failure.message)
+                queues = len(commit.offsets)
+                log.warning("commit failed, tried again soon queues=%d error=%s", queues, failure.message)
             return
         except grpc.FutureCancelledError:
             return
         shard.commit_failures = 0
-        self.report(self._note(offsets, reply, shard.session.broker_name))
+        self.report(self._note(commit, reply, shard))
 
-    def _request(self, shard: Shard, offsets: Mapping[LocalQueue, int], force: bool) -> Any:
-        by_queue = {local.queue: offset for local, offset in offsets.items()}
-        if force:
-            self._forced.update({each: (offset, time.monotonic()) for each, offset in by_queue.items()})
-        return commit_request(self._core.group, self._core.client_id, shard.session_id, by_queue, force=force)
+    def _request(self, shard: Shard, commit: Commit) -> Any:
+        core, offsets = self._core, commit.by_queue()
+        return commit_request(core.group, core.client_id, shard.session_id, offsets, force=commit.force)
 
-    def _note(self, offsets: Mapping[LocalQueue, int], reply: Any, broker_name: str) -> list[MessageQueue]:
-        refused = queues_in(reply.refused, broker_name)
-        with self._buffers.lock:
-            for local, offset in offsets.items():
-                # Also a refused one: it is tried again only with further progress.
-                local.committed = offset
-                if local.queue not in refused:
-                    local.may_go_back = False
+    def _note(self, commit: Commit, reply: Any, shard: Shard) -> list[MessageQueue]:
+        refused = queues_in(reply.refused, shard.session.broker_name)
+        commit.note(self._buffers, refused)
         return refused
-
-
-def _by_direction(offsets: Mapping[LocalQueue, int]) -> dict[bool, dict[LocalQueue, int]]:
-    """Apart: those that may be lower than the last commit, because the position was set by hand."""
-    found: dict[bool, dict[LocalQueue, int]] = {}
-    for local, offset in offsets.items():
-        found.setdefault(local.may_go_back, {})[local] = offset
-    return found

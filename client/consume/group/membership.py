@@ -402,7 +402,7 @@ class Membership(QueueOwner, SessionListener):
         with self._buffers.lock:
             if local.epoch == epoch:  # else its user has set the position meanwhile
                 self._buffers.start(local, start.offset, end=max_offset)
-                local.may_go_back = start.offset < committed
+                local.may_go_back = object() if start.offset < committed else None
                 local.granted_epoch = local.epoch
             was_suspended, local.standing = local.standing is Standing.SUSPENDED, Standing.WAITING
         if was_suspended:  # others had the queue meanwhile
@@ -434,8 +434,6 @@ class Membership(QueueOwner, SessionListener):
         self._mismatches.tell(topic, mine, other_client_id, theirs)
 
     def on_reset(self, session: ConsumerSession, queue: MessageQueue, offset: int) -> None:
-        if self._commits.is_own_reset(queue, offset):
-            return
         log.info("offset was reset by an administrator queue=%s offset=%d", queue, offset)
         with self._buffers.lock:
             local = self._buffers.queues.get(queue)

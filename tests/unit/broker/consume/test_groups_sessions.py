@@ -142,6 +142,9 @@ async def test_the_holder_is_told_of_a_reset(broker: Broker) -> None:
     broker.sessions.notify_reset("g", "T", 2, 7)
     reset = (await member.next()).reset
     assert (reset.topic, reset.queue_id, reset.offset) == ("T", 2, 7)
+    broker.sessions.notify_reset("g", "T", 2, 3, by_session=member.session_id)
+    broker.sessions.notify_reset("g", "T", 2, 8)
+    assert (await member.next()).reset.offset == 8, "who says so is not told"
 
 
 @with_broker

@@ -78,7 +78,7 @@ async def test_offsets_go_forward_and_back_only_by_force_which_tells_the_holder(
     assert parts[Consume].offsets.committed("billing", "orders", 0) == 7
     assert await commit(parts, 3, force=True) == []
     assert parts[Consume].offsets.committed("billing", "orders", 0) == 3
-    assert resets == [("billing", "orders", 0, 3)]
+    assert resets == [("billing", "orders", 0, 3, 0)]
 
 
 @in_loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +13,12 @@ import pytest
 from penstock.client.cluster.connections import Connections
 from penstock.client.cluster.subscription import Sql
 from penstock.client.consume import owner
+from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.pull_consumer import PullConsumer
 from penstock.proto.errors import (
     ClientClosed,
+    CommitRefused,
     ConfigError,
     GroupNotFound,
     InvalidArgument,
@@ -211,6 +215,51 @@ def test_seek_goes_anywhere_and_the_next_commit_follows(cluster: RunningCluster)
         wait_until(lambda: puller.position(Q0) == 10, what="a position above the end moves to it")
         cluster.put("orders", [b"new"], 0)
         assert poll_all(puller, 1)[0].body == b"new"
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_a_seek_back_while_a_commit_is_under_way_is_committed_too(cluster: RunningCluster, is_manual: bool) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        if is_manual:
+            puller.assign([Q0])
+        else:
+            puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.poll(0)
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 10, what="commit")
+        with cluster.brokers["broker-a"].faults.holding("CommitOffsets", answers=True):
+            puller.seek(Q0, 7)
+            wait_until(lambda: cluster.committed("g", "orders", 0) == 7, what="commit of the lower position")
+            puller.seek(Q0, 3)
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 3, what="commit of the lowest position")
+        assert puller.position(Q0) == 3
+
+
+def test_whatever_is_sought_and_read_is_committed_in_the_end(cluster: RunningCluster) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster, config=ConsumerConfig(commit_interval_ms=5, settle_ms=100)) as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0)
+        for _ in range(20):
+            for _ in range(chance.randrange(1, 6)):
+                match chance.randrange(4):
+                    case 0 | 1:
+                        puller.seek(Q0, chance.randrange(11))
+                    case 2:
+                        puller.poll(0.01, max_messages=3)
+                    case _:
+                        with contextlib.suppress(CommitRefused):
+                            puller.commit()
+            position = puller.position(Q0)
+            puller.pause([Q0])
+            puller.poll(0)
+            wait_until(lambda end=position: cluster.committed("g", "orders", 0) == end, what=f"commit of {position}")
+            assert puller.position(Q0) == position
+            puller.resume([Q0])
 
 
 def test_seek_says_what_is_wrong_with_it(cluster: RunningCluster) -> None:
