@@ -22,14 +22,15 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.data_pb2 import Hello
 from penstock.runtime.data_link import DataLink
-from tests.support.data import Peer
+from tests.support.data import Peer, trust_silence
 from tests.support.waiting import wait_until
 
 HELLO = Hello(version=VERSION).SerializeToString()
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    trust_silence(monkeypatch)
     found = Peer()
     yield found
     found.close()
@@ -61,11 +62,11 @@ def test_a_silent_broker_is_pinged_and_then_left(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ping_after(0.05, monkeypatch)
-    monkeypatch.setattr("penstock.client.cluster.data_stream.SILENCE_S", 0.5)
     future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     assert peer.receive()[1:] == (Method.APPEND, b"batch")
     assert peer.receive()[1] == Method.PING
+    monkeypatch.setattr("penstock.client.cluster.data_stream.SILENCE_S", 0.1)
     error = future.exception(30)
     assert isinstance(error, BrokerUnavailable)
     assert "silent for" in error.message
@@ -76,7 +77,6 @@ def test_a_slow_broker_that_answers_pings_is_waited_for(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ping_after(0.02, monkeypatch)
-    monkeypatch.setattr("penstock.client.cluster.data_stream.SILENCE_S", 10.0)
     future = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     number, method, _ = peer.receive()

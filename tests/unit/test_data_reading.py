@@ -12,7 +12,7 @@ from penstock.client.cluster.data_streams import DataStreams
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, OutcomeUnknown
 from penstock.runtime.data_link import DataLink
-from tests.support.data import Peer
+from tests.support.data import Peer, trust_silence
 from tests.support.waiting import wait_until
 
 OWN = "penstock-data-answers"
@@ -73,8 +73,13 @@ class Asking:
         self.peer.answer(number, Method.APPEND, content)
 
     def rest(self) -> None:
-        """Wait until the stream's own thread has left the reading to others."""
-        wait_until(lambda: self.streams._streams["a"]._is_resting, what="the rest of the stream's own thread")
+        """Have the stream's own thread leave the reading to others, as it does behind an answer that it has read."""
+
+        def is_resting() -> bool:
+            self.exchange(b"before")
+            return self.streams._streams["a"]._is_resting
+
+        wait_until(is_resting, what="the rest of the stream's own thread")
 
     def close(self) -> None:
         self.streams.close()
@@ -89,8 +94,9 @@ class Asking:
 @pytest.fixture
 def asking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
     monkeypatch.setattr("penstock.client.cluster.data_stream.REST_S", 60.0)
+    trust_silence(monkeypatch)
     made = Asking()
-    first = made.wait_for(b"first")
+    first = made.ask(b"first")
     made.peer.greet()
     made.answer()
     assert first.result(30) == b"first"

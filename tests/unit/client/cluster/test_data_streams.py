@@ -16,7 +16,7 @@ from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, Ou
 from penstock.runtime.data_link import DataLink
 from tests.support.broker.requests import batch
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
-from tests.support.data import Peer
+from tests.support.data import Peer, trust_silence
 from tests.support.waiting import wait_until
 
 
@@ -187,7 +187,8 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    trust_silence(monkeypatch)
     made = Receiver()
     yield made
     made.streams.close()

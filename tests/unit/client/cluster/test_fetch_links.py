@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,7 +27,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.runtime.data_link import DataLink
-from tests.support.data import Peer
+from tests.support.data import Peer, trust_silence
 from tests.support.waiting import PATIENCE_S, wait_until
 
 HEADER = FetchHeader(group="g", client_id="c")
@@ -35,7 +36,8 @@ LARGE = bytes(range(256)) * 20_000
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    trust_silence(monkeypatch)
     found = Peer()
     yield found
     found.close()
@@ -127,12 +129,19 @@ def test_a_broker_that_falls_silent_is_pinged_and_then_left(
 ) -> None:
     (call,) = begun(links, peer)
     monkeypatch.setattr(fetch_links, "PING_S", 0.05)
-    monkeypatch.setattr(fetch_links, "SILENCE_S", 0.5)
+
+    def hear() -> int:
+        method = peer.receive()[1]
+        monkeypatch.setattr(fetch_links, "SILENCE_S", 0.1)
+        return method
+
     if is_in_the_middle:
         peer.say(HEAD.pack(len(LARGE), call.number, Method.FETCH, Kind.ANSWER) + LARGE[:100_000])
-    assert landed(links, 1) == [call]
+    with ThreadPoolExecutor(1) as threads:
+        heard = threads.submit(hear)
+        assert landed(links, 1) == [call]
+        assert heard.result(30) == Method.PING
     assert "silent for" in error_of(call).message
-    assert peer.receive()[1] == Method.PING
 
 
 def test_a_broker_that_has_nothing_to_tell_and_answers_pings_is_waited_for(
@@ -140,7 +149,6 @@ def test_a_broker_that_has_nothing_to_tell_and_answers_pings_is_waited_for(
 ) -> None:
     (call,) = begun(links, peer)
     monkeypatch.setattr(fetch_links, "PING_S", 0.02)
-    monkeypatch.setattr(fetch_links, "SILENCE_S", 1000.0)
 
     def pong() -> None:
         for _ in range(5):

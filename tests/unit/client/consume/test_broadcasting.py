@@ -63,14 +63,14 @@ def test_a_reset_reaches_every_member_and_is_kept_in_its_file(cluster: RunningCl
         wait_members(cluster, "x", "y")
         admin.reset_offset("g", "orders", offset=3, queues=[("broker-a", 0)])
         wait_until(lambda: [len(each) for each in seen.values()] == [7, 7], what="the last two again")
-        assert seen["x"].bodies()[5:] == [b"3", b"4"]
+        assert sorted(seen["x"].bodies()[5:]) == [b"3", b"4"]
         assert cluster.committed("g", "orders", 0) == -1, "their offsets are theirs"
     again = Seen()
     assert kept(tmp_path) == [5, 0]
     with Admin(cluster.namesrv) as admin, broadcasting(cluster, again, tmp_path):
         wait_members(cluster, "x")
         admin.reset_offset("g", "orders", "first")
-        wait_until(lambda: again.bodies() == numbered(5), what="all of it again")
+        wait_until(lambda: sorted(again.bodies()) == numbered(5), what="all of it again")
 
 
 def test_members_of_both_kinds_share_a_name_and_no_queue(cluster: RunningCluster, tmp_path: Path) -> None:

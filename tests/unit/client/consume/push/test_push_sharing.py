@@ -117,7 +117,7 @@ def test_a_masters_death_repeats_and_loses_nothing(cluster: RunningCluster) -> N
     cluster.add_slave()
     lazy = ConsumerConfig(commit_interval_ms=60_000, settle_ms=200)  # no commit in time: only own positions help
     seen = Seen()
-    with consumer(cluster, seen, config=lazy) as made:
+    with consumer(cluster, seen, config=lazy, consume_threads=1) as made:
         cluster.put("orders", numbered(100), 0)
         wait_until(lambda: len(seen) == 100, what="the first messages")
         with cluster.brokers["broker-a"].faults.holding("Fetch", answers=True):
@@ -140,8 +140,8 @@ def test_members_keep_their_queues_when_all_of_them_move(cluster: RunningCluster
     lazy = ConsumerConfig(commit_interval_ms=60_000, settle_ms=500)
     first_seen, second_seen = Seen(), Seen()
     with (
-        consumer(cluster, first_seen, config=lazy, client_id="a") as first,
-        consumer(cluster, second_seen, config=lazy, client_id="b") as second,
+        consumer(cluster, first_seen, config=lazy, client_id="a", consume_threads=1) as first,
+        consumer(cluster, second_seen, config=lazy, client_id="b", consume_threads=1) as second,
     ):
         wait_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, what="sharing")
         cluster.put("orders", numbered(50), 0)
