@@ -7,24 +7,36 @@ import sys
 
 FLOOD = """
 import psutil, time
+from concurrent.futures import ThreadPoolExecutor
 from penstock.runtime import memory
 
 def own_mib():
     found = psutil.Process().memory_info()
     return found.rss - found.shared >> 20
 
+def blocks(count):
+    return [bytes(4000) for _ in range(count)]
+
+def await_less(mib):
+    while own_mib() > mib:
+        time.sleep(0.01)
+
 memory.LOOK_S = memory.SELDOM_S = 0.01
 memory.keep_large_buffers()
 memory.give_back_unused()
 for _ in range(2):
-    blocks = [bytes(4000) for _ in range(20_000)]
+    held = blocks(20_000)
     circle = []
     circle += [circle, b"x" * (30 << 20)]
-    held = own_mib()
+    before = own_mib()
     del circle  # only the collector finds it
-    blocks = blocks[::20]  # at both ends of what is freed something is in use
-    while own_mib() > held - 90:
-        time.sleep(0.01)
+    held = held[::20]  # at both ends of what is freed something is in use
+    await_less(before - 90)
+with ThreadPoolExecutor(1) as threads:
+    held = threads.submit(blocks, 12_000).result()
+    before = own_mib()
+    held = held[:1]
+    await_less(before - 40)
 """
 
 
