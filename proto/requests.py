@@ -78,8 +78,12 @@ def _counts(kind: Descriptor, content: bytes) -> Generator[int, None, None]:
                 if form == _LENGTH:
                     size, at = _varint(content, at)
                     if size and tag >> 3 in inner:
-                        spans.append((at, min(at + size, end), inner[tag >> 3]))
-                    at += size
+                        # Into it, and then on: what is kept grows with the depth, not with the number of messages.
+                        spans.append((at + size, end, kind))
+                        end, kind = min(at + size, end), inner[tag >> 3]
+                        inner = _inner(kind)
+                    else:
+                        at += size
                 elif form == _VARINT:
                     _, at = _varint(content, at)
                 elif form == _FIXED_64:

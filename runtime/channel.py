@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -138,8 +139,12 @@ def reported(error: Exception, method: str) -> PenstockError:
 
 
 async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
-    """End a call of ``method`` with ``error``, as :func:`reported`."""
-    error = reported(error, method)
+    """End a call of ``method`` with ``error``, as :func:`reported`.
+
+    gRPC keeps the last call and its error until another comes: what its request held goes here already.
+    """
+    found, error = error, reported(error, method)
+    traceback.clear_frames(found.__traceback__)
     await context.abort(error.grpc_status, error.message[:1000], ((METADATA_KEY, to_bytes(error)),))
 
 
@@ -217,7 +222,8 @@ def reporting(method: Unary) -> Unary:
         try:
             return await method(*args)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            await fail(args[-1], error, method.__qualname__)
+            context, args = args[-1], ()  # see `fail`
+            await fail(context, error, method.__qualname__)
 
     return call
 
@@ -231,6 +237,7 @@ def reporting_stream(method: Streaming) -> Streaming:
             async for answer in method(*args):
                 yield answer
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            await fail(args[-1], error, method.__qualname__)
+            context, args = args[-1], ()  # see `fail`
+            await fail(context, error, method.__qualname__)
 
     return call

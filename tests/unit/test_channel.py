@@ -1,15 +1,19 @@
-"""What a gRPC server of ours takes in for a handler that reads nothing."""
+"""What a gRPC server of ours takes in for a handler that reads nothing, and what it keeps of a call that failed."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import grpc.aio
+import pytest
 
-from penstock.runtime.channel import new_server, open_async_channel
+from penstock.proto.errors import InvalidArgument
+from penstock.runtime.channel import new_server, open_async_channel, reporting
 
 CHUNK = bytes(1 << 18)
 READ_FIRST = 100 << 20
@@ -56,6 +60,40 @@ def test_a_stream_that_was_fast_and_is_read_no_more_takes_little_in() -> None:
                 call.cancel()
         finally:
             ends.set()
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+class Held:
+    """A request, which is known for as long as anybody has it."""
+
+    known: ClassVar[weakref.WeakSet[Held]] = weakref.WeakSet()
+
+    def __init__(self, _: bytes) -> None:
+        self.known.add(self)
+
+
+def test_nobody_keeps_the_request_of_a_call_that_failed() -> None:
+    async def run() -> None:
+        async def refuse(request: Held, _: Any) -> bytes:
+            raise InvalidArgument(f"{request!r:.20}")
+
+        server = new_server()
+        method = grpc.unary_unary_rpc_method_handler(reporting(refuse), request_deserializer=Held)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Service", {"Take": method}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with open_async_channel(f"127.0.0.1:{port}") as channel:
+                take: Any = channel.unary_unary("/a.Service/Take")
+                with pytest.raises(grpc.RpcError):
+                    await take(b"")
+                async with asyncio.timeout(30):
+                    while Held.known:
+                        await asyncio.sleep(0.01)
+                        gc.collect()
+        finally:
             await server.stop(0)
 
     asyncio.run(run())

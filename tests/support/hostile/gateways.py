@@ -18,7 +18,7 @@ from .target import Target
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 ROUTE = wire.QueryRouteRequest(topic=v2.Resource(name="orders")).SerializeToString()
-ANSWERED_S = 10.0
+ANSWERED_S = 30.0
 SETTINGS_BYTES = 200_000
 
 
