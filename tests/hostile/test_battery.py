@@ -55,7 +55,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with target(tmp_path_factory.mktemp("victim"), is_elected=IS_LONG) as found:
         if IS_LONG:
             # What a process keeps of such floods is there from here on: blocks of its allocators that a few objects
-            # hold. A nameserver goes from 22 MiB to 200, and back to some 60; the next flood may add nothing to that.
+            # hold. The next flood may add nothing to that.
             for attack in ATTACKS:
                 asyncio.run(attack(found, SCALE))
             found.check("the warm-up")
