@@ -158,7 +158,7 @@ def test_nobody_begins_at_a_slave_that_may_lack_commits(is_manual: bool) -> None
         cluster.kill("broker-a-1")
         with consumer(cluster) as first:
             first.subscribe("orders")
-            begun(first, Q0)
+            begun(first, Q0, MessageQueue("orders", "broker-b", 0))  # of the other, what is committed is a lag
             wait_until(lambda: first.poll(1, max_messages=4), what="the first messages")
             first.commit()
         committed = cluster.committed("g", "orders", 0)
