@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import AsyncIterator
@@ -22,6 +23,20 @@ UNREAD_MAX = 1 << 20
 BLOCKED_S = 1.0
 
 
+@contextlib.asynccontextmanager
+async def served(method: grpc.RpcMethodHandler[Any, Any]) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a server that has it as ``/a.Service/Take``."""
+    server = new_server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Service", {"Take": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with open_async_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(0)
+
+
 def test_a_stream_that_was_fast_and_is_read_no_more_takes_little_in() -> None:
     async def run() -> None:
         stops, ends, sent = asyncio.Event(), asyncio.Event(), 0
@@ -35,22 +50,17 @@ def test_a_stream_that_was_fast_and_is_read_no_more_takes_little_in() -> None:
             stops.set()
             await ends.wait()
 
-        server = new_server()
-        method = grpc.stream_stream_rpc_method_handler(handler)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Service", {"Take": method}),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            async with open_async_channel(f"127.0.0.1:{port}") as channel:
-                take: Any = channel.stream_stream("/a.Service/Take")
-                call = take()
+        async with served(grpc.stream_stream_rpc_method_handler(handler)) as channel:
+            take: Any = channel.stream_stream("/a.Service/Take")
+            call = take()
 
-                async def pour() -> None:
-                    nonlocal sent
-                    while sent < READ_FIRST + UNREAD_MAX:
-                        await call.write(CHUNK)
-                        sent += len(CHUNK)
+            async def pour() -> None:
+                nonlocal sent
+                while sent < READ_FIRST + UNREAD_MAX:
+                    await call.write(CHUNK)
+                    sent += len(CHUNK)
 
+            try:
                 pouring = asyncio.create_task(pour())
                 await stops.wait()
                 await asyncio.wait({pouring}, timeout=BLOCKED_S)
@@ -58,9 +68,8 @@ def test_a_stream_that_was_fast_and_is_read_no_more_takes_little_in() -> None:
                 pouring.cancel()
                 await asyncio.gather(pouring, return_exceptions=True)
                 call.cancel()
-        finally:
-            ends.set()
-            await server.stop(0)
+            finally:
+                ends.set()
 
     asyncio.run(run())
 
@@ -79,21 +88,13 @@ def test_nobody_keeps_the_request_of_a_call_that_failed() -> None:
         async def refuse(request: Held, _: Any) -> bytes:
             raise InvalidArgument(f"{request!r:.20}")
 
-        server = new_server()
-        method = grpc.unary_unary_rpc_method_handler(reporting(refuse), request_deserializer=Held)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Service", {"Take": method}),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            async with open_async_channel(f"127.0.0.1:{port}") as channel:
-                take: Any = channel.unary_unary("/a.Service/Take")
-                with pytest.raises(grpc.RpcError):
-                    await take(b"")
-                async with asyncio.timeout(30):
-                    while Held.known:
-                        await asyncio.sleep(0.01)
-                        gc.collect()
-        finally:
-            await server.stop(0)
+        async with served(grpc.unary_unary_rpc_method_handler(reporting(refuse), request_deserializer=Held)) as channel:
+            take: Any = channel.unary_unary("/a.Service/Take")
+            with pytest.raises(grpc.RpcError):
+                await take(b"")
+            async with asyncio.timeout(30):
+                while Held.known:
+                    await asyncio.sleep(0.01)
+                    gc.collect()
 
     asyncio.run(run())
