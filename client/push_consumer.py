@@ -27,10 +27,11 @@ from .consume.group.membership import Membership
 from .consume.group.notices import Callback, Callbacks
 from .consume.group.rebalance import Strategy, strategy_named
 from .consume.offsets import FileOffsets
-from .consume.push_queue import PushedQueue
-from .consume.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
+from .consume.push.outcomes import ConsumeResult, Listener, is_success
+from .consume.push.push_queue import PushedQueue
+from .consume.push.redelivery import Dropped, InPlace, Local, Redelivery, SendBack
+from .consume.push.workers import Workers
 from .consume.send_backs import SendBacks
-from .consume.workers import ConsumeResult, Listener, Workers, is_success
 from .statistics import Latency, latency_of
 from .telemetry import telemetry_of
 from .trace.making import consume_trace
@@ -152,7 +153,9 @@ class PushConsumer(Consumer):
             is_orderly=orderly,
             timeout_s=consume_timeout_s,
             on_idle=self._core.poke,
+            fetch=self._core.fetcher.fetch,
         )
+        self._core.fetcher.works_in(self._workers.work_here, self._workers.work)
         self._core.watch = self._workers.watch
         self._is_started = False
         self._ended = threading.Event()

@@ -19,7 +19,7 @@ from penstock.runtime.conf import require
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
 from ..consume.message_batch import MessageBatch
-from ..consume.workers import ConsumeResult, Listener
+from ..consume.push.outcomes import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals

@@ -2,8 +2,8 @@
 
 While there is nothing to read, one request per broker waits there for all of its queues. When queues are behind, they
 are spread over several requests, so that answers are read while others are on their way. A queue is in one request at
-a time; a queue that holds enough is in none. All of it happens in one thread, which also scans the records (a kernel
-outside the interpreter lock) and drops messages whose tag only looks right by its hash.
+a time; a queue that holds enough is in none. All of it happens in one thread at a time, which also scans the records
+(a kernel outside the interpreter lock) and drops messages whose tag only looks right by its hash.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 from ..cluster import Subscription, back_off_s
 from ..cluster.fetch_links import FetchCall
 from .local_queue import Fetched, LocalQueue, Standing
+from .push.standing_in import Role
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -93,8 +94,19 @@ class Fetcher:
         self._links = core.connections.fetch_links()
         self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
+        self._work_here: Callable[[], Role] | None = None
+        self._work: Callable[[], None] | None = None
+        self._has_one = False  # message, which alone has come and is this thread's to work on
+        # The fetching one: changed by itself, when it begins.
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{core.group}", daemon=True)
         core.buffers.on_room(self.wake)
+
+    def works_in(self, work_here: Callable[[], Role], work: Callable[[], None]) -> None:
+        """Let the fetching thread work on a message that comes alone, by ``work_here``, which says what it does then.
+
+        ``work``: what it does once another one fetches.
+        """
+        self._work_here, self._work = work_here, work
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -118,22 +130,35 @@ class Fetcher:
         elif self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
 
+    def fetch(self) -> Role:
+        """Fetch in the calling thread, until closed or another thread does; what the calling one does then."""
+        self._thread = threading.current_thread()
+        role = Role.FETCH
+        try:
+            while role is Role.FETCH and not self._closed.is_set() and not self._links.is_ended:
+                self._handle_news(self._issue_all())
+                if self._has_one and self._work_here is not None:
+                    self._has_one = False
+                    role = self._work_here()
+        except Exception as error:  # the thread's edge: without it nothing arrives, so the consumer is told
+            log.exception("fetching failed group=%s", self._core.group)
+            self._core.fail(PenstockError(f"fetching failed: {error!r}"))
+        if role is Role.FETCH:
+            self._links.close()
+            return Role.END
+        return role
+
     def _run(self) -> None:
         from penstock.formats.record import kernels  # here and now: half a second that the first reply need not wait
 
         log.debug("kernels loaded from %s", kernels.__name__)
-        try:
-            while not self._closed.is_set():
-                self._handle_news(self._issue_all())
-        except Exception as error:  # the thread's edge: without it nothing arrives, so the consumer is told
-            log.exception("fetching failed group=%s", self._core.group)
-            self._core.fail(PenstockError(f"fetching failed: {error!r}"))
-        finally:
-            self._links.close()
+        if self.fetch() is Role.WORK and self._work is not None:
+            self._work()
 
     def _handle_news(self, timeout_s: float | None) -> None:
-        for call in self._links.landed(timeout_s):
-            self._land(call.about, call)
+        landed = self._links.landed(timeout_s)
+        for call in landed:
+            self._land(call.about, call, is_alone=len(landed) == 1)
         if self._routes_changed:
             self._routes_changed = False
             self._leave_wrong_brokers()
@@ -251,7 +276,7 @@ class Fetcher:
 
     # Answers
 
-    def _land(self, flight: _Flight, call: FetchCall) -> None:
+    def _land(self, flight: _Flight, call: FetchCall, *, is_alone: bool) -> None:
         name, broker = flight.name, self._brokers[flight.name]
         broker.flights.remove(flight)
         try:
@@ -281,6 +306,8 @@ class Fetcher:
                     local.is_behind = local.is_behind and local.fetch_epoch != epoch
         if len(records) > SMALL_FETCH_BYTES:
             self._issue_all()  # the next requests travel while these answers are read
+        is_alone = is_alone and self._work_here is not None and len(arrivals) == 1
+        self._has_one = is_alone and arrivals[0].result.count == 1
         for arrival in arrivals:
             self._read(arrival, message)
 
@@ -360,7 +387,7 @@ class Fetcher:
             is_current = local.fetch_epoch == arrival.epoch
             local.is_doubted = is_bad
             if is_current and not is_bad:
-                self._buffers.arrive(local, chunk, result.bytes, result.count)
+                self._buffers.arrive(local, chunk, result.bytes, result.count, is_told=not self._has_one)
                 return
             self._buffers.finish(local, result.bytes, result.count)
             if is_current:

@@ -227,8 +227,13 @@ class Buffers:
         local.held_messages += messages
         self.held_bytes += record_bytes
 
-    def arrive(self, local: LocalQueue, chunk: Fetched | None, record_bytes: int, messages: int) -> None:
-        """The expected reply is read: ``chunk`` holds its wanted messages, None if there are none."""
+    def arrive(
+        self, local: LocalQueue, chunk: Fetched | None, record_bytes: int, messages: int, *, is_told: bool = True
+    ) -> None:
+        """The expected reply is read: ``chunk`` holds its wanted messages, None if there are none.
+
+        Not ``is_told``: the caller sees to it that somebody works on them.
+        """
         local.arriving_from = None
         wanted = len(chunk) if chunk is not None else 0
         self.finish(local, 0 if wanted else record_bytes, messages - wanted)
@@ -236,14 +241,15 @@ class Buffers:
             self.received += wanted
             self.received_bytes += record_bytes
             local.chunks.append(chunk)
-            self.make_ready(local)
+            self.make_ready(local, is_told=is_told)
 
-    def make_ready(self, local: LocalQueue) -> None:
+    def make_ready(self, local: LocalQueue, *, is_told: bool = True) -> None:
         """Put the queue in line if it has something to hand out."""
         if not local.is_ready and local.has_messages():
             local.is_ready = True
             self.ready.append(local)
-            self.lock.notify()
+            if is_told:
+                self.lock.notify()
             if self.on_ready is not None:
                 self.on_ready()
 

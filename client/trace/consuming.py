@@ -10,7 +10,7 @@ from penstock.formats.record.properties import KEYS, ORIGIN_MESSAGE_ID, UNIQ_KEY
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.formats.trace import REGION, ReturnCode, SubAfter, SubBefore
 
-from ..consume.workers import ConsumeResult, Listener, is_success
+from ..consume.push.outcomes import ConsumeResult, Listener, is_success
 from ..message import MessageView
 from .tracer import CONTEXTS_MAX, Tracer
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client import ConsumeResult, MessageView
-from penstock.client.consume.push_queue import Item
-from penstock.client.consume.redelivery import Again, Done, Local, Redelivery
+from penstock.client.consume.push.push_queue import Item
+from penstock.client.consume.push.redelivery import Again, Done, Local, Redelivery
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until

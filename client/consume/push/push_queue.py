@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..message import MessageQueue, MessageView, RetriedMessage
-from .local_queue import LocalQueue, Taken
+from ...message import MessageQueue, MessageView, RetriedMessage
+from ..local_queue import LocalQueue, Taken
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch

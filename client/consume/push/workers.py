@@ -3,29 +3,30 @@
 A worker takes several messages of one queue at a time, as many as it has lately done in about five milliseconds, so
 that the locks cost nothing with fast listeners and nothing is taken in advance with slow ones. Workers with nothing
 to do join a run that has lasted for a while: one slow message keeps one thread, not the messages behind it.
+
+Where listeners are quick and messages come one by one, the thread that has read one calls the listener itself
+(:mod:`.standing_in`).
 """
 
 from __future__ import annotations
 
-import enum
 import heapq
 import itertools
 import logging
-import reprlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any
 
 from penstock.proto import names
-from penstock.proto.errors import InvalidArgument
 
-from ..message import MessageView, RetriedMessage
-from ..statistics import Stopwatch
-from .local_queue import Buffers, Standing
+from ...message import MessageView, RetriedMessage
+from ...statistics import Stopwatch
+from ..local_queue import Buffers, Standing
+from .outcomes import ConsumeResult, Failures, Listener, complaint, is_success
 from .push_queue import Failed, Item, PushedQueue, Run, Slot, first_offset_of, redelivered
 from .redelivery import Again, Done, Pending, Redelivery
+from .standing_in import Role, StandingIn
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,6 @@ WATCH_SHARE = 8
 """A listener is looked at so often before its time is over."""
 LATE_MAX = 256
 """Threads of listeners that do not come back; with more of them, whoever hangs keeps its place."""
-LINES_PER_S = 10
-"""Failures that are told in a second; the others are counted."""
-
-Listener = Callable[[Any], Any]
-
-
-class ConsumeResult(enum.Enum):
-    """What a listener says about a message. Nothing at all (``None``) means success; anything else is an error."""
-
-    SUCCESS = "success"
-    RETRY_LATER = "retry_later"
 
 
 class Workers:
@@ -72,8 +62,12 @@ class Workers:
         is_orderly: bool,
         timeout_s: float,
         on_idle: Callable[[], None],
+        fetch: Callable[[], Role],
     ) -> None:
-        """``on_idle`` is called when the last work on a revoked queue has ended; it must not block."""
+        """``on_idle`` is called when the last work on a revoked queue has ended; it must not block.
+
+        ``fetch`` makes the calling thread the one that fetches; it says what the thread does afterwards.
+        """
         self._buffers = buffers
         self._lock = buffers.lock  # guards all fields below, and is what idle workers wait on
         self._listener = listener
@@ -82,7 +76,8 @@ class Workers:
         self._is_orderly = is_orderly
         self._timeout_s = timeout_s
         self._on_idle = on_idle
-        self._failures = _Failures()
+        self._fetch = fetch
+        self._failures = Failures()
         self.failed = 0  # calls of the listener
         self.stopwatch = Stopwatch()  # of all of them
         self._run_messages = batch_max  # grows with what is done in RUN_TARGET_S
@@ -94,6 +89,8 @@ class Workers:
         self._threads_made = itertools.count()
         self._late: list[threading.Thread] = []  # their listeners had had their time, and had not come back
         self._threads = [self._new_thread() for _ in range(threads)]
+        self._standing_in = StandingIn(self._lock, self._threads, lambda: bool(buffers.ready))
+        self._is_quick = False  # the listener, when it was called last
 
     def start(self) -> None:
         """Begin to call the listener."""
@@ -104,6 +101,7 @@ class Workers:
         """Begin nothing more and wait for what runs. Returns True if all of it ended before the deadline."""
         with self._lock:
             self._is_closed = True
+            self._standing_in.relieve()
             for local in self._buffers.queues.values():
                 local.stop()
             self._lock.notify_all()
@@ -130,46 +128,82 @@ class Workers:
             self._note_failure(run, slot.seen, TimeoutError(f"no end after {self._timeout_s:g} s"), slot)
         return now_s + self._timeout_s / WATCH_SHARE
 
+    def work_here(self) -> Role:
+        """Do one run, if there is one, in the calling, fetching thread; else leave it to a worker."""
+        with self._lock:
+            may_work = self._is_quick and self._standing_in.has_place and not self._is_closed
+            job = self._next_run(time.monotonic()) if may_work else None
+            if job is None:
+                if self._buffers.ready:
+                    self._lock.notify()
+                return Role.FETCH
+            self._standing_in.leave()
+        is_late = False
+        try:
+            is_late = self._carry_out(*job)
+        except Exception:  # the run stays open, as when a worker ends by it; fetching goes on
+            log.exception("work failed queue=%s", job[0].local.queue)
+        with self._lock:
+            if is_late:
+                self._standing_in.relieve(threading.current_thread())
+            if self._standing_in.come_back():
+                return Role.FETCH
+        return Role.END if is_late else Role.WORK
+
     # The workers' loop
 
     def _new_thread(self, job: tuple[Run, Slot] | None = None) -> threading.Thread:
         name = f"penstock-consume-{self._name}-{next(self._threads_made)}"
-        return threading.Thread(target=self._work, args=(job,), name=name, daemon=True)
+        return threading.Thread(target=self.work, args=(job,), name=name, daemon=True)
 
-    def _work(self, job: Failed | tuple[Run, Slot] | None) -> None:
+    def work(self, job: Failed | tuple[Run, Slot] | Role | None = None) -> None:
+        """What a worker does, ``job`` first, until the consumer is closed or another has its place."""
         while True:
             if job is None:
                 with self._lock:
                     job = self._next_job()
-            if job is None:
-                return
             if isinstance(job, Failed):
                 self._try_again(job)
-            else:
-                run, slot = job
-                slot.thread = threading.current_thread()
-                is_done = self._perform_in_order(run, slot) if self._is_orderly else self._perform(run, slot)
-                with self._lock:
-                    if slot.calls:
-                        self.stopwatch.add(slot.seconds / slot.calls, slot.calls)
-                    if slot.is_late:
-                        log.warning("listener came back late, its result was ignored queue=%s", run.local.queue)
-                        return
-                    self._leave(run, slot, is_done)
+            elif isinstance(job, tuple):
+                if self._carry_out(*job):
+                    return
+            elif job is Role.END or self._fetch() is Role.END:
+                return
             job = None
 
-    def _next_job(self) -> Failed | tuple[Run, Slot] | None:
-        """Something to do, waiting for it; ``None`` when closed. The lock is held, and free while waiting."""
+    def _carry_out(self, run: Run, slot: Slot) -> bool:
+        """Do a run, or what is left of it. True if the listener came back late: another has the thread's place."""
+        slot.thread = threading.current_thread()
+        is_done = self._perform_in_order(run, slot) if self._is_orderly else self._perform(run, slot)
+        with self._lock:
+            if slot.calls:
+                self.stopwatch.add(slot.seconds / slot.calls, slot.calls)
+                self._is_quick = slot.seconds < RUN_TARGET_S * slot.calls
+            if slot.is_late:
+                log.warning("listener came back late, its result was ignored queue=%s", run.local.queue)
+                return True
+            self._leave(run, slot, is_done)
+        return False
+
+    def _next_job(self) -> Failed | tuple[Run, Slot] | Role:
+        """Something to do, waiting for it; END when closed. The lock is held, and free while waiting."""
+        turns = -1
         while not self._is_closed:
             now_s = time.monotonic()
             job = self._due(now_s) or self._next_run(now_s) or self._help(now_s)
             if job is not None:
                 return job
+            is_idle = not self._later and not self._active
+            if is_idle and self._is_quick and self._standing_in.is_wanted(turns):
+                turns = self._standing_in.turns
+                if self._standing_in.stand_by():
+                    return Role.FETCH
+                continue
             timeout_s = self._later[0][0] - now_s if self._later else None
             if self._active and not self._is_orderly:
                 timeout_s = HELP_AFTER_S if timeout_s is None else min(timeout_s, HELP_AFTER_S)
             self._lock.wait(None if timeout_s is None else max(timeout_s, 0.001))
-        return None
+        return Role.END
 
     def _next_run(self, now_s: float) -> tuple[Run, Slot] | None:
         for local in self._buffers.take_turns():
@@ -227,7 +261,7 @@ class Workers:
             try:
                 outcome = listener(item)
                 if outcome is not None and outcome is not ConsumeResult.SUCCESS:
-                    has_failed, error = True, _complaint(outcome)
+                    has_failed, error = True, complaint(outcome)
             except BaseException as raised:  # noqa: BLE001  the listener's edge: a redelivery, and logged; sys.exit too
                 has_failed, error = True, raised
             slot.finished = item
@@ -321,7 +355,7 @@ class Workers:
             outcome = self._listener(item)
         except BaseException as raised:  # noqa: BLE001  the listener's edge, as above
             return True, raised
-        return (False, None) if is_success(outcome) else (True, _complaint(outcome))
+        return (False, None) if is_success(outcome) else (True, complaint(outcome))
 
     def _note_failure(self, run: Run, item: Item, error: BaseException | None, late: Slot | None = None) -> None:
         """``late``: where the listener still is at the item, so that another takes its place."""
@@ -351,6 +385,7 @@ class Workers:
         if successor is None:
             self._leave(run, slot, is_done=True)
         assert slot.thread is not None
+        self._standing_in.relieve(slot.thread)
         self._threads.remove(slot.thread)
         self._late.append(slot.thread)
         if not self._is_closed:
@@ -410,39 +445,3 @@ class Workers:
             # The trace once: the tries after it fail in the same way most of the time.
             exc_info=error if attempts == 1 and not isinstance(error, TimeoutError) else None,
         )
-
-
-class _Failures:
-    """Which failures are told: some each second. Written by all workers, who may tell one too many."""
-
-    def __init__(self) -> None:
-        self._until_s = 0.0
-        self._told = self._left_out = 0
-
-    def count(self, now_s: float) -> int | None:
-        """How many before this one were not told; None if this one is not either."""
-        if now_s >= self._until_s:
-            self._until_s, self._told = now_s + 1.0, 0
-        if self._told >= LINES_PER_S:
-            self._left_out += 1
-            return None
-        self._told += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
-
-
-def is_success(outcome: object) -> bool:
-    """True if a listener with that answer has taken its message."""
-    return outcome is None or outcome is ConsumeResult.SUCCESS
-
-
-def _complaint(outcome: object) -> BaseException | None:
-    """The error in a listener's answer that is not success, or None for RETRY_LATER.
-
-    An answer of another kind says nothing about the message, so it comes again, as after RocketMQ's null.
-    """
-    if outcome is ConsumeResult.RETRY_LATER:
-        return None
-    return InvalidArgument(
-        f"the listener returned {reprlib.repr(outcome)}: it must return ConsumeResult.SUCCESS, RETRY_LATER or None"
-    )

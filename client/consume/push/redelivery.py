@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from penstock.proto.errors import PenstockError
 from penstock.proto.wire.retry_pb2 import SendBackRequest
 
-from ..message import MessageQueue
+from ...message import MessageQueue
+from ..send_backs import SendBacks, parts
 from .push_queue import Failed, Item, messages_of
-from .send_backs import SendBacks, parts
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Listeners: the threads that call them, and what becomes of what they refuse."""
