@@ -12,7 +12,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.runtime.data_sending import Data
 
 from ..core.core import Core
-from ..core.dispatch import hidden_records_max
+from ..core.dispatch import Fresh
 from .fetch_waiters import Wanted
 
 if TYPE_CHECKING:
@@ -143,6 +143,16 @@ class Answer:
         if self._behind_ready is not None and not self._is_full:
             self._add(*self._behind_ready)
 
+    def take(self, each: Wanted, fresh: Fresh) -> bool:
+        """Take a record that is not dispatched yet, if it is the next one of ``each``. True if it is."""
+        if each.is_filtered or self._verify or each.offset != fresh.queue_offset:
+            return False
+        read = self._reader.read_next(fresh.topic, fresh.queue_id, fresh.queue_offset, fresh.start, fresh.end)
+        if read is None or each.queue_id >= self._core.tables.read_queues(fresh.topic):
+            return False
+        self._take(each, read)
+        return True
+
     def pieces(self, *, copied: bool) -> list[Data]:
         """The framed reply. Not ``copied``: records that lie together are sent from the log, which they keep."""
         reply = self._reply()
@@ -185,17 +195,17 @@ class Answer:
     def _outside(self, each: Wanted, low: int, high: int) -> FetchReply.Result | None:
         if each.offset < low:
             return self._result(each, FetchReply.OFFSET_TOO_SMALL, low, low, high)
-        if self._is_beyond(each.offset, high):
+        if self._is_beyond(each, high):
             return self._result(each, FetchReply.OFFSET_OVERFLOW, high, low, high)
         return None
 
-    def _is_beyond(self, offset: int, high: int) -> bool:
+    def _is_beyond(self, each: Wanted, high: int) -> bool:
         """True if no message of the log can have that offset.
 
         A broker that has just started, or a slave, may see less than the consumer has read already; sending
         the consumer back would repeat messages.
         """
-        return self._core.role.is_master and offset > high + hidden_records_max(self._core.store)
+        return self._core.role.is_master and each.offset > high + self._core.dispatcher.hidden_records_max(each.topic)
 
     def _read_queue(self, each: Wanted, share: int) -> None:
         while True:
@@ -217,11 +227,7 @@ class Answer:
                 )
             status = int(read.status)
             if status == _FOUND:
-                each.is_told = True
-                each.offset = read.next_offset
-                self._found.append((each, read))
-                self._bytes += read.bytes
-                self._behind_bytes += (read.max_offset - read.next_offset) * (read.bytes // max(read.count, 1))
+                self._take(each, read)
                 return
             if status == _NO_NEW:
                 return
@@ -238,6 +244,13 @@ class Answer:
             if self._scans_left <= 0 or each.condition is not None or is_done:
                 self._tell(each, status, each.offset, read.min_offset, read.max_offset)
                 return
+
+    def _take(self, each: Wanted, read: ReadResult) -> None:
+        each.is_told = True
+        each.offset = read.next_offset
+        self._found.append((each, read))
+        self._bytes += read.bytes
+        self._behind_bytes += (read.max_offset - read.next_offset) * (read.bytes // max(read.count, 1))
 
     def _skipped(self) -> Iterator[FetchReply.Result]:
         """For queues where the filter left everything out: how far it got, so that nobody scans it again."""

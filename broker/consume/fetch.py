@@ -119,7 +119,7 @@ class Fetch:
     async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer, wait_s = self.answer(header, wanted), wait_s_of(header)
         await self.turns.have()
-        self.catch_up()
+        self.catch_up({part.topic for part in header.topics})
         seen = self._seen()
         ready = answer.find(wanted if header.in_order else self.rotated(wanted))
         await self._brought(_bring_entries, await self._all_of(answer.absent_entries(ready)))

@@ -14,6 +14,7 @@ from typing import Any, Final
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.runtime.data_sending import Data
 
+from ..core.dispatch import Fresh
 from .answer import Answer
 from .fetch import LARGE_BYTES, Fetch, wait_s_of
 from .fetch_waiters import Waiter, Wanted
@@ -72,7 +73,7 @@ class Poll:
         self._counted = count
         wanted = fetch.wanted(header)
         answer = self._answer = fetch.answer(header, wanted)
-        fetch.catch_up()
+        fetch.catch_up({part.topic for part in header.topics})
         ready = answer.find(wanted if header.in_order else fetch.rotated(wanted))
         if any(each.condition is not None for each in wanted) or self._takes_longer(ready):
             self._leave()
@@ -83,7 +84,7 @@ class Poll:
             self._finish()
             return
         # In order, nothing of the others can be told before there is something of the first.
-        self._waiter = Waiter.of(wanted[:1] if header.in_order else wanted, self._on_woken)
+        self._waiter = Waiter.of(wanted[:1] if header.in_order else wanted, self._on_woken, self._on_offered)
         fetch.waiters.add(self._waiter)  # nobody had a turn since the look: there is nothing to miss
         self._timer = asyncio.get_running_loop().call_later(wait_s_of(header), self._guarded, self._finish)
 
@@ -95,6 +96,14 @@ class Poll:
 
     def _on_woken(self) -> None:
         self._guarded(self._look)
+
+    def _on_offered(self, each: Wanted, fresh: Fresh) -> None:
+        self._guarded(lambda: self._take(each, fresh))
+
+    def _take(self, each: Wanted, fresh: Fresh) -> None:
+        may_take = self._waiter is not None and self._fetch.is_open and self._fetch.turns.has_time
+        if may_take and self._answer.take(each, fresh):
+            self._finish()
 
     def _look(self) -> None:
         if self._waiter is None:

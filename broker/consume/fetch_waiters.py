@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ..core.dispatch import Arrivals
+from ..core.dispatch import Arrivals, Fresh
 
 if TYPE_CHECKING:
     from ..store.filter.conditions import Condition
+
+
+OFFERED_MAX: Final = 16
+"""Where more fetches wait for a topic, a record is dispatched first."""
 
 
 @dataclass(slots=True)
@@ -41,20 +45,27 @@ class Wanted:
 class Waiter:
     """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit.
 
-    ``wake`` is called when there are some, or the broker stops; once too often does no harm.
+    ``wake`` is called when there are some, or the broker stops; once too often does no harm. ``offer``, if there is
+    one, takes a record for one of them before it is dispatched, or leaves it.
     """
 
     queues: dict[str, dict[int, list[Wanted]]]
     wake: Callable[[], None]
+    offer: Callable[[Wanted, Fresh], None] | None = None
     hits: dict[int, Wanted] = field(default_factory=dict)  # by identity
 
     @classmethod
-    def of(cls, wanted: Iterable[Wanted], wake: Callable[[], None]) -> Waiter:
+    def of(
+        cls,
+        wanted: Iterable[Wanted],
+        wake: Callable[[], None],
+        offer: Callable[[Wanted, Fresh], None] | None = None,
+    ) -> Waiter:
         """One that waits for all of these."""
         queues: dict[str, dict[int, list[Wanted]]] = {}
         for each in wanted:
             queues.setdefault(each.topic, {}).setdefault(each.queue_id, []).append(each)
-        return cls(queues, wake)
+        return cls(queues, wake, offer)
 
     def take_hits(self) -> Iterable[Wanted]:
         """Those that have news, which are forgotten."""
@@ -112,6 +123,15 @@ class Waiters:
                     woken[waiter] = None
         for waiter in woken:  # behind the search: who is woken may leave
             waiter.wake()
+
+    def offer(self, fresh: Fresh) -> None:
+        """Give a record that is not dispatched yet to those that wait for it, if they are few."""
+        waiting = self._by_topic.get(fresh.topic, ())
+        if len(waiting) <= OFFERED_MAX:
+            for waiter in list(waiting):
+                if waiter.offer is not None:
+                    for each in waiter.queues[fresh.topic].get(fresh.queue_id, ()):
+                        waiter.offer(each, fresh)
 
     def wake_topic(self, topic: str) -> None:
         """Wake every fetch that waits in ``topic``: it was changed or deleted."""

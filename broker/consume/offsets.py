@@ -23,7 +23,6 @@ from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 
 from ..core.core import Core
-from ..core.dispatch import hidden_records_max
 from ..core.failed import check_group_count
 from ..core.journal import Journal
 from ..core.tables.groups import GROUP, Group
@@ -335,7 +334,8 @@ class OffsetService:
         if not high and topic.startswith(names.LIGHT_PREFIX):
             return TopicNotFound(f"light queue {topic[:100]} does not exist at this broker", topic=topic)
         # A slave may be behind what the consumer has read at the master.
-        if offset > high + hidden_records_max(self._store) and self._journal is not None:
+        hidden = self._core.dispatcher.hidden_records_max(topic)
+        if offset > high + hidden and self._journal is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None
 

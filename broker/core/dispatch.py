@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.formats.record.layout import FIXED_BYTES
-from penstock.proto.errors import DiskFull, StorageError
+from penstock.proto import names
+from penstock.proto.errors import DiskFull
 
 from .tables.tables import Tables
 
@@ -19,6 +21,9 @@ log = logging.getLogger(__name__)
 SLICE_BYTES = 4 * 1024 * 1024
 """A slice holds the event loop for about a millisecond; between slices requests get their turn."""
 
+TOPICS_MAX = 1024
+"""Of what is not dispatched, so many topics are told apart."""
+
 LINGER_S = 0.01
 HURRY_BYTES = 1 << 20
 """Bytes that nobody waits for are dispatched together: after this time, or when there are so many. Whoever looks
@@ -28,6 +33,16 @@ DISK_FULL_RETRY_S = 2.0
 
 Arrivals = dict[str, set[int]]
 """topic -> queue ids that have new messages."""
+
+
+class Fresh(NamedTuple):
+    """A record that can be read, and is not dispatched: the log's bytes ``[start, end)``."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    start: int
+    end: int
 
 
 class Watcher(Protocol):
@@ -51,47 +66,84 @@ class Dispatcher:
 
     def __init__(self, store: Store, tables: Tables) -> None:
         self.watchers: list[Watcher] = []
+        self.offer: Callable[[Fresh], None] = lambda fresh: None
+        """Gets a record that is alone, before it is dispatched, so that who waits for it need not wait for that."""
         self._store = store
         self._tables = tables
-        self._progress = asyncio.Event()
+        self._progress = asyncio.Event()  # more than a slice is to be done, or the task has to try again
+        self._soon: asyncio.Handle | None = None  # a slice that is dispatched in the loop's next round
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._unwanted = 0, 0  # a stretch of the log's end for which no watcher waits
+        self._fresh: Fresh | None = None  # the record behind all that is dispatched
+        self._topics: set[str] = set()  # of the records in a stretch of the log's end, which is this one:
+        self._known = 0, 0
+        self._is_wanted = False  # somebody waited for one of these topics when it was appended
+        self._failure: Exception | None = None  # what another than the task met
 
     def poke(self) -> None:
         """There may be something to dispatch: bytes were appended, flushed or confirmed."""
-        if self._progress.is_set():
+        if self._soon is not None or self._progress.is_set():
             return
         behind = self._store.confirm_offset - self._store.dispatched_offset
         if behind <= 0:
             return
-        if behind >= HURRY_BYTES or self._waiting or (any(self.watchers) and not self._is_unwanted):
-            self._progress.set()
+        if behind >= HURRY_BYTES or self._waiting or self._is_awaited():
+            self._soon = asyncio.get_running_loop().call_soon(self._on_soon)
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
 
-    def on_appended(self, topic: str, start: int, end: int) -> None:
-        """Records of ``topic`` are in the log there; those that nobody waits for are seen a little later."""
-        if not any(watcher.waits_for(topic) for watcher in self.watchers):
-            begin, stop = self._unwanted
-            self._unwanted = begin if stop == start else start, end
+    def on_appended(self, topic: str, start: int, end: int, fresh: Fresh | None = None) -> None:
+        """Records of ``topic`` are in the log there; those that nobody waits for are seen a little later.
+
+        ``fresh``: if it is one record.
+        """
+        self._fresh = fresh if start == self._store.dispatched_offset else None
+        begin, stop = self._known
+        if stop != start or self._store.dispatched_offset >= start or len(self._topics) >= TOPICS_MAX:
+            begin = start
+            self._topics.clear()
+            self._is_wanted = False
+        self._topics.add(topic)
+        self._known = begin, end
+        self._is_wanted = self._is_wanted or any(watcher.waits_for(topic) for watcher in self.watchers)
 
     def hurry(self) -> None:
         """Somebody waits from now on for what may be in the log already."""
-        self._unwanted = 0, 0
+        if not self._is_wanted:
+            waiting = [watcher for watcher in self.watchers if watcher]
+            self._is_wanted = any(watcher.waits_for(topic) for watcher in waiting for topic in self._topics)
         self.poke()
 
-    def catch_up(self) -> None:
-        """Have what is confirmed dispatched now: queues and tables are about to be looked at.
+    def on_role(self) -> None:
+        """The log's end may be another than this broker has appended."""
+        self._known, self._fresh = (0, 0), None
+        self.poke()
 
-        More than a slice, and a store that cannot, are left to the task.
+    def catch_up(self, topics: Collection[str] | None = None) -> None:
+        """Have what is confirmed dispatched now: queues and tables, or those queues alone, are about to be looked at.
+
+        The task does what is more than a slice; what goes wrong is its end, but for a full disk.
         """
-        if not self._is_behind:
+        if not self._is_behind or (topics is not None and not self._may_hold(topics)):
             return
         try:
             self.dispatch_slice()
-        except StorageError:
+        except Exception as error:  # noqa: BLE001  the task raises it
+            self._failure = error
             self._progress.set()
+        else:
+            if self._is_behind:
+                self._progress.set()
+
+    def hidden_records_max(self, topic: str) -> int:
+        """At most so many messages of ``topic`` are in the log and not readable yet.
+
+        A consumer may know them all the same, from before a restart: an offset that far above the end of its queue is
+        not a wrong one.
+        """
+        store = self._store
+        shown = store.dispatched_offset if self._may_hold((topic,)) else store.confirm_offset
+        return (store.end_offset - shown) // FIXED_BYTES
 
     async def wait_dispatched(self, end: int) -> None:
         """Return when everything below ``end`` is dispatched."""
@@ -110,6 +162,9 @@ class Dispatcher:
         while True:
             await self._progress.wait()
             self._progress.clear()
+            failure, self._failure = self._failure, None
+            if failure is not None and not isinstance(failure, DiskFull):
+                raise failure
             try:
                 await self.drain()
             except DiskFull as error:
@@ -118,19 +173,38 @@ class Dispatcher:
                 await asyncio.sleep(DISK_FULL_RETRY_S)
                 self._progress.set()
 
+    def _on_soon(self) -> None:
+        self._soon = None
+        fresh, self._fresh = self._fresh, None
+        ends = self._store.dispatched_offset, self._store.confirm_offset
+        if fresh is not None and ends == (fresh.start, fresh.end):
+            self.offer(fresh)
+            self._soon = asyncio.get_running_loop().call_soon(self._on_soon)
+        else:
+            self.catch_up()
+
     def _linger_ends(self) -> None:
         self._timer = None
-        self._progress.set()
+        self.catch_up()
 
     async def drain(self) -> None:
         """Dispatch everything that is confirmed now, slice by slice; others have their turn between two."""
         while self._is_behind and self.dispatch_slice() and self._is_behind:  # noqa: ASYNC110  gives way, waits for nothing
             await asyncio.sleep(0)
 
+    def _is_awaited(self) -> bool:
+        """True if somebody may wait for what is confirmed and not dispatched."""
+        return self._is_wanted if self._is_known else any(self.watchers)
+
+    def _may_hold(self, topics: Iterable[str]) -> bool:
+        """True if what is confirmed and not dispatched may have records for queues of these topics."""
+        is_told = self._is_known and not any(topic.startswith(names.LIGHT_PREFIX) for topic in topics)
+        return not is_told or not self._topics.isdisjoint(topics)
+
     @property
-    def _is_unwanted(self) -> bool:
-        """True if nobody waits for what is confirmed and not dispatched."""
-        begin, stop = self._unwanted
+    def _is_known(self) -> bool:
+        """True if the topics of what is confirmed and not dispatched are known."""
+        begin, stop = self._known
         return begin <= self._store.dispatched_offset and self._store.confirm_offset <= stop
 
     @property
@@ -155,12 +229,3 @@ class Dispatcher:
                     future.set_result(None)
             self._waiting = [(end, future) for end, future in self._waiting if not future.done()]
         return result.end > before
-
-
-def hidden_records_max(store: Store) -> int:
-    """At most so many messages are in the log and not readable yet.
-
-    A consumer may know them all the same, from before a restart: an offset that far above the end of its
-    queue is not a wrong one.
-    """
-    return (store.end_offset - store.dispatched_offset) // FIXED_BYTES

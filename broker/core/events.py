@@ -14,7 +14,7 @@ from .journal import Journal
 if TYPE_CHECKING:
     from ..store.store import Store
     from .core import Core
-    from .dispatch import Dispatcher
+    from .dispatch import Dispatcher, Fresh
 
 Commits = ReplicaReport.Commits
 
@@ -51,9 +51,9 @@ class LogEvents:
         self._store.on_committed = lambda end: tell(self.on_committed, end)
         self._store.on_fatal = lambda error: tell(on_fatal, error)
 
-    def on_appended(self, topic: str, start: int, end: int) -> None:
-        """This master has appended records of ``topic``: flush, replication and dispatch begin."""
-        self._dispatcher.on_appended(topic, start, end)
+    def on_appended(self, topic: str, start: int, end: int, fresh: Fresh | None = None) -> None:
+        """This master has appended records of ``topic``, one if it is ``fresh``: flush, replication, dispatch begin."""
+        self._dispatcher.on_appended(topic, start, end, fresh)
         self._acknowledgements.start(end)
         self._role.on_appended()
         self._dispatcher.poke()
@@ -94,7 +94,7 @@ class LogEvents:
             core.role.on_appended()
         for feature in core.features.made:
             feature.on_role(self.journal)
-        self._dispatcher.poke()
+        self._dispatcher.on_role()
 
     def on_fatal(self, error: StorageError) -> None:
         """The store failed for good: acknowledge nothing any more."""

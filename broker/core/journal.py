@@ -12,6 +12,7 @@ from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import NotMaster
 
+from .dispatch import Fresh
 from .tables.producers import Receipt
 from .tables.table import compact
 
@@ -78,7 +79,10 @@ class Journal:
         if mark is not None:
             self._producers.remember(mark.producer_id, mark.epoch, target.topic, mark.lane, receipt)
         self._counters.topic(target.topic).on_appended(placed.count, len(records))
-        self._events.on_appended(target.topic, placed.start, placed.end)
+        fresh = None
+        if placed.count == 1:
+            fresh = Fresh(target.topic, placed.queue_ids[0], placed.queue_offsets[0], placed.start, placed.end)
+        self._events.on_appended(target.topic, placed.start, placed.end, fresh)
         return receipt
 
     def put(self, kind: str, document: Mapping[str, Any], body: bytes | None = None) -> int:

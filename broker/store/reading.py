@@ -134,6 +134,20 @@ class Reader:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
 
+    def read_next(self, topic: str, queue_id: int, offset: int, start: int, end: int) -> ReadResult | None:
+        """What a read finds of one record, ``[start, end)`` of the log, when it is dispatched; None if it is not next.
+
+        Raises:
+            As :meth:`read`.
+        """
+        self.check_readable(topic)
+        low, high = self.queue_range(topic, queue_id)
+        if high != offset:
+            return None
+        file, size = self._log.file_of(start), end - start
+        part = file.bytes, np.array([start - file.base], np.int64), np.array([size], np.int32)
+        return ReadResult(ReadStatus.FOUND, offset + 1, low, offset + 1, 1, size, [part])
+
     def read_where(
         self,
         topic: str,

@@ -53,8 +53,8 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
     real = parts.store.dispatch
 
     def failing(max_bytes: int) -> object:
-        if problems:
-            raise problems.pop(0)
+        if problems:  # a full disk has space again; damage stays
+            raise problems[0] if isinstance(problems[0], Corrupt) else problems.pop(0)
         return real(max_bytes)
 
     parts.store.dispatch = failing
@@ -130,7 +130,10 @@ async def test_what_is_for_other_topics_than_those_waited_for_lingers_until_one_
         await parts.append()
         await asyncio.sleep(0)
         assert parts.store.reader.queue_range("orders", 0) == (0, 3)
-        dispatcher.hurry()  # somebody else waits from now on
+        dispatcher.catch_up({"other"})  # somebody looks, at something else
+        assert parts.store.reader.queue_range("orders", 0) == (0, 3)
+        awaiting.topic = "orders"
+        dispatcher.hurry()  # somebody waits for it from now on
         await eventually(lambda: parts.store.reader.queue_range("orders", 0) == (0, 4))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -157,3 +160,38 @@ async def test_lingering_ends_by_itself_and_a_store_that_cannot_is_left_to_the_t
     lingering.catch_up()
     with pytest.raises(Corrupt):
         await asyncio.wait_for(task, 60)
+
+
+@in_loop
+async def test_whatever_goes_wrong_behind_the_store_ends_the_task() -> None:
+    parts = Kit()
+    parts.add_topic()
+    parts.dispatch()
+    awaiting = Awaiting()
+
+    def broken(arrivals: dispatch.Arrivals) -> None:
+        raise ValueError("a watcher's own")
+
+    awaiting.on_arrived = broken  # type: ignore[method-assign]
+    parts.core.dispatcher.watchers.append(awaiting)
+    task = asyncio.create_task(parts.core.dispatcher.run())
+    await parts.append([b"one", b"two"])
+    with pytest.raises(ValueError, match="own"):
+        await task
+
+
+@in_loop
+async def test_whoever_looks_at_a_topic_has_it_dispatched_however_many_others_were_appended() -> None:
+    parts = Kit()
+    topics = [f"t{number}" for number in range(8)]
+    for topic in topics:
+        parts.add_topic(topic)
+    parts.dispatch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "TOPICS_MAX", 3)
+        for count, topic in enumerate(topics, 1):
+            for each in topics[:count]:
+                await parts.append(topic=each)
+            parts.core.dispatcher.catch_up({topic})
+            assert parts.store.reader.queue_range(topic, 0)[1] == 1
+            parts.dispatch()

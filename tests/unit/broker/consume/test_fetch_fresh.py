@@ -1,0 +1,163 @@
+"""A record that comes alone goes to the fetches that wait for it, before it is dispatched."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.broker.consume.consume import Consume
+from penstock.broker.consume.fetch_poll import Poll
+from penstock.proto import frames
+from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
+from tests.support.broker.kit import Kit, in_loop
+from tests.support.broker.requests import wanting
+from tests.support.waiting import eventually
+from tests.unit.broker.consume.test_fetch import bodies
+
+
+class Fetching:
+    """A fetch, and its answer: how far dispatch was when it came, its results and records."""
+
+    def __init__(self, parts: Kit, header: FetchHeader) -> None:
+        self.answer: tuple[int, list[FetchReply.Result], bytes] | None = None
+        self._parts = parts
+        self.poll = Poll(parts[Consume].fetch, header, self, self._tell, self._refuse)
+        self.poll.start()
+
+    def _tell(self, pieces: Any) -> None:
+        reply, records = frames.unpack(b"".join(map(bytes, pieces)), FetchReply, frames.ANSWER_FIELDS_MAX)
+        self.answer = self._parts.store.dispatched_offset, list(reply.results), bytes(records)
+
+    def _refuse(self, error: Exception) -> None:
+        raise AssertionError(f"refused: {error!r}")
+
+    async def result(self) -> tuple[int, FetchReply.Result, list[bytes]]:
+        await eventually(lambda: self.answer is not None)
+        assert self.answer is not None
+        dispatched, results, records = self.answer
+        assert len(results) == 1
+        return dispatched, results[0], bodies(records)
+
+
+def kit() -> Kit:
+    parts = Kit()
+    parts.add_topic()
+    parts.dispatch()
+    return parts
+
+
+@in_loop
+async def test_whoever_waits_for_it_has_it_before_it_is_dispatched_and_nobody_has_it_twice() -> None:
+    parts = kit()
+    first, second = (Fetching(parts, wanting((0, 0), (1, 0), max_wait_ms=60_000)) for _ in range(2))
+    await parts.append([b"alone"], queue_id=1)
+    for each in (first, second):
+        dispatched, result, found = await each.result()
+        assert dispatched < parts.store.confirm_offset
+        assert (result.queue_id, result.next_offset, result.min_offset, result.max_offset) == (1, 1, 0, 1)
+        assert found == [b"alone"]
+    again = Fetching(parts, wanting((1, 1), max_wait_ms=60_000))
+    await eventually(lambda: parts.store.reader.queue_range("orders", 1) == (0, 1))
+    assert again.answer is None
+    await parts.append([b"next"], queue_id=1)
+    _, result, found = await again.result()
+    assert (result.next_offset, found) == (2, [b"next"])
+    assert len(parts[Consume].fetch.waiters) == 0
+
+
+@pytest.mark.parametrize("why", ["two records", "another queue", "a tag", "behind something", "proof"])
+def test_what_is_not_simply_the_next_one_waits_for_its_dispatch(why: str) -> None:
+    in_loop(partial(once_dispatched, why))()
+
+
+async def once_dispatched(why: str) -> None:
+    parts = kit()
+    header = wanting((0, 0), max_wait_ms=60_000)
+    if why == "a tag":
+        header.topics[0].filter.CopyFrom(Filter(kind=Filter.TAG, expression="red"))
+    if why == "proof":
+        header.verify = True
+    waiting = Fetching(parts, header)
+    count = 2 if why == "two records" else 1
+    if why == "behind something":
+        await parts.append([b"before"], queue_id=1)
+    await parts.append([b"body"] * count, queue_id=1 if why == "another queue" else 0)
+    await eventually(lambda: parts.store.dispatched_offset == parts.store.confirm_offset)
+    if why in ("another queue", "a tag"):
+        assert waiting.answer is None
+        waiting.poll.cancel()
+    else:
+        dispatched, result, found = await waiting.result()
+        assert (dispatched, result.next_offset, found) == (parts.store.confirm_offset, count, [b"body"] * count)
+
+
+@in_loop
+async def test_what_is_not_confirmed_is_not_given_away_nor_when_another_has_become_master_since() -> None:
+    parts = Kit(holds=True)
+    parts.add_topic()
+    parts.confirm()
+    parts.dispatch()
+    waiting = Fetching(parts, wanting((0, 0), max_wait_ms=60_000))
+    await parts.append([b"not yet"])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert waiting.answer is None
+    parts.core.events.on_confirmed(parts.store.end_offset)
+    dispatched, _, found = await waiting.result()
+    assert (dispatched < parts.store.confirm_offset, found) == (True, [b"not yet"])
+    await eventually(lambda: parts.store.dispatched_offset == parts.store.confirm_offset)
+
+    offered: list[object] = []
+    parts.core.dispatcher.offer = offered.append
+    again = Fetching(parts, wanting((0, 1), max_wait_ms=60_000))
+    await parts.append([b"of the former master"])
+    parts.core.dispatcher.on_role()
+    parts.core.events.on_confirmed(parts.store.end_offset)
+    assert (await again.result())[2] == [b"of the former master"]
+    assert offered == [], "the bytes there may be others by now"
+
+
+@in_loop
+async def test_an_offset_above_the_end_is_named_at_once_while_other_topics_messages_are_not_dispatched() -> None:
+    parts = kit()
+    parts.add_topic("others")
+    parts.dispatch()
+    await parts.append([b"last"])
+    parts.dispatch()
+    await parts.append([b"of others"] * 9, topic="others")
+    assert parts.store.dispatched_offset < parts.store.confirm_offset
+    _, result, _ = await Fetching(parts, wanting((0, 4), max_wait_ms=60_000)).result()
+    assert (result.status, result.next_offset) == (FetchReply.OFFSET_OVERFLOW, 1)
+    assert parts.store.dispatched_offset < parts.store.confirm_offset, "nobody had to look there"
+
+
+@in_loop
+async def test_a_consumer_that_fetches_on_and_on_gets_each_message_once_in_order() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    parts = kit()
+    got: list[bytes] = []
+    sent: list[bytes] = []
+    offset = 0
+    waiting = Fetching(parts, wanting((0, offset), max_wait_ms=60_000))
+    while len(got) < 300:
+        if rng.random() < 0.6 and len(sent) < 300:
+            some = [b"%d" % number for number in range(len(sent), len(sent) + rng.choice([1, 1, 1, 3]))]
+            sent += some
+            await parts.append(some)
+        if rng.random() < 0.2:
+            await parts.append([b"elsewhere"], queue_id=1)
+        for _ in range(rng.randrange(4)):
+            await asyncio.sleep(0)
+        if waiting.answer is not None:
+            _, result, found = await waiting.result()
+            offset, got = result.next_offset, got + found
+            waiting = Fetching(parts, wanting((0, offset), max_wait_ms=60_000))
+        assert got == sent[: len(got)]
+    assert offset == len(got) == len(sent)
+    waiting.poll.cancel()
