@@ -99,11 +99,15 @@ class Finisher:
     async def revive(self, journal: Journal, queue: PopQueue, now_ms: int) -> None:
         """Let the messages whose time is over come again, or make dead letters of them, so many at once.
 
+        Those of an orderly group come again in their place, so that only dead letters are made.
+
         Raises:
             NotMaster: the mastership ended meanwhile.
             As :meth:`Journal.append`.
         """
-        await self._fail(journal, queue, queue.due(now_ms)[:RUN_COUNT], now_ms, None)
+        overdue = self._overdue(queue, now_ms)[:RUN_COUNT]
+        if len(overdue):
+            await self._fail(journal, queue, overdue, now_ms, None)
 
     async def finish(self, journal: Journal) -> None:
         """Post what is still missing of the last ops.
@@ -142,7 +146,9 @@ class Finisher:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         if known is not queue:
             return
-        alive = queue.due(now_ms) if receipts is None else receipts.offsets[self._look(queue, receipts, now_ms)[1]]
+        alive = self._overdue(queue, now_ms)
+        if receipts is not None:
+            alive = receipts.offsets[self._look(queue, receipts, now_ms)[1]]
         gone = np.intersect1d(np.union1d(gone, np.setdiff1d(first.offsets, records.offsets)), alive)
         if len(gone):
             log.error(
@@ -152,9 +158,15 @@ class Finisher:
             self._state.record(journal, [self._op(Kind.DONE, queue, gone)])
         chosen = np.flatnonzero(np.isin(records.offsets, alive))
         if len(chosen):
-            self._carry_out(journal, queue, records, chosen, is_dead=receipts is not None)
+            is_dead = receipts is not None or queue.is_orderly
+            self._carry_out(journal, queue, records, chosen, is_dead=is_dead)
         if len(rest) and receipts is not None:
             await self._fail(journal, queue, rest, now_ms, receipts)
+
+    def _overdue(self, queue: PopQueue, now_ms: int) -> Longs:
+        if queue.is_orderly:
+            return queue.exhausted(now_ms, self._state.tries_max(queue.group))
+        return queue.due(now_ms)
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 

@@ -211,6 +211,8 @@ class Giver:
                 rows = queue.rows
                 out = rows.offsets[(rows.visible > now_ms) & (rows.finished == 0)]
                 self._give_again(given, wanted, queue, out[:left], Kind.CHANGE)
+        elif queue.is_orderly and len(queue.exhausted(now_ms, self._state.tries_max(queue.group))):
+            return  # they become dead letters, and the queue goes on
         elif queue.is_orderly and len(queue):
             self._give_again(given, wanted, queue, queue.rows.offsets[:left], Kind.AGAIN)
         elif queue.topic.startswith(names.RETRY_PREFIX) and not is_orderly:

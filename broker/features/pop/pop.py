@@ -3,7 +3,8 @@
 What is given out, and what becomes of it, is said by ops (:mod:`.ops`), so it survives whatever the log survives. A
 receive is answered when its op is as safe as the mode promises: so nobody else is given the same before its time, at
 the next master either. A message that is not acknowledged in time is copied into the group's retry topic, which every
-receive of the group reads too, or becomes a dead letter; those of an orderly group come again in their place.
+receive of the group reads too, or becomes a dead letter; those of an orderly group come again in their place until they
+become dead letters.
 
 A group pops, or its members claim queues: not both at the same time.
 
@@ -229,13 +230,12 @@ class Pop(Feature):
         now_ms = self._now()
         failure: PenstockError | None = None
         for queue in flights(list(self.state.queues.values()), now_ms):
-            if queue.is_orderly:
-                self.waiters.wake(queue.topic)
-                continue
             try:
                 await self._finisher.revive(journal, queue, now_ms)
             except PenstockError as error:  # what keeps one group need not keep the others
                 failure = failure or error
+            if queue.is_orderly:
+                self.waiters.wake(queue.topic)
         now_s = self.core.clock.monotonic_s()
         if now_s >= self._settle_at and not journal.is_over and self.core.role.can_acknowledge():
             self._settle_at = now_s + SETTLE_S

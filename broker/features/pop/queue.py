@@ -56,6 +56,12 @@ class PopQueue:
         found: Longs = self.rows.offsets[(visible != PARKED) & (visible <= now_ms)]
         return found
 
+    def exhausted(self, now_ms: int, tries_max: int) -> Longs:
+        """Of an orderly group, the offsets whose time is over and that were given again ``tries_max`` times."""
+        rows = self.rows
+        found: Longs = rows.offsets[(rows.visible <= now_ms) & (rows.finished == 0) & (rows.times >= tries_max)]
+        return found
+
     def parked(self, homes: Longs) -> Longs:
         """The offsets of parked messages of these topics, by hash."""
         rows = self.rows
@@ -98,12 +104,13 @@ class PopQueue:
             self._change(op, point)
         elif op.kind is Kind.DONE and self.is_orderly:
             self.rows.finished[self._places(op.offsets)] = 1
-            waiting = np.flatnonzero(self.rows.finished == 0)
-            self._keep(np.arange(len(self)) >= (waiting[0] if len(waiting) else len(self)))
         else:
             kept = np.ones(len(self), np.bool_)
             kept[self._places(op.offsets)] = False
             self._keep(kept)
+        if self.is_orderly:  # what is finished stays as long as one before it is not
+            waiting = np.flatnonzero(self.rows.finished == 0)
+            self._keep(np.arange(len(self)) >= (waiting[0] if len(waiting) else len(self)))
         alive = self.rows.visible[(self.rows.visible != PARKED) & (self.rows.finished == 0)]
         self.due_ms = int(alive.min()) if len(alive) else NEVER
         if not len(self):

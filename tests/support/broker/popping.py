@@ -113,8 +113,8 @@ class Node(Kit):
         self.settle()
         await asyncio.sleep(0)
 
-    def put_orderly(self) -> None:
-        self.put_group(replace(Group(GROUP), orderly=True))
+    def put_orderly(self, **settings: Any) -> None:
+        self.put_group(replace(Group(GROUP), orderly=True, **settings))
 
     def committed(self, topic: str = "orders", queue_id: int = 0) -> int:
         return self.tables.committed(GROUP, topic, queue_id)

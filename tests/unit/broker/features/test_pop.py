@@ -170,6 +170,38 @@ async def test_an_orderly_group_has_one_batch_out_and_gets_it_again_in_place() -
 
 
 @in_loop
+async def test_messages_of_an_orderly_group_die_after_so_many_tries_and_the_queue_goes_on() -> None:
+    node = opened()
+    node.put_orderly(retry_max_times=2)
+    for tries in range(3):
+        messages = await node.receive(3)
+        assert [(each.record.body, each.redelivered) for each in messages] == [(b"%d" % n, tries) for n in range(3)]
+        await node.acknowledge(messages[1])
+        node.manual.advance(30)
+        if tries == 2:
+            assert await node.receive(3) == [], "not once more, however early somebody asks"
+        await node.pass_s(1)
+    assert [each.body for each in node.records(DEAD)] == [b"0", b"2"], "not the acknowledged one"
+    assert node.records() == []
+    assert bodies(await node.receive(3)) == [b"3", b"4", b"5"]
+    after = Node.after(node)
+    await after.pass_s(30)
+    assert [(each.record.body, each.redelivered) for each in await after.receive(1)] == [(b"3", 1)]
+    assert [each.body for each in after.records(DEAD)] == [b"0", b"2"]
+
+
+@in_loop
+async def test_what_is_acknowledged_behind_a_dead_letter_does_not_come_again() -> None:
+    node = opened()
+    node.put_orderly()
+    messages = await node.receive(3)
+    await node.acknowledge(*messages[1:])
+    await node.pop.forward(wire.ForwardRequest(group=GROUP, receipts=[messages[0].receipts]))
+    assert bodies(await node.receive(3)) == [b"3", b"4", b"5"]
+    assert [each.body for each in node.records(DEAD)] == [b"0"]
+
+
+@in_loop
 async def test_an_orderly_receiver_whose_answer_was_lost_is_given_the_same_batch_as_the_same_try() -> None:
     node = opened()
     node.put_orderly()
