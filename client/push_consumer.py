@@ -155,7 +155,7 @@ class PushConsumer(Consumer):
             on_idle=self._core.poke,
             fetch=self._core.fetcher.fetch,
         )
-        self._core.fetcher.works_in(self._workers.work_here, self._workers.work)
+        self._core.fetcher.works_in(self._workers)
         self._core.watch = self._workers.watch
         self._is_started = False
         self._ended = threading.Event()

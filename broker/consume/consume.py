@@ -120,7 +120,7 @@ class Consume(Feature):
             OutcomeUnknown: it exists here, replicas or disk did not confirm in time.
         """
         journal = self.core.writable()
-        existing = self.core.tables.group(names.check_group(asked.group)) or Group(asked.group)
+        existing = self.core.tables.group_or_default(names.check_group(asked.group))
         for name, value in (("retry_max_times", asked.retry_max_times), ("retry_queues", asked.retry_queues)):
             if not 0 <= value <= RETRY_SETTING_MAX:
                 raise InvalidArgument(f"group {asked.group}: {name} {value}: 0..{RETRY_SETTING_MAX} are allowed")

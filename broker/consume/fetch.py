@@ -229,7 +229,7 @@ class Fetch:
         self.waiters.add(waiter)  # before the second look: what arrives after it wakes us
         timer = loop.call_at(deadline, woken.set)
         try:
-            self.catch_up()
+            self.catch_up(waiter.queues)
             if self._seen() != seen:
                 await self._look(answer, wanted)
             while not answer.has_news and self.is_open:

@@ -45,13 +45,13 @@ class Wanted:
 class Waiter:
     """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit.
 
-    ``wake`` is called when there are some, or the broker stops; once too often does no harm. ``offer``, if there is
-    one, takes a record for one of them before it is dispatched, or leaves it.
+    ``wake`` is called when there are some, or the broker stops; once too often does no harm. ``offer`` takes a
+    record for one of them before it is dispatched, or leaves it.
     """
 
     queues: dict[str, dict[int, list[Wanted]]]
     wake: Callable[[], None]
-    offer: Callable[[Wanted, Fresh], None] | None = None
+    offer: Callable[[Wanted, Fresh], None] = lambda each, fresh: None
     hits: dict[int, Wanted] = field(default_factory=dict)  # by identity
 
     @classmethod
@@ -59,7 +59,7 @@ class Waiter:
         cls,
         wanted: Iterable[Wanted],
         wake: Callable[[], None],
-        offer: Callable[[Wanted, Fresh], None] | None = None,
+        offer: Callable[[Wanted, Fresh], None] = lambda each, fresh: None,
     ) -> Waiter:
         """One that waits for all of these."""
         queues: dict[str, dict[int, list[Wanted]]] = {}
@@ -127,11 +127,11 @@ class Waiters:
     def offer(self, fresh: Fresh) -> None:
         """Give a record that is not dispatched yet to those that wait for it, if they are few."""
         waiting = self._by_topic.get(fresh.topic, ())
-        if len(waiting) <= OFFERED_MAX:
-            for waiter in list(waiting):
-                if waiter.offer is not None:
-                    for each in waiter.queues[fresh.topic].get(fresh.queue_id, ()):
-                        waiter.offer(each, fresh)
+        if len(waiting) > OFFERED_MAX:
+            return
+        for waiter in list(waiting):  # who takes it leaves
+            for each in waiter.queues[fresh.topic].get(fresh.queue_id, ()):
+                waiter.offer(each, fresh)
 
     def wake_topic(self, topic: str) -> None:
         """Wake every fetch that waits in ``topic``: it was changed or deleted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,7 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 from ..cluster import Subscription, back_off_s
 from ..cluster.fetch_links import FetchCall
 from .local_queue import Fetched, LocalQueue, Standing
-from .push.standing_in import Role
+from .push.standing_in import Crew, Role
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -94,19 +94,15 @@ class Fetcher:
         self._links = core.connections.fetch_links()
         self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
-        self._work_here: Callable[[], Role] | None = None
-        self._work: Callable[[], None] | None = None
+        self._crew: Crew | None = None
         self._has_one = False  # message, which alone has come and is this thread's to work on
         # The fetching one: changed by itself, when it begins.
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{core.group}", daemon=True)
         core.buffers.on_room(self.wake)
 
-    def works_in(self, work_here: Callable[[], Role], work: Callable[[], None]) -> None:
-        """Let the fetching thread work on a message that comes alone, by ``work_here``, which says what it does then.
-
-        ``work``: what it does once another one fetches.
-        """
-        self._work_here, self._work = work_here, work
+    def works_in(self, crew: Crew) -> None:
+        """Let the fetching thread work on a message that comes alone, and be one of the crew once another fetches."""
+        self._crew = crew
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -137,9 +133,9 @@ class Fetcher:
         try:
             while role is Role.FETCH and not self._closed.is_set() and not self._links.is_ended:
                 self._handle_news(self._issue_all())
-                if self._has_one and self._work_here is not None:
+                if self._has_one and self._crew is not None:
                     self._has_one = False
-                    role = self._work_here()
+                    role = self._crew.work_here()
         except Exception as error:  # the thread's edge: without it nothing arrives, so the consumer is told
             log.exception("fetching failed group=%s", self._core.group)
             self._core.fail(PenstockError(f"fetching failed: {error!r}"))
@@ -152,8 +148,8 @@ class Fetcher:
         from penstock.formats.record import kernels  # here and now: half a second that the first reply need not wait
 
         log.debug("kernels loaded from %s", kernels.__name__)
-        if self.fetch() is Role.WORK and self._work is not None:
-            self._work()
+        if self.fetch() is Role.WORK and self._crew is not None:
+            self._crew.work()
 
     def _handle_news(self, timeout_s: float | None) -> None:
         landed = self._links.landed(timeout_s)
@@ -306,7 +302,7 @@ class Fetcher:
                     local.is_behind = local.is_behind and local.fetch_epoch != epoch
         if len(records) > SMALL_FETCH_BYTES:
             self._issue_all()  # the next requests travel while these answers are read
-        is_alone = is_alone and self._work_here is not None and len(arrivals) == 1
+        is_alone = is_alone and self._crew is not None and len(arrivals) == 1
         self._has_one = is_alone and arrivals[0].result.count == 1
         for arrival in arrivals:
             self._read(arrival, message)

@@ -21,7 +21,7 @@ LANES = "tests/unit/broker/produce/test_producer_limits.py::"
 OFFSETS = "tests/unit/broker/consume/test_offsets.py::"
 LOCKS = "tests/unit/broker/consume/test_locks.py::"
 ORDERLY = "tests/unit/client/consume/test_orderly_locks.py::"
-POP = "tests/unit/broker/features/test_pop.py::"
+POP = "tests/unit/broker/features/pop/test_pop.py::"
 RETRY = "tests/unit/broker/features/test_retry.py::"
 
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
@@ -96,9 +96,7 @@ FOUND_BY = {
         LOCKS + "test_a_new_master_grants_what_nobody_speaks_for_when_older_locks_have_ended",
         ORDERLY + "test_a_masters_death_leaves_a_queue_to_who_works_on_it",
     ),
-    "31": (
-        "tests/unit/broker/features/test_pop.py::test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged",
-    ),
+    "31": (POP + "test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged",),
 }
 SECONDS_MAX = 600
 

@@ -78,6 +78,10 @@ class Tables:
         """The group of that name, or None."""
         return self.groups.get(name)
 
+    def group_or_default(self, name: str) -> Group:
+        """The group of that name, or what one is that nobody has set up."""
+        return self.groups.get(name) or Group(name)
+
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset that ``group`` will consume of the queue, -1 if it never committed."""
         return self.offsets.get(group, topic, queue_id)

@@ -146,8 +146,9 @@ class Finisher:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         if known is not queue:
             return
-        alive = self._overdue(queue, now_ms)
-        if receipts is not None:
+        if receipts is None:
+            alive = self._overdue(queue, now_ms)
+        else:
             alive = receipts.offsets[self._look(queue, receipts, now_ms)[1]]
         gone = np.intersect1d(np.union1d(gone, np.setdiff1d(first.offsets, records.offsets)), alive)
         if len(gone):
@@ -165,7 +166,7 @@ class Finisher:
 
     def _overdue(self, queue: PopQueue, now_ms: int) -> Longs:
         if queue.is_orderly:
-            return queue.exhausted(now_ms, self._state.tries_max(queue.group))
+            return queue.exhausted(now_ms, self._core.tables.group_or_default(queue.group).retry_max_times)
         return queue.due(now_ms)
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
@@ -173,7 +174,7 @@ class Finisher:
     def _carry_out(self, journal: Journal, queue: PopQueue, records: Records, chosen: Longs, *, is_dead: bool) -> None:
         from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX, tries_of
 
-        group = self._core.tables.group(queue.group) or Group(queue.group)
+        group = self._core.tables.group_or_default(queue.group)
         times, properties = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
         tries_of(records.data, records.positions, records.sizes, times, properties)
         allowed = group.retry_max_times if group.retry_queues > 0 else 0
@@ -201,7 +202,7 @@ class Finisher:
         """Append the copies of an op, unless they are there."""
         from penstock.formats.record.reposting.retries import tries_of
 
-        target = self._ensure(journal, op.kind, self._core.tables.group(op.group) or Group(op.group))
+        target = self._ensure(journal, op.kind, self._core.tables.group_or_default(op.group))
         mark = ProducerMark(PRODUCER_ID, 0, LANE, point + 1, len(chosen))
         if not len(chosen) or self._reposter.is_done(target, mark, below=point + 2):
             return

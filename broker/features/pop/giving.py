@@ -211,7 +211,7 @@ class Giver:
                 rows = queue.rows
                 out = rows.offsets[(rows.visible > now_ms) & (rows.finished == 0)]
                 self._give_again(given, wanted, queue, out[:left], Kind.CHANGE)
-        elif queue.is_orderly and len(queue.exhausted(now_ms, self._state.tries_max(queue.group))):
+        elif queue.is_orderly and len(queue.exhausted(now_ms, self._tries_max(queue))):
             return  # they become dead letters, and the queue goes on
         elif queue.is_orderly and len(queue):
             self._give_again(given, wanted, queue, queue.rows.offsets[:left], Kind.AGAIN)
@@ -219,6 +219,9 @@ class Giver:
             self._give_retries(given, wanted, queue)
         else:
             self._give_new(given, wanted, each, queue, is_orderly)
+
+    def _tries_max(self, queue: PopQueue) -> int:
+        return self._core.tables.group_or_default(queue.group).retry_max_times
 
     def _give_new(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue, is_orderly: bool) -> None:
         read = self._read(given, wanted, each, queue)

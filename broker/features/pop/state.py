@@ -18,7 +18,6 @@ from penstock.proto.errors import BrokerUnavailable
 from ...core.core import Core
 from ...core.journal import Journal, Target
 from ...core.reposting import records_of
-from ...core.tables.groups import Group
 from ...core.tables.offsets import offset_records
 from .ops import Kind, Op, read_ops
 from .queue import NEVER, PopQueue
@@ -99,11 +98,6 @@ class PopState:
                 return None
             found = self.queues[key] = PopQueue(*key, begin)
         return found
-
-    def tries_max(self, group: str) -> int:
-        """How often a message may come again."""
-        found = self._core.tables.group(group) or Group(group)
-        return found.retry_max_times
 
     def begin(self, journal: Journal, group: str, topic: str, offsets: dict[int, int]) -> None:
         """Record where the group begins in these queues."""

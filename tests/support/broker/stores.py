@@ -128,6 +128,11 @@ def split(records: bytes) -> list[bytes]:
     return found
 
 
+def bodies_of(records: bytes) -> list[bytes]:
+    """The bodies of records laid end to end."""
+    return [decode_record(each).body for each in split(records)]
+
+
 def patch(root: Path, offset: int, content: bytes, *, segment_bytes: int = 16384) -> Path:
     """Overwrite bytes of the log at ``offset``; the file's path."""
     base = offset - offset % segment_bytes

@@ -12,24 +12,15 @@ from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.produce.produce import Produce
 from penstock.formats.record.batch import encode_messages
-from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames, names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader, FetchHeader, FetchReply, Filter
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN, batch, wanting
+from tests.support.broker.stores import bodies_of
 from tests.support.loops import Turns
 from tests.support.waiting import eventually
-
-
-def bodies(data: bytes) -> list[bytes]:
-    found = []
-    position = 0
-    while position < len(data):
-        found.append(decode_record(data, position).body)
-        position += int.from_bytes(data[position : position + 4], "big")
-    return found
 
 
 def by_queue(reply: FetchReply) -> dict[int, FetchReply.Result]:
@@ -51,7 +42,7 @@ async def test_a_fetch_returns_the_records_of_all_queues_end_to_end() -> None:
     position = 0
     for result in reply.results:
         expected = [b"%d-%d" % (result.queue_id, n) for n in range(3)][3 - result.count :]
-        assert bodies(data[position : position + result.bytes]) == expected
+        assert bodies_of(data[position : position + result.bytes]) == expected
         position += result.bytes
 
 
@@ -68,7 +59,7 @@ async def test_a_waiting_fetch_wakes_on_arrival_and_leaves_nothing_behind() -> N
     await parts.append([b"here"], queue_id=3)
     parts.dispatch()
     reply, data = await waiting
-    assert (by_queue(reply)[3].next_offset, bodies(data)) == (1, [b"here"])
+    assert (by_queue(reply)[3].next_offset, bodies_of(data)) == (1, [b"here"])
     assert len(parts[Consume].fetch.waiters) == 0
 
 
@@ -82,7 +73,7 @@ async def test_a_queue_that_has_news_twice_before_a_waiting_fetch_runs_is_read_o
         parts[Produce].send.place(batch([body]))
         parts.dispatch()
     reply, data = await waiting
-    assert ([result.next_offset for result in reply.results], bodies(data)) == ([2], [b"one", b"two"])
+    assert ([result.next_offset for result in reply.results], bodies_of(data)) == ([2], [b"one", b"two"])
 
 
 @in_loop
@@ -98,7 +89,7 @@ async def test_what_arrives_between_the_first_look_and_the_registration_is_not_l
 
     parts[Consume].fetch.waiters.add = dispatch_just_before  # type: ignore[method-assign]
     _, data = await asyncio.wait_for(parts.fetched(wanting((0, 0), max_wait_ms=60_000)), 30)
-    assert bodies(data) == [b"just now"]
+    assert bodies_of(data) == [b"just now"]
 
 
 @in_loop
@@ -195,7 +186,7 @@ async def test_in_order_nothing_is_told_of_a_queue_while_one_before_it_misses_so
     await parts.append([b"now"], queue_id=0)
     parts.dispatch()
     _, data = await waiting
-    assert bodies(data) == [b"now"]
+    assert bodies_of(data) == [b"now"]
 
 
 @in_loop
@@ -208,7 +199,7 @@ async def test_a_fruitless_scan_up_to_the_end_that_was_asked_for_is_told_at_once
     for queues, found in [(((0, 0, 2),), []), (((0, 0, 2), (1, 0, 1)), [b"c"])]:
         header = in_order(*queues, expression="lost", max_wait_ms=60_000)
         reply, data = await asyncio.wait_for(parts.fetched(header), 30)
-        assert bodies(data) == found
+        assert bodies_of(data) == found
         told = by_queue(reply)[0]
         assert (told.status, told.next_offset) == (FetchReply.NO_MATCHED_MESSAGE, 2)
 
@@ -275,10 +266,10 @@ async def test_tags_filter_and_how_far_a_fruitless_scan_got_is_told() -> None:
         await parts.append([tag.encode()], tag=tag)
     parts.dispatch()
     _, data = await parts.fetched(wanting((0, 0), expression="paid || open"))
-    assert bodies(data) == [b"paid", b"open"]
+    assert bodies_of(data) == [b"paid", b"open"]
     for everything in ("", "*", " * "):
         _, data = await parts.fetched(wanting((0, 0), expression=everything, kind=Filter.TAG))
-        assert len(bodies(data)) == 3
+        assert len(bodies_of(data)) == 3
     reply, data = await parts.fetched(wanting((0, 0), expression="lost", max_wait_ms=20))
     assert (data, reply.results[0].status, reply.results[0].next_offset) == (b"", FetchReply.NO_MATCHED_MESSAGE, 3)
     assert SCANS_MAX > 1
@@ -343,7 +334,7 @@ async def test_a_light_queue_is_read_by_its_name_without_a_topic() -> None:
     await parts.append_bytes(frames.pack(AppendHeader(topic="orders", count=1), records))
     parts.dispatch()
     reply, data = await parts.fetched(wanting((0, 0), (1, 0), topic="%LMQ%a"))
-    assert bodies(data) == [b"lit"]
+    assert bodies_of(data) == [b"lit"]
     assert by_queue(reply)[1].status == FetchReply.QUEUE_NOT_FOUND
 
 
@@ -397,8 +388,8 @@ async def test_between_queues_and_between_fetches_that_come_together_others_have
         patch.setattr("penstock.runtime.turns.TURN_S", 0.0)
         alone, together = Turns(), Turns()
         _, data = await alone.of(parts.fetched(header))
-        assert len(bodies(data)) == 4
+        assert len(bodies_of(data)) == 4
         assert alone.count >= 3 * 4, "entries, absent records and records of each queue"
         replies = await together.of(asyncio.gather(*(parts.fetched(header) for _ in range(10))))
-        assert [bodies(data) for _, data in replies] == [[b"x"] * 4] * 10
+        assert [bodies_of(data) for _, data in replies] == [[b"x"] * 4] * 10
         assert together.count >= 10 * alone.count / 2

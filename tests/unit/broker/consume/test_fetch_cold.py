@@ -13,8 +13,9 @@ from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.broker.store.disk import Disk
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
+from tests.support.broker.stores import bodies_of
 from tests.support.waiting import eventually
-from tests.unit.broker.consume.test_fetch import bodies, by_queue, in_order
+from tests.unit.broker.consume.test_fetch import by_queue, in_order
 
 NOTHING = Disk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
 
@@ -49,11 +50,11 @@ async def test_sends_and_other_fetches_go_on_while_a_fetch_waits_for_the_disk() 
     await parts.append([b"new"], queue_id=1)
     parts.dispatch()
     reply, data = await parts.fetched(wanting((1, 0)))
-    assert (by_queue(reply)[1].count, bodies(data)) == (2, [b"old", b"new"])
+    assert (by_queue(reply)[1].count, bodies_of(data)) == (2, [b"old", b"new"])
     assert not cold.done()
     OnDisk.released.set()
     reply, data = await cold
-    assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
+    assert (by_queue(reply)[0].next_offset, bodies_of(data)) == (1, [b"old"])
 
 
 class EntriesOnDisk(AbsentEntries):
@@ -92,7 +93,7 @@ async def test_entries_come_from_the_disk_before_the_records_that_they_name() ->
     assert not cold.done()
     EntriesOnDisk.released.set()
     reply, data = await cold
-    assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
+    assert (by_queue(reply)[0].next_offset, bodies_of(data)) == (1, [b"old"])
 
 
 @in_loop
@@ -102,7 +103,7 @@ async def test_a_fetch_that_waits_for_the_disk_when_the_broker_stops_is_answered
     parts[Consume].fetch.close()  # there is no thread for the records any more
     EntriesOnDisk.released.set()
     reply, data = await cold
-    assert (by_queue(reply)[0].next_offset, bodies(data)) == (1, [b"old"])
+    assert (by_queue(reply)[0].next_offset, bodies_of(data)) == (1, [b"old"])
 
 
 @in_loop

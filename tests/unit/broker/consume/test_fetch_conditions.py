@@ -12,8 +12,8 @@ from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
+from tests.support.broker.stores import bodies_of
 from tests.support.waiting import eventually
-from tests.unit.broker.consume.test_fetch import bodies
 
 
 def sql(condition: str, *queues: tuple[int, int], **header: Any) -> FetchHeader:
@@ -28,12 +28,12 @@ async def test_a_condition_filters_and_how_far_a_fruitless_search_got_is_told() 
         await parts.append([tag.encode()], tag=tag)
     parts.dispatch()
     reply, data = await parts.fetched(sql("TAGS IN ('paid', 'open') AND missing IS NULL"))
-    assert bodies(data) == [b"paid", b"open"]
+    assert bodies_of(data) == [b"paid", b"open"]
     assert reply.results[0].next_offset == 3
     reply, data = await parts.fetched(sql("TAGS = 'lost'", max_wait_ms=20))
     assert (data, reply.results[0].status, reply.results[0].next_offset) == (b"", FetchReply.NO_MATCHED_MESSAGE, 3)
     reply, data = await parts.fetched(sql("TAGS <> 'refunded'", max_bytes=1))
-    assert (bodies(data), reply.results[0].next_offset) == ([b"paid"], 2)
+    assert (bodies_of(data), reply.results[0].next_offset) == ([b"paid"], 2)
 
 
 @in_loop
@@ -49,7 +49,7 @@ async def test_a_fetch_with_a_condition_waits_on_when_what_comes_does_not_match(
     await parts.append([b"yes"], tag="paid")
     parts.dispatch()
     reply, data = await waiting
-    assert (bodies(data), reply.results[0].next_offset) == ([b"yes"], 2)
+    assert (bodies_of(data), reply.results[0].next_offset) == ([b"yes"], 2)
 
 
 def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_fetch_that_has_searched_enough_says_so_and_loses_no_queue(monkeypatch
             offsets |= {each.queue_id: each.next_offset for each in reply.results}
             if found:
                 break
-        assert bodies(found) == [b"5"]
+        assert bodies_of(found) == [b"5"]
 
     check()
 

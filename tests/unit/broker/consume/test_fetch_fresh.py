@@ -15,8 +15,8 @@ from penstock.proto import frames
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
+from tests.support.broker.stores import bodies_of
 from tests.support.waiting import eventually
-from tests.unit.broker.consume.test_fetch import bodies
 
 
 class Fetching:
@@ -40,7 +40,7 @@ class Fetching:
         assert self.answer is not None
         dispatched, results, records = self.answer
         assert len(results) == 1
-        return dispatched, results[0], bodies(records)
+        return dispatched, results[0], bodies_of(records)
 
 
 def kit() -> Kit:
