@@ -74,7 +74,6 @@ async def test_a_full_disk_is_waited_out_and_a_damaged_log_ends_the_task() -> No
 @in_loop
 async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_same() -> None:
     parts = Kit()
-    parts.add_topic()
     awaiting = Awaiting(waits=False)
     lingering = dispatch.Dispatcher(parts.store, parts.tables)
     lingering.watchers.append(awaiting)
@@ -83,6 +82,8 @@ async def test_what_nobody_waits_for_lingers_and_whoever_looks_sees_it_all_the_s
     parts.store.dispatch = lambda max_bytes: slices.append(max_bytes) or real(max_bytes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "LINGER_S", 3600)
+        parts.add_topic()  # here: the kit's own dispatcher would linger too, and end it
+        slices.clear()
         task = asyncio.create_task(lingering.run())
         for _ in range(3):
             await parts.append()
