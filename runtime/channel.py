@@ -20,7 +20,7 @@ from penstock.proto.errors import METADATA_KEY, PenstockError, to_bytes
 from penstock.proto.requests import counting, parsed
 
 from .security.credentials import PLAIN, Security
-from .security.signed_channel import SignedChannel
+from .security.signed_channel import signed
 from .turns import Turns
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) 
     else:
         options += tls.channel_options()
         channel = kind.secure_channel(address, tls.channel_credentials(), options=options)
-    return channel if credentials is None else SignedChannel(channel, credentials)
+    return channel if credentials is None else signed(channel, credentials)
 
 
 async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:

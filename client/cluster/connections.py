@@ -24,6 +24,7 @@ from penstock.runtime.channel import open_channel
 from penstock.runtime.data_link import DataLink
 from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
+from penstock.runtime.wrapped_channel import WrappedChannel
 
 from .data_streams import DataStreams
 from .fetch_links import FetchLinks
@@ -67,8 +68,8 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
 class _BrokerLink:
     """One broker's channel and the calls made over it."""
 
-    def __init__(self, address: str, security: Security) -> None:
-        self.channel = open_channel(address, security)
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
         self.stubs: dict[Service, Any] = {}
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
         self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
@@ -170,7 +171,7 @@ class Connections:
             self._require_open()
             known = self._nameservers.get(address)
             if known is None:
-                channel = open_channel(address, self._security)
+                channel = self._open(address)
                 known = self._nameservers[address] = (channel, _NAMESERVER(channel))
             return known[1]
 
@@ -231,6 +232,9 @@ class Connections:
         answer = self.call(address, "Open", Empty(), OPEN_TIMEOUT_S, service=BrokerDataStub)
         return DataLink(address, answer.port, self._security)
 
+    def _open(self, address: str) -> Any:
+        return WrappedChannel(open_channel(address, self._security), partial(_Call, require_open=self._require_open))
+
     def _link(self, address: str) -> _BrokerLink:
         link = self._links.get(address)
         if link is not None:
@@ -239,12 +243,34 @@ class Connections:
             self._require_open()
             link = self._links.get(address)
             if link is None:
-                link = self._links[address] = _BrokerLink(address, self._security)
+                link = self._links[address] = _BrokerLink(self._open(address))
             return link
 
     def _require_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed: make a new one")
+
+
+class _Call:
+    """One method of a server, whose channel may close while it is called: gRPC raises a ``ValueError`` then."""
+
+    def __init__(self, method: Any, require_open: Callable[[], None]) -> None:
+        self._method = method
+        self._require_open = require_open
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        try:
+            return self._method(*args, **settings)
+        except ValueError:
+            self._require_open()
+            raise
+
+    def future(self, *args: Any, **settings: Any) -> Any:
+        try:
+            return self._method.future(*args, **settings)
+        except ValueError:
+            self._require_open()
+            raise
 
 
 def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:

@@ -43,6 +43,11 @@ class Failing:
                 self.taken[message.body] += 1
         return ConsumeResult.RETRY_LATER if fails else ConsumeResult.SUCCESS
 
+    def failed_last(self) -> set[bytes]:
+        """Bodies that failed at their last try."""
+        with self.lock:
+            return {body for body, times in self.failed if times == TIMES}
+
 
 def copies(nameservers: str, topic: str) -> Counter[tuple[bytes, int]]:
     """What lies in a topic: body, and how often it was given back."""
@@ -75,7 +80,7 @@ def test_no_failed_message_is_lost_or_doubled_though_masters_are_killed(shard: L
                 shard.restart(old.name)
         never = {b"%d" % number for number in range(0, COUNT, 10)}
         wait_until(lambda: len(listener.taken) == COUNT - len(never), 90, "everything that can be taken")
-        wait_until(lambda: {body for body, times in listener.failed if times == TIMES} == never, 90, "the last tries")
+        wait_until(lambda: listener.failed_last() == never, 90, "the last tries")
         with Admin(nameservers) as admin:
             wait_until(lambda: admin.topic_stats("%DLQ%g").queues[0].max_offset == len(never), 60, "the dead letters")
     again = Counter({(body, times + 1): count for (body, times), count in listener.failed.items()})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from penstock.client.cluster.calls import Calls
 from penstock.client.cluster.connections import Connections, parse_addresses
 from penstock.client.cluster.retry import (
     Outcome,
@@ -79,6 +82,35 @@ def test_closed_connections_open_no_more() -> None:
     connections.close()
     with pytest.raises(ClientClosed):
         connections.append("127.0.0.1:1", b"", 1.0)
+
+
+def test_a_stub_that_a_thread_took_before_they_closed_says_so() -> None:
+    connections = Connections("127.0.0.1:1")
+    broker, nameserver = connections.stub("127.0.0.1:1"), connections.nameserver("127.0.0.1:1")
+    connections.close()
+    for call in (
+        broker.QueryQueueRanges,
+        broker.QueryQueueRanges.future,
+        nameserver.ListTopics,
+        nameserver.ListTopics.future,
+    ):
+        with pytest.raises(ClientClosed, match="make a new one"):
+            call(Empty())
+    for stream in (broker.ConsumerSession, nameserver.WatchRoutes):
+        with pytest.raises(ClientClosed, match="make a new one"):
+            stream(iter(()))
+
+
+def test_a_call_under_way_ends_when_they_close() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        calls = Calls.to(address)
+        gathered = pool.submit(calls.at_addresses, {"b": address}, "QueryQueueRanges", lambda _: Empty(), 60)
+        with silent.accept()[0]:  # the call is under way
+            calls.close()
+            answers, errors = gathered.result()
+    assert not answers
+    assert isinstance(errors["b"], BrokerUnavailable)
 
 
 @pytest.mark.parametrize(
