@@ -62,14 +62,14 @@ class AsyncProducer(Twin):
         send = self._timed(functools.partial(self._sync.send_async, topic, body, *rest, **options), timeout_s)
         if not self._must_wait(topic, body):
             return self._outcomes_here().follow(send())
-        return asyncio.ensure_future(self._outcome(self._turns.line_up(topic, send)))
+        return asyncio.ensure_future(self._outcome(self._turns.line_up(topic, send, self._blocking(topic, body))))
 
     @taking(Producer.send_oneway)
     def send_oneway(self, topic: str, body: bytes, *rest: Any, timeout_s: float | None = None, **options: Any) -> None:
         """Send one message once; nobody learns its outcome. Returns at once, as :meth:`send_async`."""
         send = self._timed(functools.partial(self._sync.send_oneway, topic, body, *rest, **options), timeout_s)
         if self._must_wait(topic, body):
-            self._turns.line_up(topic, send)
+            self._turns.line_up(topic, send, self._blocking(topic, body))
         else:
             send()
 
@@ -119,7 +119,7 @@ class AsyncProducer(Twin):
         """Buffer one message; acknowledged by :meth:`flush`. Waits only while the buffer is full."""
         produce = functools.partial(self._sync.produce, topic, body, *rest, **options)
         if self._must_wait(topic, body):
-            await self._turns.line_up(topic, produce)
+            await self._turns.line_up(topic, produce, self._blocking(topic, body))
         else:
             produce()
 
@@ -143,6 +143,10 @@ class AsyncProducer(Twin):
     def _must_wait(self, topic: str, body: bytes) -> bool:
         return self._turns.is_waiting(topic) or self._sync.would_block(topic, len(body))
 
+    def _blocking(self, topic: str, body: bytes) -> Callable[[], bool]:
+        """Whether the message would still block when its turn comes."""
+        return functools.partial(self._sync.would_block, topic, len(body))
+
     def _timed(self, send: Callable[..., T], timeout_s: float | None) -> Callable[[], T]:
         """``send`` as a call whose time began now, whenever its turn comes."""
         check_timeout(timeout_s)
@@ -150,7 +154,7 @@ class AsyncProducer(Twin):
         deadline_s = time.monotonic() + given_s
         return lambda: send(timeout_s=max(deadline_s - time.monotonic(), 0.0))
 
-    async def _outcome(self, taken: asyncio.Task[Future[SendReceipt]]) -> SendReceipt:
+    async def _outcome(self, taken: asyncio.Future[Future[SendReceipt]]) -> SendReceipt:
         # Shielded: who stops waiting for the receipt takes back nothing, and those behind it keep their turn.
         return await self._outcomes_here().follow(await asyncio.shield(taken))
 

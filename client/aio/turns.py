@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from penstock.proto.errors import BufferFull
 
@@ -17,6 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WAITING_MAX = 10_000
+_AT_ONCE: Final = 64
+"""Calls that are made without a pause for the event loop."""
 
 
 def in_thread(
@@ -78,47 +80,95 @@ class Twin:
 
 
 class Turns:
-    """One line of blocking calls per topic. Event loop only.
+    """One line of calls per topic that may block. Event loop only.
 
     A call waits until the one before it has been taken, so that messages of one topic keep their order and a topic
-    occupies one thread at most.
+    occupies one thread at most. Calls that would not block any more when their turn comes need no thread: a line is
+    over soon after what it waited for has come, however many line up meanwhile.
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, asyncio.Task[Any]] = {}
+        self._lines: dict[str, deque[_Turn]] = {}  # a task each, that ends with its line
         self._waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def is_waiting(self, topic: str) -> bool:
         """True if a call for ``topic`` has not been taken yet: the next one has to line up behind it."""
-        return topic in self._last
+        return topic in self._lines
 
-    def line_up(self, topic: str, call: Callable[[], Any]) -> asyncio.Task[Any]:
-        """Make ``call`` in a thread when its turn has come; the task ends with its result or error.
+    def line_up(
+        self, topic: str, call: Callable[[], Any], blocks: Callable[[], bool] = lambda: True
+    ) -> asyncio.Future[Any]:
+        """Make ``call`` when its turn has come, in a thread if it ``blocks`` then; its result or error.
+
+        Cancelling the future takes the call back if it has not begun.
 
         Raises:
             BufferFull: too many calls wait already; this one was not taken.
         """
         if self._waiting >= WAITING_MAX:
             raise BufferFull(f"topic {topic}: {WAITING_MAX} sends wait for room in the buffer: await some of them")
-        task = asyncio.get_running_loop().create_task(self._take_turn(self._last.get(topic), call))
-        self._last[topic] = task
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        future.add_done_callback(_look_at)
+        line = self._lines.get(topic)
+        if line is None:
+            line = self._lines[topic] = deque()
+            task = loop.create_task(self._take(topic, line))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        line.append(_Turn(call, blocks, future))
         self._waiting += 1
-        task.add_done_callback(lambda _: self._leave(topic, task))
-        return task
+        return future
 
     async def settled(self) -> None:
         """Return when every call that waits now has been taken or has failed."""
-        if self._last:
-            await asyncio.wait(list(self._last.values()))
+        if self._lines:
+            await asyncio.wait([line[-1].future for line in self._lines.values()])
 
-    async def _take_turn(self, former: asyncio.Task[Any] | None, call: Callable[[], Any]) -> Any:
-        if former is not None:
-            await asyncio.wait([former])
-        return await asyncio.to_thread(call)
+    async def _take(self, topic: str, line: deque[_Turn]) -> None:
+        """Take the turns of a line until there is none."""
+        at_once = 0
+        try:
+            while line:
+                turn = line[0]  # it stays there until it is taken: the line is what others wait behind
+                if not turn.future.done():
+                    try:
+                        is_blocking = turn.blocks()
+                        result = await asyncio.to_thread(turn.call) if is_blocking else turn.call()
+                    except Exception as error:  # noqa: BLE001  told to who waits for it
+                        _end(turn.future, error=error)
+                    else:
+                        _end(turn.future, result)
+                        at_once += not is_blocking
+                line.popleft()
+                self._waiting -= 1
+                if at_once >= _AT_ONCE:
+                    at_once = 0
+                    await asyncio.sleep(0)
+        finally:
+            del self._lines[topic]
+            self._waiting -= len(line)
+            for turn in line:
+                turn.future.cancel()
 
-    def _leave(self, topic: str, task: asyncio.Task[Any]) -> None:
-        self._waiting -= 1
-        if self._last.get(topic) is task:
-            del self._last[topic]
-        with contextlib.suppress(asyncio.CancelledError):
-            task.exception()  # one-way sends have nobody else who would look
+
+class _Turn(NamedTuple):
+    call: Callable[[], Any]
+    blocks: Callable[[], bool]
+    future: asyncio.Future[Any]
+
+
+def _end(future: asyncio.Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+    if future.done():
+        return  # its owner does not wait any more
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """One-way sends have nobody else who would look at their error."""
+    if not future.cancelled():
+        future.exception()

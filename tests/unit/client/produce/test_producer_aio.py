@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -95,5 +96,43 @@ def test_calls_that_wait_have_a_limit() -> None:
         may_end.set()
         await turns.settled()
         await eventually(lambda: not turns.is_waiting(TOPIC))
+
+    asyncio.run(run())
+
+
+def test_calls_that_would_not_block_when_their_turn_comes_need_no_thread_and_keep_their_order() -> None:
+    async def run() -> None:
+        turns, may_end, loop_thread = Turns(), threading.Event(), threading.current_thread()
+        taken: list[tuple[int, threading.Thread]] = []
+
+        def call(number: int) -> None:
+            if number == 0:
+                may_end.wait()
+            taken.append((number, threading.current_thread()))
+
+        def line_up(number: int, *, blocks: bool) -> asyncio.Future[None]:
+            return turns.line_up(TOPIC, lambda: call(number), lambda: blocks)
+
+        made = [line_up(0, blocks=True)]
+        made += [line_up(number, blocks=number == 500) for number in range(1, 1000)]
+        may_end.set()
+        await asyncio.gather(*made)
+        await eventually(lambda: not turns.is_waiting(TOPIC))
+        assert [number for number, _ in taken] == list(range(1000))
+        assert [number for number, thread in taken if thread is not loop_thread] == [0, 500]
+
+    asyncio.run(run())
+
+
+def test_a_call_that_fails_leaves_the_next_one_its_turn() -> None:
+    async def run() -> None:
+        turns = Turns()
+
+        def fail() -> None:
+            raise InvalidArgument("no")
+
+        refused, done = turns.line_up(TOPIC, fail), turns.line_up(TOPIC, int, lambda: False)
+        assert await done == 0
+        assert isinstance(refused.exception(), InvalidArgument)
 
     asyncio.run(run())
