@@ -75,25 +75,27 @@ class Sending:
         _check_route(topic, route, drafts)
         self._clients.publishes(self._clients.heard(caller), topic)
         timeout_s = max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
-        entries = await asyncio.gather(*(self._sent(topic, draft, timeout_s) for draft in drafts))
+        # No task for each message: those of a request are taken in their order, and end together.
+        waiting = [self._started(topic, draft, timeout_s) for draft in drafts]
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        entries = [_entry(*each) for each in zip(drafts, outcomes, strict=True)]
         return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
 
-    async def _sent(self, topic: str, draft: Draft, timeout_s: float) -> SendResultEntry:
+    def _started(self, topic: str, draft: Draft, timeout_s: float) -> asyncio.Future[SendReceipt]:
+        """The message is on its way; the future ends with its receipt, or what went wrong."""
+        if draft.type == MessageType.TRANSACTION:
+            return asyncio.ensure_future(self._transactions.send(topic, draft, timeout_s))
         try:
-            if draft.type == MessageType.TRANSACTION:
-                receipt = await self._transactions.send(topic, draft, timeout_s)
-            else:
-                receipt = await self._producer.send_async(
-                    *(topic, draft.body, draft.tag, draft.keys, draft.properties, draft.sharding_key),
-                    deliver_at=draft.deliver_at_ms,
-                    message_id=draft.message_id,
-                    timeout_s=timeout_s,
-                )
-        except InvalidArgument as error:  # our own limit of all properties together
-            return _entry(draft, Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=error.message))
-        except (PenstockError, Refusal) as error:
-            return _entry(draft, status_of(error, "SendMessage"))
-        return _entry(draft, named(_STORED[receipt.status]), receipt)
+            return self._producer.send_async(
+                *(topic, draft.body, draft.tag, draft.keys, draft.properties, draft.sharding_key),
+                deliver_at=draft.deliver_at_ms,
+                message_id=draft.message_id,
+                timeout_s=timeout_s,
+            )
+        except PenstockError as error:
+            failed: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
 
     async def recall(self, caller: Caller, request: RecallMessageRequest) -> RecallMessageResponse:
         """Take a delayed message back before it is due.
@@ -138,9 +140,16 @@ def _check_route(topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None
             )
 
 
-def _entry(draft: Draft, status: Status, receipt: SendReceipt | None = None) -> SendResultEntry:
-    made = SendResultEntry(status=status, message_id=draft.message_id, transaction_id=draft.message_id)
-    if receipt is not None:
-        made.offset = max(receipt.queue_offset, 0)
-        made.recall_handle = receipt.recall_handle
+def _entry(draft: Draft, outcome: SendReceipt | BaseException) -> SendResultEntry:
+    made = SendResultEntry(message_id=draft.message_id, transaction_id=draft.message_id)
+    if isinstance(outcome, SendReceipt):
+        made.status.CopyFrom(named(_STORED[outcome.status]))
+        made.offset = max(outcome.queue_offset, 0)
+        made.recall_handle = outcome.recall_handle
+    elif isinstance(outcome, InvalidArgument):  # our own limit of all properties together
+        made.status.CopyFrom(Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=outcome.message))
+    elif isinstance(outcome, PenstockError | Refusal):
+        made.status.CopyFrom(status_of(outcome, "SendMessage"))
+    else:
+        raise outcome
     return made
