@@ -114,11 +114,16 @@ async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
 
 
 def new_server(
-    interceptors: Sequence[Any] = (), calls_max: int | None = None, keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS
+    interceptors: Sequence[Any] = (),
+    calls_max: int | None = None,
+    *,
+    keepalive_time_ms: int = KEEPALIVE_TIME_MS,
+    keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS,
 ) -> grpc.aio.Server:
     """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
-    options = [*(dict(SERVER_OPTIONS) | dict.fromkeys(_ANSWERED_WITHIN, keepalive_timeout_ms)).items()]
+    keepalive = {"grpc.keepalive_time_ms": keepalive_time_ms, **dict.fromkeys(_ANSWERED_WITHIN, keepalive_timeout_ms)}
+    options = [*(dict(SERVER_OPTIONS) | keepalive).items()]
     return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=calls_max)
 
 
