@@ -7,7 +7,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Files go to the workers in the order that tests/conftest.py gives them; many wait for other processes: more than cores.
 WORKERS := 5
 PEERS := kafka-produce-100b kafka-produce-1k kafka-consume-100b kafka-consume-1k kafka-send-latency \
-	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions
+	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions \
+	rocketmq-v2 rocketmq-v2-java rocketmq-v2-python rocketmq-v2-idle
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,7 +67,7 @@ bench: setup ## the benchmarks, results in bench/RESULTS.md
 bench-spark: setup-spark ## stores, topics and jobs in Spark, results in bench/RESULTS.md; 25 minutes
 	@$(PY) -m penstock.cli bench spark-stores-1k spark-stores-100b spark-topics-1k spark-topics-100b spark-audit
 
-bench-peers: setup ## beside Kafka and RocketMQ, fetched with Maven and pip, ratios in bench/PEERS.md; 45 minutes
+bench-peers: setup ## beside Kafka and RocketMQ, fetched with Maven and pip, ratios in bench/PEERS.md; 90 minutes
 	@$(PY) -m penstock.cli bench --repeats 5 $(or $(CASES),$(PEERS))
 
 bench-growth: setup ## curves of cost over messages, queues, clients, shards, replicas and brokers in bench/growth.html; 20 minutes (CURVES="messages=1000000,100000000")

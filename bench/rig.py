@@ -67,13 +67,23 @@ class Rig:
             shutil.rmtree(found, ignore_errors=True)
 
     @contextlib.contextmanager
-    def cluster(self, *, shards: int = 1, replicas: int = 1, mode: str = "async", **settings: str) -> Iterator[Bench]:
+    def cluster(
+        self, *, shards: int = 1, replicas: int = 1, mode: str = "async", gateway: bool = False, **settings: str
+    ) -> Iterator[Bench]:
         """A cluster in a fresh directory, which is removed afterwards."""
         with self.folder() as folder:
             cluster = open_cluster(str(folder), self.progress)
             settings = {**FULL_SIZE_FILES, **settings}
             try:
-                cluster.up(shards=shards, replicas=replicas, nameservers=1, mode=mode, base_port=0, settings=settings)
+                cluster.up(
+                    shards=shards,
+                    replicas=replicas,
+                    nameservers=1,
+                    mode=mode,
+                    base_port=0,
+                    gateway=gateway,
+                    settings=settings,
+                )
                 await_replicas(cluster)
                 yield Bench(self, cluster)
             finally:

@@ -1,49 +1,21 @@
-"""Cases that run beside Kafka and RocketMQ.
-
-A turn is a pair: ours and theirs on fresh processes and data, whose order alternates, each on a synced disk. Figures
-that decide are ratios of one pair, larger is better: of rates ours by theirs, of times theirs by ours.
-"""
+"""Cases that run beside Kafka and RocketMQ."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..cases.transactions import SIZE as TRANSACTION_SIZE
 from ..cases.transactions import transactions
 from ..rig import Rig
-from ..runner import RATIO, Case, Figures, Turns
-from . import rooms, servers
+from ..runner import RATIO, Case, Figures
+from . import proxies, rooms, servers
+from .pairs import Side, pairs
 
 KIB, SMALL = 1024, 100
 SENDERS = 64
 PRELOADED = {SMALL: 800_000, KIB: 300_000}
 """Messages for each second of the rig's that the consuming cases find, by their size."""
-
-Side = Callable[[Rig], Figures]
-
-
-def pairs(
-    ours: Side, theirs: Side, ratios: Sequence[tuple[str, str]], room: Callable[[], rooms.Room]
-) -> Callable[[Rig], Turns]:
-    """Turns of both sides with their figures, and of each of ``ratios`` the first figure divided by the second.
-
-    ``room`` is the other system, which is fetched before anything is measured; its versions are told to the rig.
-    """
-
-    def turns(rig: Rig) -> Turns:
-        rig.progress("looking for the other system, or fetching it")
-        rig.versions.update(room().versions)
-        for turn in count():
-            found: Figures = {}
-            for side in (ours, theirs) if turn % 2 == 0 else (theirs, ours):
-                os.sync()
-                found |= side(rig)
-            yield {f"{a}{RATIO}{b}": found[a] / found[b] for a, b in ratios} | found
-
-    return turns
 
 
 def _ours_produce(size: int) -> Side:
@@ -203,4 +175,4 @@ def _cases() -> Iterator[Case]:
     )
 
 
-PEERS: dict[str, Case] = {case.name: case for case in _cases()}
+PEERS: dict[str, Case] = {case.name: case for case in (*_cases(), *proxies.cases())}

@@ -17,11 +17,14 @@ ROOM = Path(os.environ.get("PEERS_ROOM", ".peers")).absolute()
 INSTALL_S = 600.0
 
 KAFKA, ROCKETMQ, CONFLUENT = "4.1.0", "5.3.3", "2.16.1"
+JAVA_CLIENT, PYTHON_CLIENT = "5.2.0", "5.1.2"
 ARTIFACTS: Mapping[str, Sequence[str]] = {
     "kafka": [f"org.apache.kafka:kafka_2.13:{KAFKA}"],
     "rocketmq": [
         f"org.apache.rocketmq:rocketmq-{part}:{ROCKETMQ}" for part in ("namesrv", "broker", "client", "tools")
     ],
+    "proxy": [f"org.apache.rocketmq:rocketmq-{part}:{ROCKETMQ}" for part in ("proxy", "namesrv", "tools")],
+    "clients": [f"org.apache.rocketmq:rocketmq-client-java:{JAVA_CLIENT}"],
 }
 """What Maven brings, with all that it depends on."""
 
@@ -47,13 +50,9 @@ def kafka() -> Room:
     Raises:
         PeerMissing: Java or Maven is not here, or a registry does not give what is asked for.
     """
-    jars, python = _jars("kafka"), ROOM / "confluent" / "bin" / "python"
-    if not python.exists():
-        install([sys.executable, "-m", "venv", str(ROOM / "confluent")])
-    if not list(ROOM.glob("confluent/lib/*/site-packages/confluent_kafka")):
-        install([str(python), "-m", "pip", "install", "--quiet", f"confluent-kafka=={CONFLUENT}"])
+    jars, python = _jars("kafka"), _python("confluent", "confluent_kafka", f"confluent-kafka=={CONFLUENT}")
     versions = {"Kafka": KAFKA, "confluent-kafka": CONFLUENT, "Java": _java_version()}
-    return Room(_tool("java"), jars, str(python), versions)
+    return Room(_tool("java"), jars, python, versions)
 
 
 @cache
@@ -66,6 +65,39 @@ def rocketmq() -> Room:
     versions = {"RocketMQ": ROCKETMQ, "Java": _java_version()}
     _tool("javac")  # the load is a source file, which Java compiles
     return Room(_tool("java"), _jars("rocketmq"), sys.executable, versions)
+
+
+@cache
+def proxy() -> Room:
+    """RocketMQ 5's proxy, with all that it runs in front of.
+
+    Raises:
+        PeerMissing: see :func:`kafka`.
+    """
+    _tool("javac")
+    return Room(_tool("java"), _jars("proxy"), sys.executable, {"RocketMQ": ROCKETMQ, "Java": _java_version()})
+
+
+@cache
+def clients() -> Room:
+    """RocketMQ 5's own clients: Java's jar, and Python's in an environment of its own.
+
+    Raises:
+        PeerMissing: see :func:`kafka`.
+    """
+    python = _python("rocketmq-python", "rocketmq", f"rocketmq-python-client=={PYTHON_CLIENT}")
+    versions = {"rocketmq-client-java": JAVA_CLIENT, "rocketmq-python-client": PYTHON_CLIENT}
+    return Room(_tool("java"), _jars("clients"), python, versions)
+
+
+def _python(name: str, module: str, package: str) -> str:
+    """The interpreter of an environment that has the package."""
+    python = ROOM / name / "bin" / "python"
+    if not python.exists():
+        install([sys.executable, "-m", "venv", str(ROOM / name)])
+    if not list(ROOM.glob(f"{name}/lib/*/site-packages/{module}")):
+        install([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package])
+    return str(python)
 
 
 def _jars(name: str) -> str:

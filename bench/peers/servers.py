@@ -19,6 +19,7 @@ from ..rig import Rig
 from . import rooms
 
 QUEUES = 8
+TOPIC, CLUSTER = "bench", "DefaultCluster"
 START_S = 300.0
 END_S = 60.0
 LOAD_S = 300.0
@@ -27,6 +28,8 @@ KAFKA_MEMORY = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """As Kafka's own start script has it."""
 ROCKETMQ_MEMORY = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC")
 """RocketMQ's own script takes 8 GiB, which machines for tests do not have."""
+NAMES_MEMORY = ("-Xms512m", "-Xmx512m")
+LOAD_MEMORY = ("-Xms512m", "-Xmx1g")
 _EXPORTS = ("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
 _PAUSE_S = 0.1
 _ANY_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
@@ -62,22 +65,68 @@ def rocketmq(rig: Rig, *, flush: bool = False) -> Iterator[str]:
     (names,), (fast, _, port, replication) = planned(0, 1, 4)  # fast: a second port, two below the first
     assert fast == port - 2
     with rig.folder() as folder:
-        (folder / "names.conf").write_text(f"listenPort={names}\nrocketmqHome={folder}\n")
-        (folder / "broker.conf").write_text(
-            f"brokerClusterName=DefaultCluster\nbrokerName=rocketmq-a\nbrokerId=0\nbrokerIP1={HOST}\n"
-            f"listenPort={port}\nhaListenPort={replication}\nnamesrvAddr={HOST}:{names}\nrocketmqHome={folder}\n"
-            f"storePathRootDir={folder / 'store'}\nstorePathCommitLog={folder / 'store' / 'commitlog'}\n"
-            f"defaultTopicQueueNums={QUEUES}\nflushDiskType={'SYNC' if flush else 'ASYNC'}_FLUSH\n"
-        )
-
-        def java(memory: Sequence[str], started: str, settings: str) -> list[str]:
-            home = [f"-Duser.home={folder}", "-cp", room.jars, f"org.apache.rocketmq.{started}"]
-            return [room.java, *memory, *_EXPORTS, *home, "-c", str(folder / settings)]
-
-        nameserver = java(("-Xms512m", "-Xmx512m"), "namesrv.NamesrvStartup", "names.conf")
-        broker = java(ROCKETMQ_MEMORY, "broker.BrokerStartup", "broker.conf")
+        _write_names(folder, names)
+        _write_broker(folder, names, port, replication, flush=flush)
+        nameserver = _rocketmq(room, folder, NAMES_MEMORY, "namesrv.NamesrvStartup", "-c", "names.conf")
+        broker = _rocketmq(room, folder, ROCKETMQ_MEMORY, "broker.BrokerStartup", "-c", "broker.conf")
         with running("names", nameserver, folder, names), running("broker", broker, folder, port):
             yield f"{HOST}:{names}"
+
+
+@contextlib.contextmanager
+def proxy(rig: Rig) -> Iterator[str]:
+    """RocketMQ's nameserver, and its proxy and a broker in one process, for the ``with`` block; the proxy's address.
+
+    That is what RocketMQ's quick start begins with (``mqbroker --enable-proxy``). There is the topic ``bench``.
+    """
+    room = rooms.proxy()
+    (names,), (fast, grpc, port, replication, remoting) = planned(0, 1, 5)
+    assert fast == port - 2
+    with rig.folder() as folder:
+        _write_names(folder, names)
+        _write_broker(folder, names, port, replication, flush=False)
+        settings = {
+            "rocketMQClusterName": CLUSTER,
+            "namesrvAddr": f"{HOST}:{names}",
+            "proxyMode": "LOCAL",
+            "brokerConfigPath": str(folder / "broker.conf"),
+            "grpcServerPort": grpc,
+            "remotingListenPort": remoting,
+            "localServeAddr": HOST,
+        }
+        (folder / "proxy.json").write_text(json.dumps(settings))
+        nameserver = _rocketmq(room, folder, NAMES_MEMORY, "namesrv.NamesrvStartup", "-c", "names.conf")
+        served = _rocketmq(room, folder, ROCKETMQ_MEMORY, "proxy.ProxyStartup", "-pc", "proxy.json")
+        with running("names", nameserver, folder, names), running("proxy", served, folder, grpc):
+            made = _rocketmq(room, folder, NAMES_MEMORY, "tools.command.MQAdminStartup", "updateTopic", *_topic(port))
+            done = subprocess.run(made, cwd=folder, capture_output=True, text=True, timeout=START_S, check=False)
+            if done.returncode or "success" not in done.stdout:
+                raise PenstockError(f"RocketMQ makes no topic: {(done.stderr or done.stdout).strip()[-400:]}")
+            yield f"{HOST}:{grpc}"
+
+
+def _topic(broker_port: int) -> list[str]:
+    queues = ["-r", str(QUEUES), "-w", str(QUEUES)]
+    return ["-b", f"{HOST}:{broker_port}", "-t", TOPIC, *queues, "-a", "+message.type=NORMAL"]
+
+
+def _write_names(folder: Path, port: int) -> None:
+    (folder / "names.conf").write_text(f"listenPort={port}\nrocketmqHome={folder}\n")
+
+
+def _write_broker(folder: Path, names: int, port: int, replication: int, *, flush: bool) -> None:
+    (folder / "broker.conf").write_text(
+        f"brokerClusterName={CLUSTER}\nbrokerName=rocketmq-a\nbrokerId=0\nbrokerIP1={HOST}\n"
+        f"listenPort={port}\nhaListenPort={replication}\nnamesrvAddr={HOST}:{names}\nrocketmqHome={folder}\n"
+        f"storePathRootDir={folder / 'store'}\nstorePathCommitLog={folder / 'store' / 'commitlog'}\n"
+        f"defaultTopicQueueNums={QUEUES}\nflushDiskType={'SYNC' if flush else 'ASYNC'}_FLUSH\n"
+    )
+
+
+def _rocketmq(room: rooms.Room, folder: Path, memory: Sequence[str], started: str, *words: str) -> list[str]:
+    """What starts a program of RocketMQ's; it runs in ``folder``, and so finds its files there."""
+    home = [f"-Duser.home={folder}", "-cp", room.jars, f"org.apache.rocketmq.{started}"]
+    return [room.java, *memory, *_EXPORTS, *home, *words]
 
 
 @contextlib.contextmanager

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.bench.page import keep, newest, render
-from penstock.bench.peers import PEERS, rooms
-from penstock.bench.peers.cases import pairs
+from penstock.bench.peers import PEERS, proxies, rooms
+from penstock.bench.peers.pairs import pairs
 from penstock.bench.peers.servers import running, told_by
 from penstock.bench.rig import Rig
 from penstock.bench.runner import RATIO, Case, Figures, run_case
@@ -66,8 +67,9 @@ def test_cases_beside_others_run_only_when_they_are_named_and_have_goals_for_rat
     assert all(case.is_heavy for case in PEERS.values())
     assert all(RATIO in name for case in PEERS.values() for name in case.floors)
     shown = {(case, figure) for _, rows in chart.BESIDE for _, case, figure in rows}
-    assert {case for case, _ in shown} == set(PEERS)
-    goals = {(case.name, name) for case in PEERS.values() for name in case.floors}
+    of_a_gateway = {case.name for case in proxies.cases()}
+    assert {case for case, _ in shown} == set(PEERS) - of_a_gateway
+    goals = {(name, goal) for name, case in PEERS.items() if name not in of_a_gateway for goal in case.floors}
     assert goals - shown == {("kafka-produce-100b", "produce_many ÷ librdkafka")}
 
 
@@ -169,6 +171,33 @@ def test_the_chart_shows_ratios_as_soon_as_a_machine_has_all_of_them(tmp_path: P
     picture = chart.svg(tmp_path)
     assert picture.count("1.25 ×") == sum(len(rows) for _, rows in chart.BESIDE)
     assert "bench/PEERS.md" in picture
+
+
+def test_what_receives_goes_first_and_both_sides_have_the_same_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def at(address: str, *rest: object) -> Iterator[Any]:
+        yield (address, *rest) if rest else address
+
+    monkeypatch.setattr(proxies, "_gateway", lambda _: at("ours", None))
+    monkeypatch.setattr(proxies.servers, "proxy", lambda _: at("theirs"))
+    monkeypatch.setattr(proxies, "_room", lambda: ROOM)
+    loads: list[tuple[str, str]] = []
+
+    def load(_: Rig, address: str, kind: str) -> float:
+        loads.append((address, kind))
+        return 3.0 if address == "ours" else 2.0
+
+    for name in ("rocketmq-v2", "rocketmq-v2-java"):
+        kinds = [goal.split(RATIO)[0] for goal in PEERS[name].floors]
+        assert kinds[0] in proxies.RECEIVING
+        assert not proxies.RECEIVING.intersection(kinds[1:])
+        loads.clear()
+        case = proxies._case(name, "a title", load, dict.fromkeys(kinds, 1.5))
+        result = run_case(case, a_rig(tmp_path), repeats=1)
+        assert loads == [(address, kind) for address in ("ours", "theirs") for kind in kinds]
+        assert all(result["measures"][f"{kind}{RATIO}RocketMQ {kind}"]["median"] == 1.5 for kind in kinds)
 
 
 def test_records_name_their_commit(tmp_path: Path) -> None:

@@ -1,0 +1,163 @@
+"""Cases of RocketMQ 5's protocol: our gateway beside RocketMQ's own proxy, with the same load on both."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from penstock.proto.errors import PenstockError
+
+from ..load.load import ensure_topic
+from ..machine import own_memory_mib
+from ..rig import Rig
+from ..runner import RATIO, Case, Figures, alone
+from . import rooms, servers
+from .pairs import Side, pairs
+
+SIZE = 1024
+FILLED_PER_S = 25_000
+"""Messages for each second of a load that receives, and of its warm-up: more than are received."""
+RECEIVING = frozenset({"receives", "push"})
+THEIRS = "RocketMQ"
+CLIENTS = 1000
+IDLE_S = 30.0
+"""Each client does everything once in that time."""
+_SETTLE_S = 5.0
+
+Load = Callable[[Rig, str, str], float]
+"""Messages per second of the load of that kind on the server at that address."""
+
+
+def with_java(rig: Rig, address: str, kind: str) -> float:
+    """By ``V2Load.java``: the protocol itself, or RocketMQ's Java client."""
+    count = int(FILLED_PER_S * 2 * rig.seconds) if kind in RECEIVING else 0
+    return float(servers.told_by(_java(rig, address, kind, count), 2 * rig.seconds)["rate"])
+
+
+def _java(rig: Rig, address: str, kind: str, count: int) -> list[str]:
+    room = rooms.clients()
+    program = [room.java, *servers.LOAD_MEMORY, f"-Duser.home={rooms.ROOM}", "-cp", room.jars]
+    program.append(str(Path(__file__).with_name("V2Load.java")))
+    return [*program, address, kind, str(SIZE), str(rig.seconds), str(count)]
+
+
+def with_python(rig: Rig, address: str, kind: str) -> float:
+    """By ``sdk_load.py``: RocketMQ's Python client."""
+    program = [rooms.clients().python, str(Path(__file__).with_name("sdk_load.py"))]
+    return float(servers.told_by([*program, address, kind, str(SIZE), str(rig.seconds)], 2 * rig.seconds)["rate"])
+
+
+def _ours(load: Load, kinds: Sequence[str]) -> Side:
+    def side(rig: Rig) -> Figures:
+        with _gateway(rig) as (address, _):
+            return _loads(rig, load, kinds, address, "")
+
+    return side
+
+
+@contextlib.contextmanager
+def _gateway(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
+    """A gateway's address and process, with the topic; for the ``with`` block."""
+    with rig.cluster(gateway=True) as bench:
+        ensure_topic(bench.plan("produce", queues=servers.QUEUES))
+        (state,) = (each for each in bench.cluster.states() if each.node.is_gateway)
+        yield state.node.address, psutil.Process(state.pid)
+
+
+def idle(rig: Rig) -> Figures:
+    """What clients that do nothing cost a gateway: memory that it has grown by, and its part of a core."""
+    rig.versions.update(_room().versions)
+    with _gateway(rig) as (address, gateway):
+        before = own_memory_mib(gateway.pid)
+        words = _java(rig, address, "idle", CLIENTS)
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as clients:
+            assert clients.stdin is not None
+            assert clients.stdout is not None
+            try:
+                if clients.stdout.readline() != b"ready\n":
+                    raise PenstockError(f"no figure: the {CLIENTS} idle clients have ended")
+                time.sleep(_SETTLE_S)
+                began, busy = time.monotonic(), _cpu_s(gateway)
+                time.sleep(max(rig.seconds, IDLE_S))
+                busy = (_cpu_s(gateway) - busy) / (time.monotonic() - began) * 100
+                memory = own_memory_mib(gateway.pid) - before
+            finally:
+                clients.stdin.close()
+                clients.kill()
+    return {f"200 MiB{RATIO}memory": 200 / memory, f"5 % of a core{RATIO}CPU": 5 / busy, "memory": memory, "CPU": busy}
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _theirs(load: Load, kinds: Sequence[str]) -> Side:
+    def side(rig: Rig) -> Figures:
+        with servers.proxy(rig) as address:
+            return _loads(rig, load, kinds, address, f"{THEIRS} ")
+
+    return side
+
+
+def _loads(rig: Rig, load: Load, kinds: Sequence[str], address: str, prefix: str) -> Figures:
+    """One load after the other; those that receive come first, while their topic is empty."""
+    found: Figures = {}
+    for kind in kinds:
+        rig.progress(f"{prefix or 'gateway '}: {kind}")
+        found[f"{prefix}{kind}"] = load(rig, address, kind)
+    return found
+
+
+def _room() -> rooms.Room:
+    """RocketMQ's proxy, with the versions of its clients."""
+    server, client = rooms.proxy(), rooms.clients()
+    return rooms.Room(server.java, server.jars, client.python, {**server.versions, **client.versions})
+
+
+def _case(name: str, title: str, load: Load, goals: Mapping[str, float]) -> Case:
+    kinds = tuple(goals)
+    ratios = [(kind, f"{THEIRS} {kind}") for kind in kinds]
+    return Case(
+        name,
+        f"{title}, beside RocketMQ's proxy",
+        pairs(_ours(load, kinds), _theirs(load, kinds), ratios, _room),
+        floors={f"{ours}{RATIO}{theirs}": goals[ours] for ours, theirs in ratios},
+        is_heavy=True,
+    )
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    yield _case(
+        "rocketmq-v2",
+        "RocketMQ 5's protocol, 1 KiB: 32 received and acknowledged at once, sends of 32 and of one",
+        with_java,
+        {"receives": 1.5, "batches": 1.5, "singles": 1.5},
+    )
+    yield _case(
+        "rocketmq-v2-java",
+        "RocketMQ 5's Java client, 1 KiB: a push consumer, and asynchronous sends",
+        with_java,
+        {"push": 1.2, "async": 1.2},
+    )
+    yield _case(
+        "rocketmq-v2-python",
+        "RocketMQ 5's Python client, 1 KiB: asynchronous sends, and sends that wait",
+        with_python,
+        {"async": 1.0, "sync": 1.0},
+    )
+    yield Case(
+        "rocketmq-v2-idle",
+        f"{CLIENTS} idle clients of RocketMQ 5's protocol at one gateway",
+        alone(idle),
+        unit="MiB",
+        units={"CPU": "% of a core"},
+        floors={f"200 MiB{RATIO}memory": 1.0, f"5 % of a core{RATIO}CPU": 1.0},
+        is_heavy=True,
+    )
