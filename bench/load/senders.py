@@ -234,14 +234,16 @@ class Load:
     def _end(self, sending: _Sending, ended: Sequence[SendReceipt] | BaseException) -> None:
         """Count what became of them, and tell who wants to know."""
         count = len(sending.bodies)
+        became: Sequence[SendReceipt | BaseException]
         if isinstance(ended, BaseException):
             self.outcomes.on_failed(ended, count, (sending.stream, range(sending.first, sending.first + count)))
-            ended = [ended] * count  # type: ignore[list-item]
+            became = [ended] * count
         else:
+            became = ended
             # From when it was due: a sender that fell behind its rate must not hide what its messages waited.
             self.outcomes.on_acknowledged(count, (time.monotonic() - sending.due) * 1000)
         if self._note is not None:
-            for number, (each, body) in enumerate(zip(ended, sending.bodies, strict=True), sending.first):
+            for number, (each, body) in enumerate(zip(became, sending.bodies, strict=True), sending.first):
                 self._note(each, sending.stream, number, sending.began_ns, body)
 
     def _send_in_threads(self, budget: Budget) -> None:

@@ -185,7 +185,8 @@ class Dispatcher:
 
     def _linger_ends(self) -> None:
         self._timer = None
-        self.catch_up()
+        if self._soon is None:
+            self.catch_up()
 
     async def drain(self) -> None:
         """Dispatch everything that is confirmed now, slice by slice; others have their turn between two."""

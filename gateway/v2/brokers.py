@@ -30,6 +30,7 @@ class Brokers:
     def __init__(self, calls: Calls, threads: ThreadPoolExecutor) -> None:
         self.calls = calls
         self._threads = threads
+        self._to_ask: dict[str, asyncio.Future[TopicRoute]] = {}  # lookups that no thread has begun; it takes them out
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         """The result of a call that may block."""
@@ -43,11 +44,17 @@ class Brokers:
         """
         known = self.calls.directory.known(topic)
         if known is None or not known.exists:
-            # Only topics that exist are watched: names that strangers make up would be watched for ever.
-            known = await self.in_thread(self._asked, topic)
+            # Only topics that exist are watched: names that strangers make up would be watched for ever. However many
+            # ask for one, a single lookup waits for a thread. One under way may be too old for who asks now.
+            lookup = self._to_ask.get(topic)
+            if lookup is None:
+                lookup = self._to_ask[topic] = asyncio.ensure_future(self.in_thread(self._asked, topic))
+                lookup.add_done_callback(_seen)
+            known = await asyncio.shield(lookup)
         return known
 
     def _asked(self, topic: str) -> TopicRoute:
+        self._to_ask.pop(topic, None)
         route = self.calls.directory.route(topic, ROUTE_S)
         if route.exists:
             return self.calls.directory.topic(topic, ROUTE_S)
@@ -145,3 +152,9 @@ async def answered(call: Any, address: str) -> Any:
         raise rpc_error(error, address) from error
     except (grpc.FutureCancelledError, CancelledError):
         raise BrokerUnavailable(f"broker {address}: the call was cancelled") from None
+
+
+def _seen(done: asyncio.Future[TopicRoute]) -> None:
+    """Its error is seen, also where nobody waits for it any more."""
+    if not done.cancelled():
+        done.exception()

@@ -1,7 +1,7 @@
 """A cluster of processes with a gateway before it, and which clients are tried.
 
-``make test-clients`` (``CLIENTS="python node java go"``) tries these, plain and over TLS, and changes of masters under
-them. Without ``CLIENTS`` none is tried: they come from registries, which ``make test`` does not wait for.
+``make test-clients`` (``CLIENTS="python node java go rust"``) tries these, plain and over TLS, and changes of masters
+under them. Without ``CLIENTS`` none is tried: they come from registries, which ``make test`` does not wait for.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from penstock.bench.peers.rooms import PeerMissing, install
 
 ROOM = Path(os.environ.get("CLIENTS_ROOM", ".clients")).absolute()
 PROGRAMS = Path(__file__).parent / "programs"
-INSTALL_S = 300.0
+INSTALL_S = 900.0
+"""For a step of an installation: the Rust client's first build takes two minutes where nothing else runs."""
 
 PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
@@ -93,7 +94,13 @@ def _go() -> Commands:
     return lambda program: [str(home / program)]
 
 
-LANGUAGES = {"python": _python, "node": _node, "java": _java, "go": _go}
+def _rust() -> Commands:
+    cargo, home = _tool("cargo", str(Path.home() / ".cargo" / "bin" / "cargo")), ROOM / "rust"
+    _run([cargo, "build", "--quiet", "--locked", "--target-dir", str(home)], PROGRAMS / "rust")
+    return lambda program: [str(home / "debug" / program)]
+
+
+LANGUAGES = {"python": _python, "node": _node, "java": _java, "go": _go, "rust": _rust}
 
 
 @cache
@@ -108,5 +115,6 @@ def commands(language: str) -> Commands | Missing:
 def environment(authority: Path) -> dict[str, str]:
     """Of a program: those clients that look whom they speak to trust the authority's file."""
     logs = str(ROOM / "logs")
-    trusting = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority), "NODE_EXTRA_CA_CERTS": str(authority)}
+    variables = ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
+    trusting = dict.fromkeys(variables, str(authority))
     return os.environ | trusting | {"rocketmq.client.logRoot": logs, "rocketmq.client.logLevel": "warn"}

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import Admin
 from tests.clients.kit import TRIED, Gateway, gateway, installed
-from tests.clients.languages import ROOM, environment
+from tests.clients.languages import INSTALL_S, ROOM, environment
 from tests.support.cluster.failover import wait_master
 from tests.support.waiting import wait_until
 
@@ -21,7 +21,7 @@ PATIENCE_S = 90.0
 
 pytestmark = [
     pytest.mark.skipif(not TRIED, reason="`make test-clients` kills masters under RocketMQ's own clients"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(INSTALL_S + 600),
 ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.kit import TRIED, Gateway, gateway, installed
-from tests.clients.languages import ROOM, environment
+from tests.clients.languages import INSTALL_S, ROOM, environment
 
 WIRE = Path(__file__).parents[2] / "gateway" / "v2" / "wire"
 PROGRAM_S = 110
@@ -31,7 +31,7 @@ def _done(command: list[str], authority: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(INSTALL_S + 200)
 @pytest.mark.parametrize("transport", ["plain", "tls"])
 @pytest.mark.parametrize("language", TRIED)
 def test_a_client_sends_and_receives_all_that_it_can(language: str, transport: str, served: Gateway) -> None:
@@ -40,7 +40,7 @@ def test_a_client_sends_and_receives_all_that_it_can(language: str, transport: s
     assert f"{language}: ok" in _done([*command, *arguments], served.authority)
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(INSTALL_S + 200)
 @pytest.mark.skipif("python" not in TRIED, reason="the Python client is not tried")
 def test_the_protocol_is_the_python_clients(tmp_path: Path) -> None:
     assert "the same" in _done([*installed("python")("same_protocol"), str(WIRE)], tmp_path)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch_poll import Poll
+from penstock.broker.core import dispatch
 from penstock.proto import frames
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 from tests.support.broker.kit import Kit, in_loop
@@ -50,10 +51,17 @@ def kit() -> Kit:
     return parts
 
 
-@in_loop
-async def test_whoever_waits_for_it_has_it_before_it_is_dispatched_and_nobody_has_it_twice() -> None:
-    parts = kit()
+@pytest.mark.parametrize("linger_s", [0, 3600])
+def test_whoever_waits_for_it_has_it_before_it_is_dispatched_and_nobody_has_it_twice(linger_s: float) -> None:
+    in_loop(partial(has_it_once, linger_s))()
+
+
+async def has_it_once(linger_s: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "LINGER_S", linger_s)
+        parts = kit()
     first, second = (Fetching(parts, wanting((0, 0), (1, 0), max_wait_ms=60_000)) for _ in range(2))
+    await asyncio.sleep(0)  # a timer of before that is due comes behind this step, in the same round of the loop
     await parts.append([b"alone"], queue_id=1)
     for each in (first, second):
         dispatched, result, found = await each.result()
