@@ -144,7 +144,7 @@ class AsyncProducer(Twin):
         return self._turns.is_waiting(topic) or self._sync.would_block(topic, len(body))
 
     def _blocking(self, topic: str, body: bytes) -> Callable[[], bool]:
-        """Whether the message would still block when its turn comes."""
+        """True from it if the message would still block when its turn comes."""
         return functools.partial(self._sync.would_block, topic, len(body))
 
     def _timed(self, send: Callable[..., T], timeout_s: float | None) -> Callable[[], T]:

@@ -123,8 +123,8 @@ class Turns:
 
     async def settled(self) -> None:
         """Return when every call that waits now has been taken or has failed."""
-        if self._lines:
-            await asyncio.wait([line[-1].future for line in self._lines.values()])
+        if waiting := [turn.future for line in self._lines.values() for turn in line]:
+            await asyncio.wait(waiting)
 
     async def _take(self, topic: str, line: deque[_Turn]) -> None:
         """Take the turns of a line until there is none."""
