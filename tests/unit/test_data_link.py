@@ -37,7 +37,8 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
 
 
 @pytest.fixture
-def streams() -> Iterator[DataStreams]:
+def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[DataStreams]:
+    ping_after(3600, monkeypatch)  # a test that a busy machine holds up is not pinged between two of its frames
     found = DataStreams()
     yield found
     found.close()
