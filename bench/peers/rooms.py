@@ -50,7 +50,7 @@ def kafka() -> Room:
     Raises:
         PeerMissing: Java or Maven is not here, or a registry does not give what is asked for.
     """
-    jars, python = _jars("kafka"), _python("confluent", "confluent_kafka", f"confluent-kafka=={CONFLUENT}")
+    jars, python = _jars("kafka"), _python_with("confluent_kafka", f"confluent-kafka=={CONFLUENT}", ROOM / "confluent")
     versions = {"Kafka": KAFKA, "confluent-kafka": CONFLUENT, "Java": _java_version()}
     return Room(_tool("java"), jars, python, versions)
 
@@ -85,17 +85,22 @@ def clients() -> Room:
     Raises:
         PeerMissing: see :func:`kafka`.
     """
-    python = _python("rocketmq-python", "rocketmq", f"rocketmq-python-client=={PYTHON_CLIENT}")
+    python = rocketmq_python(ROOM / "rocketmq-python")
     versions = {"rocketmq-client-java": JAVA_CLIENT, "rocketmq-python-client": PYTHON_CLIENT}
     return Room(_tool("java"), _jars("clients"), python, versions)
 
 
-def _python(name: str, module: str, package: str) -> str:
-    """The interpreter of an environment that has the package."""
-    python = ROOM / name / "bin" / "python"
+def rocketmq_python(home: Path) -> str:
+    """The interpreter of an environment in that folder that has RocketMQ 5's Python client; raises as :func:`kafka`."""
+    return _python_with("rocketmq", f"rocketmq-python-client=={PYTHON_CLIENT}", home)
+
+
+def _python_with(module: str, package: str, home: Path) -> str:
+    """The interpreter of an environment in that folder that has the package; raises as :func:`kafka`."""
+    python = home / "bin" / "python"
     if not python.exists():
-        install([sys.executable, "-m", "venv", str(ROOM / name)])
-    if not list(ROOM.glob(f"{name}/lib/*/site-packages/{module}")):
+        install([sys.executable, "-m", "venv", str(home)])
+    if not list(home.glob(f"lib/*/site-packages/{module}")):
         install([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package])
     return str(python)
 

@@ -127,7 +127,7 @@ class Turns:
             await asyncio.wait(waiting)
 
     async def _take(self, topic: str, line: deque[_Turn]) -> None:
-        """Take the turns of a line until there is none."""
+        """Take the turns of a line until it is empty."""
         at_once = 0
         try:
             while line:

@@ -259,15 +259,14 @@ class _Call:
         self._require_open = require_open
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        try:
-            return self._method(*args, **settings)
-        except ValueError:
-            self._require_open()
-            raise
+        return self._begun(self._method, *args, **settings)
 
     def future(self, *args: Any, **settings: Any) -> Any:
+        return self._begun(self._method.future, *args, **settings)
+
+    def _begun(self, begin: Callable[..., Any], *args: Any, **settings: Any) -> Any:
         try:
-            return self._method.future(*args, **settings)
+            return begin(*args, **settings)
         except ValueError:
             self._require_open()
             raise

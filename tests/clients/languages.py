@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from penstock.bench.peers.rooms import PeerMissing, install
+from penstock.bench.peers.rooms import PeerMissing, install, rocketmq_python
 
 ROOM = Path(os.environ.get("CLIENTS_ROOM", ".clients")).absolute()
 PROGRAMS = Path(__file__).parent / "programs"
 INSTALL_S = 900.0
 """For a step of an installation: the Rust client's first build takes two minutes where nothing else runs."""
 
-PYTHON_CLIENT = "rocketmq-python-client==5.1.2"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 
 Command = list[str]
@@ -49,12 +47,11 @@ def _tool(name: str, place: str = "") -> str:
 
 
 def _python() -> Commands:
-    python = ROOM / "python" / "bin" / "python"
-    if not python.exists():
-        _run([sys.executable, "-m", "venv", str(ROOM / "python")])
-    if not list(ROOM.glob("python/lib/*/site-packages/rocketmq")):
-        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT])
-    return lambda program: [str(python), str(PROGRAMS / f"{program}.py")]
+    try:
+        python = rocketmq_python(ROOM / "python")
+    except PeerMissing as missing:
+        raise Missing(missing.message) from None
+    return lambda program: [python, str(PROGRAMS / f"{program}.py")]
 
 
 def _node() -> Commands:
