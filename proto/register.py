@@ -104,6 +104,18 @@ class Register:
         after = self._next_epoch(candidate, frozenset((candidate,)))
         return replace(after, unclean_epoch=after.epoch)
 
+    def source_of(self, log_epoch: int) -> int:
+        """The former master, if it surely has all that the master of this epoch begins with; else ``NOBODY``.
+
+        ``log_epoch``: the newest in the log before this epoch begins there.
+
+        A log knows an epoch from when it has become a beginning of that epoch's master's log, and takes nothing else
+        in before it knows a later one. So it must be the epoch just before this one, whose master ``former_id`` was.
+        A log of an older epoch may hold what that broker never had: it followed others, or the former master was
+        replaced before it began.
+        """
+        return self.former_id if log_epoch == self.epoch - 1 else NOBODY
+
     def to_wire(self, coordinator: str) -> coordination_pb2.Register:
         """The message; ``coordinator`` is the id of the store that holds it."""
         return coordination_pb2.Register(**self._fields(), coordinator=coordinator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.proto.register import Register
+from penstock.proto.register import NOBODY, Register
 
 from .held_membership import MembershipFile
 
@@ -38,6 +38,13 @@ class Completeness:
         if self.is_level or not self.is_member(register):
             return False
         return not self._membership.is_known or self._may_have_lost
+
+    def source_of(self, register: Register, log_epoch: int) -> int:
+        """The former master, if it surely has all that this one begins with in ``register``'s epoch; else ``NOBODY``.
+
+        As :meth:`Register.source_of`; nobody in doubt: then every member was, and the longest log was elected.
+        """
+        return NOBODY if self.is_doubtful(register) else register.source_of(log_epoch)
 
     def on_level(self) -> None:
         """The log has everything acknowledged."""

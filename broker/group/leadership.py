@@ -67,7 +67,7 @@ class Leadership:
         store: LeaderStore,
         rules: SetRules,
         *,
-        make_master: Callable[[Callable[[int, float], None], frozenset[int], int], MasterRole],
+        make_master: Callable[[Callable[[int, float], None], frozenset[int], int, int], MasterRole],
         make_slave: Callable[[], SlaveRole],
         clock: Clock,
         settings: ReplicationSettings,
@@ -345,12 +345,13 @@ class Leadership:
         if self._role.is_master:
             self._role.inner.close()
         end = self._store.cut_unfinished()
+        source = self._own.source_of(register, self._epochs.history.latest)
         self._epochs.begin(register.epoch, end)
         self._own.end_doubt()  # this log is the group's from now on
         lease = MasterLease(self._broker_id, register.sync_state_set, needs_coordinator=register.unclean_allowed)
         lease.on_coordinator(self._confirmed_asked_at)
         members = register.sync_state_set
-        master = self._make_master(lease.on_member, members, self._keeper.needed(members))
+        master = self._make_master(lease.on_member, members, self._keeper.needed(members), source)
         self._role.put(master, lease)
         self._keeper.begin()
         self._read_at = -READ_INTERVAL_S  # a confirmation by the coordinator, at once
@@ -371,9 +372,8 @@ class Leadership:
         await self._stop_inner()
         if not self._role.is_master:
             return  # a hand-over and the news of another master came at once, and the other one was quicker
-        former = self._role.inner
-        epoch = former.epoch
-        former.close()
+        epoch = self._role.epoch
+        self._role.inner.close()
         slave = self._make_slave()
         if self.register is not None:
             epoch = max(epoch, self.register.epoch - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.proto.errors import StorageError
+from penstock.proto.register import NOBODY
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.master.primary import Primary
 from penstock.replication.master.sync_state_set import SetRules
@@ -55,8 +56,9 @@ class RoleMaker:
         on_answer: Callable[[int, float], None] | None = None,
         members: frozenset[int] | None = None,
         needed: int = 0,
+        source: int = NOBODY,
     ) -> MasterRole:
-        """A master that begins at the log's end; ``on_answer``, ``members``, ``needed``: see :class:`Primary`."""
+        """A master that begins at the log's end; what it is given besides: see :class:`Primary`."""
         opened = self._opened
         if not opened.tables.files.is_current:
             directory = opened.tables.files.directory
@@ -78,6 +80,7 @@ class RoleMaker:
             on_answer=on_answer,
             members=members,
             needed=needed,
+            source=source,
         )
         return MasterRole(
             self._identity.broker_id,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from penstock.formats.epochs import Epoch
 from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgument, PenstockError, WrongCluster
+from penstock.proto.register import NOBODY
 from penstock.proto.wire import common_pb2
 from penstock.runtime.clock import Clock, SystemClock
 
@@ -28,10 +29,12 @@ REPLICAS_MAX = 64
 class Primary:
     """Ships the log to every slave that connects and computes the confirm offset. Event loop only.
 
-    ``initial_confirm`` is a confirm offset known from before a restart (the store's checkpoint); the confirm
-    offset starts there and grows when slaves report. So with synchronous replication and no slave in sight,
-    consumers see what was confirmed at the last checkpoint and sends are refused; what was acknowledged after
-    that checkpoint is in the log and becomes visible as soon as a slave has said that it has it too.
+    ``initial_confirm`` is a confirm offset known from before a restart (the store's checkpoint), or heard as a slave;
+    the confirm offset starts there and grows when slaves report. So with synchronous replication and no slave in
+    sight, consumers see what was confirmed at the last checkpoint and sends are refused; what was acknowledged after
+    that checkpoint is in the log and becomes visible as soon as a slave has said that it has it too. An elected master
+    need not hear that of its ``source``, which has the log up to the epoch's start: of two members the one that is
+    left shows everything that its master shipped to it, at once.
     """
 
     def __init__(
@@ -49,10 +52,12 @@ class Primary:
         on_answer: Callable[[int, float], None] | None = None,
         members: frozenset[int] | None = None,
         needed: int = 0,
+        source: int = NOBODY,
     ) -> None:
         """``on_answer(broker id, time)``: a slave has answered a frame that was sent at that time.
 
-        ``members``, ``needed``: where masters are elected, as in :meth:`require`, from the first moment on.
+        ``members``, ``needed``: where masters are elected, as in :meth:`require`, from the first moment on;
+        ``source``: as in :class:`Progress`.
 
         Calls ``on_confirm`` at once when something is confirmed already.
 
@@ -82,6 +87,7 @@ class Primary:
             epoch_start=self._epochs.latest_start,
             others=None if members is None else members - {identity.broker_id},
             needed=needed,
+            source=source,
         )
         self._streams: dict[int, SlaveStream] = {}  # by broker id; living ones only
         self._waiters = ConfirmWaiters()

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.proto.errors import InvalidArgument
+from penstock.proto.register import NOBODY
 
 from ..config import ReplicationConfig
 
@@ -80,12 +81,14 @@ class Progress:
         epoch_start: int = 0,
         others: frozenset[int] | None = None,
         needed: int = 0,
+        source: int = NOBODY,
     ) -> None:
         """``confirm`` is known to be confirmed already, from before a restart; ``epoch_start``: the end of the log when
         this master began.
 
         ``others``: where masters are elected, who may be in the set beside the master; ``needed`` as in
-        :meth:`require`.
+        :meth:`require`. ``source``: the former master, if this log is from it up to ``epoch_start``
+        (:meth:`Register.source_of`); it has all of that, until it comes and says itself what it has.
         """
         assert 0 <= confirm <= end, f"confirm offset {confirm} beyond the end {end}"
         self._config = config
@@ -96,6 +99,8 @@ class Progress:
         self._epoch_start = epoch_start
         self._required = others
         self._needed = config.replicas_needed + 1 if others is None else needed
+        # Where only synced bytes count it may have shipped what it had not synced, and then lost.
+        self._source = NOBODY if config.flush_acknowledged else source
         self._raise_confirm()
 
     def require(self, own_id: int, members: frozenset[int], needed: int) -> bool:
@@ -140,6 +145,8 @@ class Progress:
             moved_at=now,
         )
         self._replicas[broker_id] = replica
+        if broker_id == self._source:
+            self._source = NOBODY  # for good: what it says from here on is newer than what follows from its past
         return replica
 
     def disconnect(self, replica: ReplicaProgress, because: str) -> None:
@@ -243,12 +250,24 @@ class Progress:
         assert self._required is not None
         if len(self._required) + 1 < self._needed:
             return False
-        known = (self._replicas.get(member) for member in self._required)
-        confirmed = min([master, *(self._position(each) if each and each.connected else 0 for each in known)])
+        confirmed = min([master, *(self._had_by(member) for member in self._required)])
         if confirmed <= self.confirm:
             return False
         self.confirm = confirmed
         return True
+
+    def _had_by(self, member: int) -> int:
+        """Up to where a member has the log, as far as is known.
+
+        The former master, while it is away, has what this log got from it. It ships nothing that is not in its own
+        log's files, and would have confirmed it at the answer that it did not live to hear. If its machine has lost
+        power since, it says so when it comes back, and is elected only in comparison with the others: that is so for
+        what it acknowledged too.
+        """
+        if member == self._source:
+            return self._epoch_start
+        replica = self._replicas.get(member)
+        return self._position(replica) if replica is not None and replica.connected else 0
 
     def is_level(self, replica: ReplicaProgress) -> bool:
         """True if the slave has everything acknowledged, by this master or an earlier one, and so may be elected."""

@@ -1,13 +1,14 @@
 """Nothing acknowledged is lost, whatever the clocks do, and where two are needed, no death of one stops the group:
 every reachable state of three brokers' logs.
 
-No broker looks at a clock here: an old master goes on for ever, elections come at any moment, answers arrive late or
-never, brokers crash and come back with their log. All that protects the data is the register, the epochs on the
-stream, that a master waits for everybody who may be in its set, and what a slave must have before it may join.
+No broker looks at a clock here: an old master goes on for ever, elections come at any moment, who was elected begins
+however late, answers arrive late or never, brokers crash and come back with their log. All that protects the data is
+the register, the epochs on the stream, that a master waits for everybody who may be in its set, and what a slave must
+have before it may join.
 
-A group acknowledges with one broker in its set, or with two at least (``inSyncReplicas``). Where something is
-confirmed up to, a broker knows from what it heard, and a crash takes that from it: so it knows less than was
-acknowledged.
+What is confirmed counts as acknowledged, whether a sender waits for it or not: consumers may have seen it. A group
+acknowledges with one broker in its set, or with two at least (``inSyncReplicas``). Where something is confirmed up to,
+a broker knows from what it heard, and a crash takes that from it: so it knows less than was acknowledged.
 
 ``ELECTION_STATES=100000000 python -m tests.model.test_election_data`` visits all that the bounds below allow.
 """
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.formats.epochs import Epoch
-from penstock.proto.register import new_register
+from penstock.proto.register import NOBODY, Register, new_register
 from penstock.replication.epochs import EpochHistory, common_end
 from penstock.replication.master.progress import level_from
 from penstock.replication.master.sync_state_set import SetRules
@@ -71,7 +72,8 @@ FIRST = HISTORIES.number(EpochHistory([Epoch(1, 0)]))
 class Node(NamedTuple):
     """One broker: durable log and history; the newest epoch it knows; what it is, and what its slaves answered.
 
-    ``confirm`` is remembered until it crashes: heard as a slave, or reached as master.
+    ``confirm`` is remembered until it crashes: heard as a slave, or reached as master. ``source``: the former master,
+    which has all that this one began with.
     """
 
     log: Log = ()
@@ -81,6 +83,8 @@ class Node(NamedTuple):
     required: frozenset[int] = frozenset()
     answered: tuple[int, ...] = NOBODY_HEARD
     confirm: int = 0
+    source: int = NOBODY
+    elected: int | None = None  # it has read this register, and begins as its master at any moment from then on
 
 
 class Answer(NamedTuple):
@@ -119,7 +123,18 @@ def with_answer(state: State, place: int, answer: Answer | None) -> State:
 
 def confirmed(node: Node, i: int) -> int:
     """The end of what every broker that may be in the set has."""
-    return min([len(node.log), *(node.answered[j] for j in node.required if j != i)])
+    return min([len(node.log), *(had_by(node, j) for j in node.required if j != i)])
+
+
+def had_by(node: Node, j: int) -> int:
+    """The end of what ``j`` has, as its master knows."""
+    start = HISTORIES.known[node.history].latest_start if j == node.source else NOT_HEARD
+    return max(start, node.answered[j])
+
+
+def source_of(register: Register, node: Node) -> int:
+    """Whom a master that begins believes to have its whole log."""
+    return register.source_of(HISTORIES.known[node.history].latest)
 
 
 def must_have(node: Node) -> int:
@@ -156,6 +171,19 @@ def followed(slave: Node, master: Node, count: int) -> Node:
         known=max(slave.known, master.acting),
         acting=0,
         confirm=min(max(slave.confirm, master.confirm), end),
+        elected=None,
+    )
+
+
+def begun(node: Node, register: Register) -> Node:
+    """A broker that begins as the master of ``register``, which may have changed since it was read."""
+    return node._replace(
+        history=HISTORIES.begun(node.history, register.epoch, len(node.log)),
+        acting=register.epoch,
+        required=register.sync_state_set,
+        answered=NOBODY_HEARD,
+        source=source_of(register, node),
+        elected=None,
     )
 
 
@@ -175,15 +203,10 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
                 yield f"{i} hears that {sender} has {answer.end}", with_answer(heard, place, None)
     for i, node in enumerate(state.nodes):
         if register.master_id == i and register.epoch > node.known:
-            start = len(node.log)
-            began = node._replace(
-                history=HISTORIES.begun(node.history, register.epoch, start),
-                known=register.epoch,
-                acting=register.epoch,
-                required=register.sync_state_set,
-                answered=NOBODY_HEARD,
-            )
-            yield f"{i} begins", with_master(state, i, began)
+            learned = node._replace(known=register.epoch, acting=0, elected=state.register)
+            yield f"{i} learns that it is elected", with_node(state, i, learned)
+        if node.elected is not None:
+            yield f"{i} begins", with_master(state, i, begun(node, REGISTERS.known[node.elected]))
         if node.acting or node.confirm:
             yield f"{i} crashes", with_node(state, i, node._replace(acting=0, confirm=0))
         if node.acting:
@@ -227,8 +250,8 @@ def master_steps(state: State, i: int) -> Iterator[tuple[str, State]]:
 
 
 def problem(state: State) -> str:
-    """What is wrong with ``state``: the newest master that has begun must have everything acknowledged, and of any two
-    brokers that have it, one may be elected.
+    """What is wrong with ``state``: the newest master that has begun must have everything acknowledged, and so must
+    everybody who may be elected in its place; of any two brokers that have it, one may be elected.
     """
     latest = max([HISTORIES.known[node.history].latest for node in state.nodes])
     for node in state.nodes:
@@ -236,6 +259,8 @@ def problem(state: State) -> str:
             return f"acknowledged {state.acknowledged}, the master of epoch {latest} has {node.log}"
     members = REGISTERS.known[state.register].sync_state_set
     whole = {i for i, node in enumerate(state.nodes) if node.log[: len(state.acknowledged)] == state.acknowledged}
+    if members - whole:
+        return f"acknowledged {state.acknowledged}, and {sorted(members - whole)} may be elected without it"
     if state.needed > 1 and len(whole - members) > 1:
         return f"{whole - members} have everything, and only {sorted(members)} may be elected"
     return ""
@@ -246,7 +271,11 @@ def without_the_dead(state: State) -> State:
     nodes = state.nodes
     for i, node in enumerate(nodes):
         if not node.acting and (node.required or node.answered != NOBODY_HEARD):
-            nodes = (*nodes[:i], node._replace(required=frozenset(), answered=NOBODY_HEARD), *nodes[i + 1 :])
+            nodes = (
+                *nodes[:i],
+                node._replace(required=frozenset(), answered=NOBODY_HEARD, source=NOBODY),
+                *nodes[i + 1 :],
+            )
     answers = state.answers
     for place, answer in enumerate(answers):
         if answer is not None and answer.epoch != nodes[place % 3].acting:
@@ -332,6 +361,8 @@ def test_nothing_acknowledged_is_lost() -> None:
         "one that was let go is elected",
         "an election shrinks the set",
         "too few are left in the set",
+        "whoever was master before is believed to have the log",
+        "the former master is believed to have what came after it",
     ],
 )
 def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +385,10 @@ def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module, "REGISTERS", ShrinkingRegisters())
     elif name == "too few are left in the set":
         monkeypatch.setattr(module, "may_let_go", lambda after, needed: True)
+    elif name == "whoever was master before is believed to have the log":
+        monkeypatch.setattr(module, "source_of", lambda register, node: register.former_id)
+    elif name == "the former master is believed to have what came after it":
+        monkeypatch.setattr(module, "had_by", lambda node, j: len(node.log) if j == node.source else node.answered[j])
     else:
         monkeypatch.setattr(module, "waited_for", lambda node, j: node.required)
     _, way = explore(5 * STATES)

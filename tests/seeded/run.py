@@ -97,6 +97,11 @@ FOUND_BY = {
         ORDERLY + "test_a_masters_death_leaves_a_queue_to_who_works_on_it",
     ),
     "31": (POP + "test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged",),
+    "32": (
+        "tests/model/test_election_data.py::test_nothing_acknowledged_is_lost",
+        "tests/unit/replication/test_sync_state_set.py",
+        "tests/unit/broker/group/test_leadership.py",
+    ),
 }
 SECONDS_MAX = 600
 

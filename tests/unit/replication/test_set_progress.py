@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.proto.register import NOBODY
 from penstock.replication.config import ReplicationConfig
 from penstock.replication.master.progress import Progress
 from penstock.replication.master.standings import Standings
@@ -111,3 +112,74 @@ def test_the_set_is_waited_for_from_the_first_moment() -> None:
     progress.connect(1, "h:1", 0, 0.0).sent = 100
     ack(progress, 1, 100)
     assert progress.confirm == 10, "broker 2 may be elected"
+
+
+def elected(others: frozenset[int] = frozenset((0,)), *, source: int = 0, flush_acknowledged: bool = False) -> Progress:
+    """Broker 1 begins in place of broker 0: its log ends at 1000, and it had heard that 950 is confirmed."""
+    config = ReplicationConfig(sync=True, flush_acknowledged=flush_acknowledged)
+    return Progress(
+        config, end=1000, flushed=1000, confirm=950, epoch_start=1000, others=others, needed=2, source=source
+    )
+
+
+def test_what_the_former_master_shipped_is_confirmed_at_once_and_nothing_beyond_it() -> None:
+    progress = elected()
+    assert progress.confirm == 1000
+    assert not progress.on_end(1200, 0.0)
+    assert not progress.require(1, frozenset((0, 1)), 2)
+    assert progress.confirm == 1000
+    assert not progress.has_enough(), "it is not there to acknowledge what comes now"
+
+
+def test_without_a_source_or_where_only_synced_bytes_count_the_former_master_is_waited_for() -> None:
+    assert elected(source=NOBODY).confirm == 950
+    assert elected(flush_acknowledged=True).confirm == 950, "it may have shipped what it had not synced"
+
+
+def test_a_set_that_is_too_small_confirms_nothing_on_the_former_masters_word() -> None:
+    progress = elected(frozenset())
+    assert progress.confirm == 950
+    assert progress.require(1, frozenset((0, 1)), 2)
+    assert progress.confirm == 1000
+
+
+def test_the_living_members_must_have_it_themselves() -> None:
+    progress = elected(frozenset((0, 2)))
+    assert progress.confirm == 950
+    living = progress.connect(2, "h:2", 0, 0.0)
+    living.sent = 1000
+    progress.on_ack(living, 970, 970, 0.0)
+    assert progress.confirm == 970
+    progress.disconnect(living, "gone")
+    assert not progress.on_end(1200, 0.0), "another member than the former master counts only while it is there"
+    living = progress.connect(2, "h:2", 970, 1.0)
+    living.sent = 1200
+    progress.on_ack(living, 1200, 1200, 1.0)
+    assert progress.confirm == 1000
+
+
+def test_a_former_master_that_comes_back_counts_by_what_it_says_and_never_by_its_past_again() -> None:
+    progress = elected(frozenset((0, 2)))
+    former = progress.connect(0, "h:0", 960, 0.0)
+    living = progress.connect(2, "h:2", 1000, 0.0)
+    progress.on_ack(living, 1000, 1000, 0.0)
+    assert progress.confirm == 950, "its hello is a claim, and a smaller one"
+    progress.on_ack(former, 960, 960, 0.0)
+    assert progress.confirm == 960
+    progress.disconnect(former, "gone")
+    progress.forget(0)
+    assert not progress.on_end(1100, 0.0)
+    assert progress.confirm == 960
+    former = progress.connect(0, "h:0", 960, 1.0)
+    former.sent = living.sent = 1100
+    progress.on_ack(living, 1100, 1100, 1.0)
+    progress.on_ack(former, 1100, 1100, 1.0)
+    assert progress.confirm == 1100
+
+
+def test_what_is_confirmed_stays_when_the_former_master_comes_with_less() -> None:
+    progress = elected()
+    former = progress.connect(0, "h:0", 960, 0.0)
+    progress.on_ack(former, 960, 960, 0.0)
+    assert progress.confirm == 1000
+    assert not progress.is_level(former), "so it may not be taken in anew"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from penstock.proto.errors import InvalidArgument, NotMaster, StaleRegister
-from penstock.proto.register import Register, new_register, register_of_json, register_of_wire
+from penstock.proto.register import NOBODY, Register, new_register, register_of_json, register_of_wire
 from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
 from penstock.replication.master.sync_state_set import SetRules, Standing, wanted_set
 
@@ -136,6 +136,19 @@ def test_an_election_leaves_the_set_as_it_is() -> None:
     assert (register.epoch, register.master_id, sorted(register.sync_state_set)) == (2, 2, [0, 1, 2])
     assert (register.former_id, register.handed_over, register.version) == (0, False, 3)
     assert register.elected(1).elected(0).master_id == 0
+
+
+def test_the_former_master_has_a_log_that_knows_its_epoch_and_no_other() -> None:
+    register = new_register("c", "a", 0, 0).with_set(0, 1, 1, (0, 1, 2)).elected(1)
+    assert register.source_of(1) == 0
+    assert register.source_of(0) == NOBODY, "this log did not follow the former master"
+    assert new_register("c", "a", 0, 4).source_of(4) == NOBODY, "there was none"
+    assert register.handed_over_to(1, 2, 3, 2).source_of(2) == 1
+    again = register.elected(2).elected(1)
+    assert again.former_id == 2
+    assert again.source_of(1) == NOBODY, "brokers 1 and 2 were elected in between, and neither acted"
+    assert again.source_of(2) == NOBODY
+    assert again.source_of(3) == 2
 
 
 def test_a_register_survives_text_and_wire() -> None:

@@ -92,7 +92,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
             role.on_shard(ShardView(members=[master]))
         return role
 
-    def make_master(on_answer: Any, members: frozenset[int], needed: int) -> MasterRole:
+    def make_master(on_answer: Any, members: frozenset[int], needed: int, source: int) -> MasterRole:
         primary = Primary(
             identity(1),
             store,
@@ -105,6 +105,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
             on_answer=on_answer,
             members=members,
             needed=needed,
+            source=source,
         )
         return MasterRole(1, primary, epoch=epochs.history.latest, waits_for_replicas=True, slave_read=False)
 
@@ -259,6 +260,35 @@ def test_a_master_that_begins_takes_the_one_that_it_replaced_out_of_the_set_at_o
             await eventually(lambda: leadership._registers.changes, what="a change of the set")
             assert leadership._registers.changes == [{1, 2}]
             assert leadership._role.is_master
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("elections", "lost", "confirm"),
+    [
+        pytest.param((1,), False, 500, id="from the former master"),
+        pytest.param((0, 1), False, 0, id="the former master never began"),
+        pytest.param((1,), True, 0, id="elected in doubt"),
+    ],
+)
+def test_a_master_that_begins_shows_what_the_former_master_shipped(
+    tmp_path: Path, elections: tuple[int, ...], lost: bool, confirm: int
+) -> None:
+    """The log is of epoch 1, in which broker 0 was master; it is gone, and the set needs it."""
+
+    async def scenario() -> None:
+        store = Store()
+        store.write(bytes(500))
+        register = replace(register_of(1, 0, 0, 1), version=2)
+        for candidate in elections:
+            register = register.elected(candidate)
+        leadership = leader(tmp_path, store, register, lost=lost)
+        leadership._keeper._rules = SetRules(2, 2)
+        async with running(leadership):
+            await eventually(lambda: leadership._role.is_master, what="the begin of the epoch")
+            assert leadership._role.inner.primary.confirm_offset == confirm
+            assert leadership.sync_state_set == [0, 1]
 
     asyncio.run(scenario())
 
