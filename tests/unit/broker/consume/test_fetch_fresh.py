@@ -14,6 +14,7 @@ from penstock.broker.consume.fetch_poll import Poll
 from penstock.broker.core import dispatch
 from penstock.proto import frames
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
+from penstock.runtime import turns
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
 from tests.support.broker.stores import bodies_of
@@ -52,7 +53,10 @@ def kit() -> Kit:
 
 
 @pytest.mark.parametrize("linger_s", [0, 3600])
-def test_whoever_waits_for_it_has_it_before_it_is_dispatched_and_nobody_has_it_twice(linger_s: float) -> None:
+def test_whoever_waits_for_it_has_it_before_it_is_dispatched_and_nobody_has_it_twice(
+    linger_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 60.0)  # a busy machine ends no turn: the second fetch has time as well
     in_loop(partial(has_it_once, linger_s))()
 
 
@@ -74,6 +78,31 @@ async def has_it_once(linger_s: float) -> None:
     await parts.append([b"next"], queue_id=1)
     _, result, found = await again.result()
     assert (result.next_offset, found) == (2, [b"next"])
+    assert len(parts[Consume].fetch.waiters) == 0
+
+
+@pytest.mark.parametrize("when", ["as they come", "as it is offered"])
+def test_when_the_turn_is_over_one_has_it_before_it_is_dispatched_and_the_other_behind_it(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_loop(partial(one_has_it_first, when, monkeypatch))()
+
+
+async def one_has_it_first(when: str, patch: pytest.MonkeyPatch) -> None:
+    parts = kit()
+    patch.setattr(turns, "TURN_S", 0.0 if when == "as they come" else 60.0)
+    both = [Fetching(parts, wanting((0, 0), (1, 0), max_wait_ms=60_000)) for _ in range(2)]
+    await asyncio.sleep(0)  # the next turn begins, and whoever had no time in this one waits by now
+    assert len(parts[Consume].fetch.waiters) == 2
+    patch.setattr(turns, "TURN_S", 0.0)
+    start = parts.store.dispatched_offset
+    await parts.append([b"alone"], queue_id=1)
+    answers = [await each.result() for each in both]
+    assert sorted(dispatched for dispatched, _, _ in answers) == [start, parts.store.confirm_offset]
+    for _, result, found in answers:
+        assert (result.queue_id, result.next_offset, result.min_offset, result.max_offset) == (1, 1, 0, 1)
+        assert found == [b"alone"]
+    await asyncio.gather(*(each.poll.task for each in both if each.poll.task is not None))
     assert len(parts[Consume].fetch.waiters) == 0
 
 
