@@ -30,6 +30,12 @@ class Fetching:
         self.poll = Poll(parts[Consume].fetch, header, self, self._tell, self._refuse)
         self.poll.start()
 
+    async def cancel(self) -> None:
+        """Return when its task, which it has if its turn was over as it came, has ended."""
+        self.poll.cancel()
+        if self.poll.task is not None:
+            await asyncio.wait({self.poll.task})
+
     def _tell(self, pieces: Any) -> None:
         reply, records = frames.unpack(b"".join(map(bytes, pieces)), FetchReply, frames.ANSWER_FIELDS_MAX)
         self.answer = self._parts.store.dispatched_offset, list(reply.results), bytes(records)
@@ -102,7 +108,6 @@ async def one_has_it_first(when: str, patch: pytest.MonkeyPatch) -> None:
     for _, result, found in answers:
         assert (result.queue_id, result.next_offset, result.min_offset, result.max_offset) == (1, 1, 0, 1)
         assert found == [b"alone"]
-    await asyncio.gather(*(each.poll.task for each in both if each.poll.task is not None))
     assert len(parts[Consume].fetch.waiters) == 0
 
 
@@ -126,7 +131,7 @@ async def once_dispatched(why: str) -> None:
     await eventually(lambda: parts.store.dispatched_offset == parts.store.confirm_offset)
     if why in ("another queue", "a tag"):
         assert waiting.answer is None
-        waiting.poll.cancel()
+        await waiting.cancel()
     else:
         dispatched, result, found = await waiting.result()
         assert (dispatched, result.next_offset, found) == (parts.store.confirm_offset, count, [b"body"] * count)
@@ -197,4 +202,4 @@ async def test_a_consumer_that_fetches_on_and_on_gets_each_message_once_in_order
             waiting = Fetching(parts, wanting((0, offset), max_wait_ms=60_000))
         assert got == sent[: len(got)]
     assert offset == len(got) == len(sent)
-    waiting.poll.cancel()
+    await waiting.cancel()
