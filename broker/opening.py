@@ -27,8 +27,9 @@ from .core.tables.snapshots import Snapshots
 from .core.tables.tables import Tables
 from .core.tables.topics import CLEANUP_POLICY, COMPACTION, deleted_topic
 from .group.epoch_file import EpochFile
+from .group.held_membership import MembershipFile
 from .identity import check_identity, write_identity
-from .store.config import StoreConfig
+from .store.config import FlushMode, StoreConfig
 from .store.store import Store
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,8 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
     try:
         known = check_identity(root, identity.cluster, identity.broker_name)
         epochs = EpochFile.open(root, is_new=not known)
-        store = Store.open(store_config(config), deletes=deleted_topic)
+        opening = replace(store_config(config), is_unclean_doubtful=_is_unclean_doubtful(config))
+        store = Store.open(opening, deletes=deleted_topic)
     except OSError as error:
         raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
     try:
@@ -125,6 +127,18 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         replicated=config.replication.is_elected or config.replication.role is not BrokerRole.ASYNC_MASTER,
         is_pooled=config.uses_transient_store_pool,
     )
+
+
+def _is_unclean_doubtful(config: BrokerConfig) -> bool:
+    """True if the store, should its last exit be unclean, may lack what a group counts on it for.
+
+    That is what it acknowledged from memory before the machine booted. A store that knows of no group needs no note.
+    """
+    settings = config.replication
+    if not (settings.is_elected and settings.is_sync) or config.store.flush_mode is FlushMode.SYNC_FLUSH:
+        return False
+    membership = MembershipFile(config.store.root)
+    return membership.is_known and membership.has_booted_since()
 
 
 def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:

@@ -10,7 +10,7 @@
 | ``checkpoint``, ``penstockCheckpoint`` | :mod:`.checkpoint` |
 | ``epochFileCheckpoint`` | :mod:`.epochs` |
 | ``abort`` | there while a store is open: found at a start, the last exit was no clean one; pid, boot of the machine |
-| ``penstockDoubt`` | there while the log may lack bytes that counted as synced: why |
+| ``penstockDoubt`` | there while the log may lack bytes that counted as synced, or acknowledged: why |
 | ``penstockCut.<position>`` | damaged bytes that were cut off the log's end there, for inspection |
 | ``lock`` | its first byte is locked while a store is open |
 | ``brokerIdentity``, ``config/`` | the broker's name; its tables, topics and groups |

@@ -18,7 +18,7 @@ class Completeness:
     def __init__(
         self, broker_id: int, membership: MembershipFile, *, may_have_lost: bool, end_doubt: Callable[[], None]
     ) -> None:
-        """``may_have_lost``: the store was not closed cleanly, and what it had not synced may be gone.
+        """``may_have_lost``: the store is in doubt: what it had not synced, or even what it had, may be gone.
 
         ``end_doubt()`` has the store remember that this is over.
         """

@@ -118,14 +118,11 @@ class RoleMaker:
         )
         waits = is_sync and settings.in_sync_replicas > 1
         role = ElectedRole(self._identity, self.make_slave(), waits=waits, clock=self._clock)
-        membership = MembershipFile(self._config.store.root)
-        is_unsynced = not self._sync_flush and not opened.store.recovery.clean and membership.has_booted_since()
-        lost = is_sync and (bool(opened.store.doubt) or is_unsynced)
         role.leadership = Leadership(
             self._identity.broker_id,
             role,
             Registers(self._config.nameservers.addresses, self._identity, self._security),
-            membership,
+            MembershipFile(self._config.store.root),
             opened.epochs,
             opened.store,
             rules,
@@ -133,7 +130,7 @@ class RoleMaker:
             make_slave=self.make_slave,
             clock=self._clock,
             settings=settings,
-            may_have_lost=lost,
+            may_have_lost=is_sync and bool(opened.store.doubt),
         )
         return role
 

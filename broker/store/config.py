@@ -100,6 +100,7 @@ class StoreConfig:
 
     store_host: Host = NO_HOST  # stands in every record
     replicated: bool = False  # after a crash only what is known to be confirmed is dispatched: the rest may have to go
+    is_unclean_doubtful: bool = False  # others count on what an unclean exit may have lost: opening notes that
 
     def __post_init__(self) -> None:
         whole = -(-self.consume_queue_bytes // ENTRY_BYTES) * ENTRY_BYTES  # as RocketMQ rounds

@@ -157,7 +157,8 @@ class Store:
     @property
     def doubt(self) -> str:
         """Why the log may lack bytes that counted as synced, or acknowledged; empty if nothing says so."""
-        return self._parts.doubt.read()
+        doubt = self._parts.doubt
+        return doubt.read() or ("for a reason that could not be noted" if doubt.exists() else "")
 
     def end_doubt(self) -> None:
         """The log has everything again: the owner has compared it with the others'. Durable on return.

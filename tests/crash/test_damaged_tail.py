@@ -1,4 +1,8 @@
-"""Synced bytes at a log's end that come back damaged: cut and kept, and the member is not trusted for a while."""
+"""A member that may lack what the others count on it for is not trusted for a while.
+
+Synced bytes at its log's end have come back damaged: they are cut and kept. Or its machine has lost power, and with it
+what was acknowledged from memory.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,27 @@ import dataclasses
 import errno
 import logging
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.broker.config import BrokerConfig, BrokerRole, IdentityConfig, NameserversConfig, ReplicationSettings
 from penstock.broker.core.dispatch import Dispatcher
 from penstock.broker.core.events import LogEvents
+from penstock.broker.group import held_membership
 from penstock.broker.group.held_membership import MembershipFile
+from penstock.broker.group.leadership import Leadership
 from penstock.broker.group.making import RoleMaker
-from penstock.broker.opening import open_store
+from penstock.broker.opening import Opened, open_store
 from penstock.broker.store import Disk, FlushMode, Store, StoreConfig
 from penstock.broker.store.disk import Data
 from penstock.broker.store.recovery import opening
 from penstock.formats.directory import DOUBT
 from penstock.nameserver.election.elections import Choice, MemberReport, choose
-from penstock.proto.errors import SyncFailed
+from penstock.proto.errors import DiskFull, StorageError, SyncFailed
 from penstock.proto.register import Register, new_register
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.stores import HOST, NEVER_MS, batch, flush, patch
@@ -32,8 +40,8 @@ from tests.support.waiting import wait_until
 SECTOR = 512
 
 
-def config_of(folder: Path, broker_id: int) -> BrokerConfig:
-    """A durable member of an elected group, with small files."""
+def config_of(folder: Path, broker_id: int, flush_mode: FlushMode = FlushMode.SYNC_FLUSH) -> BrokerConfig:
+    """A member of an elected group, with small files."""
     return BrokerConfig(
         identity=IdentityConfig(broker_name="broker-a", broker_id=broker_id, bind_address="127.0.0.1"),
         nameservers=NameserversConfig(addresses=("127.0.0.1:1",)),
@@ -42,7 +50,7 @@ def config_of(folder: Path, broker_id: int) -> BrokerConfig:
             root=folder,
             segment_bytes=1 << 20,
             body_bytes_max=8192,
-            flush_mode=FlushMode.SYNC_FLUSH,
+            flush_mode=flush_mode,
             flush_interval_ms=NEVER_MS,
             flush_thorough_interval_ms=NEVER_MS,
             store_host=HOST,
@@ -51,16 +59,25 @@ def config_of(folder: Path, broker_id: int) -> BrokerConfig:
     )
 
 
-def report(folder: Path, broker_id: int, register: Register) -> MemberReport:
+def leadership_of(config: BrokerConfig, opened: Opened, register: Register) -> Leadership:
+    """That of a member that has read the register."""
+    dispatcher = Dispatcher(opened.store, opened.tables)
+    role: Any = RoleMaker(config, opened, LogEvents(opened.store, dispatcher), SystemClock()).make()
+    leadership: Leadership = role.leadership
+    leadership.register = register
+    return leadership
+
+
+def report(
+    folder: Path, broker_id: int, register: Register, flush_mode: FlushMode = FlushMode.SYNC_FLUSH
+) -> MemberReport:
     """What a member says of itself after a start."""
-    config = config_of(folder, broker_id)
+    config = config_of(folder, broker_id, flush_mode)
     with open_store(config, ()) as opened:
-        dispatcher = Dispatcher(opened.store, opened.tables)
-        role = RoleMaker(config, opened, LogEvents(opened.store, dispatcher), SystemClock()).make()
-        role.leadership.register = register  # type: ignore[attr-defined]
-        said = role.leadership.candidacy()  # type: ignore[attr-defined]
+        leadership = leadership_of(config, opened, register)
+        said = leadership.candidacy()
         end = opened.store.end_offset
-        role.close()
+        leadership._role.close()
         opened.store.abandon()
     return MemberReport(broker_id, 0.0, 0, said.log_epoch, end, False, False, 0, said.is_doubtful)
 
@@ -208,3 +225,147 @@ def test_after_a_failed_sync_the_bytes_are_written_again_before_they_count(
     watched.written.clear()
     Store.open(config, disk=watched).close()
     assert (page, end - page) not in watched.written, "what is read after a boot comes from the disk"
+
+
+def after_power_loss(
+    root: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: FlushMode = FlushMode.ASYNC_FLUSH
+) -> Register:
+    """Broker 0's store in ``root`` was in use when the machine lost power; the register of its group."""
+    config = config_of(root, 0, flush_mode)
+    with open_store(config, ()) as opened:
+        opened.store.close()
+    MembershipFile(root).hold("coordinator", 0)
+    store = Store.open(dataclasses.replace(config.store, replicated=True))
+    store.append("t", batch("t", [b"x" * 600]), queues=1)
+    store.abandon()
+    for module in (held_membership, opening):
+        monkeypatch.setattr(module, "boot_id", lambda: "another")
+    return dataclasses.replace(new_register("cluster", "broker-a", 0, 1), sync_state_set=frozenset((0, 1)))
+
+
+def live(root: Path, register: Register, life: str) -> None:
+    """One life of broker 0, by how it ends, and whether it had everything before."""
+    config = config_of(root, 0, FlushMode.ASYNC_FLUSH)
+    if life == "failed start":
+        with pytest.raises(ZeroDivisionError), open_store(config, ()):
+            raise ZeroDivisionError
+        return
+    with open_store(config, ()) as opened:
+        leadership = leadership_of(config, opened, register)
+        if "level" in life:
+            replica: Any = leadership._role.inner.replica  # type: ignore[union-attr]
+            replica.has_been_level = True
+            leadership._look_level(0.0)
+            assert not leadership.candidacy().is_doubtful
+        leadership._role.close()
+        if "stopped" in life:
+            opened.store.close()
+        else:
+            opened.store.abandon()
+
+
+@pytest.mark.parametrize(
+    ("lives", "doubtful"),
+    [
+        ([], True),
+        (["stopped"], True),
+        (["stopped", "stopped"], True),
+        (["killed"], True),
+        (["killed", "stopped"], True),
+        (["stopped", "killed", "stopped"], True),
+        (["failed start"], True),
+        (["level, stopped"], False),
+        (["level, killed"], False),
+        (["stopped", "level, killed"], False),
+        (["stopped", "level, killed", "killed", "stopped"], False),
+    ],
+    ids=lambda value: "; ".join(value) or "at once" if isinstance(value, list) else "",
+)
+def test_a_member_that_lost_power_is_in_doubt_until_it_has_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[str], doubtful: bool
+) -> None:
+    """However often it stops before; a clean stop syncs what is there, and brings nothing back."""
+    register = after_power_loss(tmp_path, monkeypatch)
+    for life in lives:
+        live(tmp_path, register, life)
+    said = report(tmp_path, 0, register, FlushMode.ASYNC_FLUSH)
+    assert said.is_doubtful == doubtful
+    assert elected(register, [said]) == (None if doubtful else Choice(0))
+    assert (tmp_path / DOUBT).exists() == doubtful
+
+
+@pytest.mark.parametrize("flush_mode", FlushMode)
+@pytest.mark.parametrize(
+    ("role", "is_elected"),
+    [
+        (BrokerRole.SYNC_MASTER, True),
+        (BrokerRole.ASYNC_MASTER, True),
+        (BrokerRole.SYNC_MASTER, False),
+        (BrokerRole.ASYNC_MASTER, False),
+        (BrokerRole.SLAVE, False),
+    ],
+)
+def test_a_power_loss_is_noted_only_where_a_group_counts_on_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: FlushMode, role: BrokerRole, is_elected: bool
+) -> None:
+    after_power_loss(tmp_path, monkeypatch, flush_mode)
+    is_slave = role is BrokerRole.SLAVE
+    settings = ReplicationSettings(
+        role=role, is_elected=is_elected, in_sync_replicas=1, master_address="127.0.0.1:1" if is_slave else ""
+    )
+    config = config_of(tmp_path, 0, flush_mode)
+    identity = dataclasses.replace(config.identity, broker_id=int(is_slave))
+    with open_store(dataclasses.replace(config, identity=identity, replication=settings), ()) as opened:
+        noted = bool(opened.store.doubt)
+        opened.store.close()
+    assert noted == (is_elected and role is BrokerRole.SYNC_MASTER and flush_mode is FlushMode.ASYNC_FLUSH)
+    assert (tmp_path / DOUBT).exists() == noted
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("open", errno.EACCES),
+        ("open", errno.ENOSPC),
+        ("truncate", errno.EIO),
+        ("pwrite", errno.ENOSPC),
+        ("sync", errno.EIO),
+        ("sync_directory", errno.EIO),
+    ],
+)
+def test_a_doubt_that_cannot_be_noted_ends_the_start_and_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, code: int
+) -> None:
+    """Whichever call fails: the start does, or the doubt is there after a clean stop."""
+    left = tmp_path / "left"
+    register = after_power_loss(left, monkeypatch)
+    store_config = dataclasses.replace(
+        _store_config(left, 0), flush_mode=FlushMode.ASYNC_FLUSH, is_unclean_doubtful=True
+    )
+    at_the_note = 0
+    for nth in range(1, 100):
+        root = tmp_path / str(nth)
+        shutil.copytree(left, root)
+        disk = FailingDisk(kind, nth, code)
+        try:
+            Store.open(dataclasses.replace(store_config, root=root), disk=disk).close()
+        except StorageError as error:
+            assert str(root) in str(error)
+            assert isinstance(error, DiskFull) == (code == errno.ENOSPC)
+            at_the_note += DOUBT in str(error)
+        assert report(root, 0, register, FlushMode.ASYNC_FLUSH).is_doubtful, f"call {nth} failed"
+        shutil.rmtree(root)
+        if not disk.failed:
+            break
+    else:
+        raise AssertionError("it never passed untouched")
+    assert at_the_note or kind != "open"
+
+
+def test_a_note_without_its_text_is_a_doubt_all_the_same(tmp_path: Path) -> None:
+    """The disk was full when a failed sync was noted."""
+    whole, _, _ = two_members(tmp_path, confirmed=True)
+    register = dataclasses.replace(new_register("cluster", "broker-a", 0, 1), sync_state_set=frozenset((0, 1)))
+    assert not report(whole, 0, register).is_doubtful
+    (whole / DOUBT).touch()
+    assert report(whole, 0, register).is_doubtful

@@ -114,6 +114,8 @@ class _Opening:
         found = self._find_end(todo, positions)
         if found.loses_synced:
             self._note_loss(found)
+        if not todo.clean and self._config.is_unclean_doubtful:  # before anything can make the store a clean one
+            self._note_unsynced()
         self._abort.create(f"{os.getpid()} {boot_id()}".strip())
         self._checkpoint.begin()
         self._log.remove_before(self._log.min_offset)
@@ -178,6 +180,15 @@ class _Opening:
             "synced bytes at the log's end are damaged, they are cut off path=%s at=%d reason=%s kept=%s: what they "
             "held is on replicas, or lost; where masters are elected, this broker is not before it has caught up",
             *(self._log.directories, found.end, found.reason, kept),
+        )
+
+    def _note_unsynced(self) -> None:
+        """Keep for later starts that this log may lack something that was acknowledged. Changes nothing else."""
+        self._doubt.create(self._doubt.read() or "the machine has booted since an exit that was not clean")
+        log.warning(
+            "what was not synced before the machine booted may be missing path=%s: this broker is not elected before "
+            "it has caught up, unless all are in doubt",
+            self._log.directories,
         )
 
     def _set_min(self, positions: Positions | None) -> None:
