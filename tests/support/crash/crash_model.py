@@ -43,6 +43,7 @@ from tests.support.broker.stepped_store import (
 )
 from tests.support.broker.stores import BODY_AT, forged
 from tests.support.clock import ManualClock
+from tests.support.crash.crash_doubt import Doubt
 from tests.support.crash.crash_removals import clean, delete_topic, interrupted
 from tests.support.crash.crash_steps import Step, is_pooled, is_replica
 from tests.support.crash.simulated_disk import PowerCut, SimulatedDisk
@@ -73,6 +74,7 @@ class CrashRun:
         self.may_rebuild = True  # all queues; a crash alone must not cost that
         self.noted = 0  # up to where the last checkpoint had things dispatched
         self.slack = Slack()
+        self.doubt = Doubt()
         self.minimum = 0  # the log begins there, or later
         self.acknowledged = 0  # every byte below survives whatever happens
         self.sequence = 0
@@ -141,7 +143,8 @@ class CrashRun:
             if self.disk.cut_after is None and self.chooser.random() < 0.3:
                 self.disk.cut_after = self.chooser.randint(0, 60)
             try:
-                store = Store.open(self._config, disk=self.disk, clock=self.clock, deletes=deleted_topic)
+                config = self.doubt.config(self._config)
+                store = Store.open(config, disk=self.disk, clock=self.clock, deletes=deleted_topic)
                 break
             except PowerCut:
                 self._power_cut()
@@ -149,7 +152,7 @@ class CrashRun:
         self.store = store
         store.on_flushed = self._on_flushed
         self.recoveries += 1
-        assert "log cut" not in store.doubt, f"nothing that was synced is damaged in this model: {store.doubt}"
+        self.doubt.check(store, config, self.disk)
         history = self._known()
         deleted = any(one.end > self.noted for one in history.deletions)
         assert self.may_rebuild or deleted or not store.end_offset or not store.recovery.queues_rebuilt, (
@@ -343,6 +346,8 @@ class CrashRun:
     def _checkpoint(self) -> None:
         self._meanwhile()
         self.checkpoint()
+        if self.chooser.random() < 0.2:
+            self.doubt.end(self.open)
         self.disk.on_synced = None
 
     def checkpoint(self) -> None:
@@ -378,6 +383,7 @@ class CrashRun:
 
     def _power_cut(self) -> None:
         self.cuts += 1
+        self.doubt.has_booted = True
         self._gone()
         self.disk = self.disk.cut()
 
@@ -412,6 +418,7 @@ class CrashRun:
     def _gone(self) -> None:
         if self.store is not None:
             self.noted = self.store.checkpointed_offset
+            self.doubt.may_be |= flusher_of(self.store).failure is not None
             abandon(self.store)
         forget_background()
         self.store = None
