@@ -9,34 +9,22 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.proto.errors import ConfigError, PenstockError
-from penstock.runtime.channel import new_server
 from penstock.runtime.conf import log_effective
-from penstock.runtime.listening import listen
 from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
 from penstock.runtime.security.certificates import ServerTls
 
-from . import front
 from .config import GatewayConfig, load_gateway_config
-
-if TYPE_CHECKING:
-    from .v2.routes import Routes  # loads the kernels
+from .http2.server import Server
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
-KEEPALIVE_TIME_MS: Final = 10_000
-"""A connection that is silent for so long is asked whether it lives: clients send a heartbeat as often. Every second,
-as brokers ask, it would cost the gateway of a thousand idle clients a twelfth of a core."""
-KEEPALIVE_TIMEOUT_MS: Final = 20_000
-"""A connection whose client answers no ping for so long is over: gRPC's own default. Clients are other people's
-programs, and pause for their collector of garbage, or for a loop at work; behind the port for both, answers wait for
-this process's loop, too."""
 
 
 class Addresses(NamedTuple):
@@ -65,33 +53,21 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
         contextlib.AsyncExitStack() as stack,
     ):
 
-        async def served(
-            address: str,
-            number: int,
-            name: str,
-            tls: ServerTls | None,
-        ) -> Routes:
-            server = new_server(keepalive_time_ms=KEEPALIVE_TIME_MS, keepalive_timeout_ms=KEEPALIVE_TIMEOUT_MS)
-            routes = port.serve_at(server, host)
-            routes.port = listen(server, address, number, name, tls)
-            await server.start()
+        def served(number: int, key: str, tls: ServerTls | None, *, is_plain: bool) -> int:
+            server = Server()
+            number = server.listen(config.bind_address, number, key, tls, is_plain=is_plain)
+            server.start(port.methods(host, number))
             stack.push_async_callback(server.stop, STOP_GRACE_S)
-            return routes
+            return number
 
         if config.is_one_port:
-            both = [await served(front.INSIDE, 0, "listenPort", tls) for tls in (None, second)]
-            plain, over_tls = both
-            outside = front.Front(plain.port, over_tls.port, port.hosts)
-            stack.push_async_callback(outside.close)
-            number = await outside.listen(config.bind_address, config.listen_port, "listenPort")
-            for each in both:
-                each.port = number
+            both = [served(config.listen_port, "listenPort", second, is_plain=True)] * 2
         else:
             transport = config.security.transport.server_tls()
-            both = [await served(config.bind_address, config.listen_port, "listenPort", transport)]
+            both = [served(config.listen_port, "listenPort", transport, is_plain=transport is None)]
             if second is not None:
-                both.append(await served(config.bind_address, config.tls_port, "tlsListenPort", second))
-        yield Addresses(*(f"{shown}:{each.port}" for each in both))
+                both.append(served(config.tls_port, "tlsListenPort", second, is_plain=False))
+        yield Addresses(*(f"{shown}:{number}" for number in both))
 
 
 def _reachable(config: GatewayConfig) -> str:

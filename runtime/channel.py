@@ -47,7 +47,6 @@ _KEEPALIVE = (
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
 )
-_ANSWERED_WITHIN = ("grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
 _LIMITS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -113,18 +112,10 @@ async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     return False
 
 
-def new_server(
-    interceptors: Sequence[Any] = (),
-    calls_max: int | None = None,
-    *,
-    keepalive_time_ms: int = KEEPALIVE_TIME_MS,
-    keepalive_timeout_ms: int = KEEPALIVE_TIMEOUT_MS,
-) -> grpc.aio.Server:
+def new_server(interceptors: Sequence[Any] = (), calls_max: int | None = None) -> grpc.aio.Server:
     """A server for the running event loop with Penstock's limits and keepalive; ``calls_max``: under way at a time."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
-    keepalive = {"grpc.keepalive_time_ms": keepalive_time_ms, **dict.fromkeys(_ANSWERED_WITHIN, keepalive_timeout_ms)}
-    options = [*(dict(SERVER_OPTIONS) | keepalive).items()]
-    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=calls_max)
+    return grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

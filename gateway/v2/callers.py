@@ -10,9 +10,9 @@ import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
+from penstock.gateway.http2.call import Call
 from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.runtime.security.access import Access
 from penstock.runtime.security.signatures import AUTHORIZATION, DATE_TIME
@@ -20,7 +20,6 @@ from penstock.runtime.security.signatures import AUTHORIZATION, DATE_TIME
 from .status import Refusal
 
 CLIENT_ID_LENGTH_MAX: Final = 255
-NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
 NODE_JS: Final = "HTTP"
 """What the Node.js client calls its language."""
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)", re.ASCII)
@@ -48,18 +47,13 @@ class Caller:
         return self.language == NODE_JS
 
 
-def caller_of(
-    context: Any, access: Access | None, hosts: Mapping[str, str] = NO_HOSTS, default_s: float = 30.0
-) -> Caller:
-    """Who makes the call with this context; ``hosts``: what to say of some of gRPC's peers instead.
+def caller_of(call: Call, access: Access | None, default_s: float = 30.0) -> Caller:
+    """Who makes this call.
 
     Raises:
         Refusal: CLIENT_ID_REQUIRED, UNAUTHORIZED.
     """
-    found: dict[str, str] = {}
-    for key, value in context.invocation_metadata() or ():
-        if isinstance(value, str):
-            found[key] = value[:_TEXT_MAX]
+    found = call.metadata
     if access is not None:
         _authenticate(found, access)
     client_id = found.get("x-mq-client-id", "").strip()
@@ -67,18 +61,18 @@ def caller_of(
         raise Refusal(Code.CLIENT_ID_REQUIRED, "client id cannot be empty: give x-mq-client-id")
     if len(client_id) > CLIENT_ID_LENGTH_MAX:
         raise Refusal(Code.BAD_REQUEST, f"client id of {len(client_id)} characters: at most {CLIENT_ID_LENGTH_MAX}")
-    left_s = context.time_remaining()
+    left_s = call.time_remaining()
     return Caller(
         client_id=client_id,
-        language=found.get("x-mq-language", ""),
-        namespace=found.get("x-mq-namespace", ""),
-        host=hosts.get(peer := context.peer()) or _host(peer),
+        language=found.get("x-mq-language", "")[:_TEXT_MAX],
+        namespace=found.get("x-mq-namespace", "")[:_TEXT_MAX],
+        host=call.host,
         deadline_s=default_s if left_s is None else min(max(left_s, 0.0), 24 * 3600.0),
     )
 
 
-def _authenticate(found: dict[str, str], access: Access) -> None:
-    header, date = found.get(AUTHORIZATION, ""), found.get(DATE_TIME, "")
+def _authenticate(found: Mapping[str, str], access: Access) -> None:
+    header, date = found.get(AUTHORIZATION, "")[:_TEXT_MAX], found.get(DATE_TIME, "")[:_TEXT_MAX]
     credential, signature = _CREDENTIAL.search(header), _SIGNATURE.search(header)
     access_key = credential[1] if credential is not None else ""
     if not access_key:
@@ -90,9 +84,3 @@ def _authenticate(found: dict[str, str], access: Access) -> None:
         raise Refusal(Code.UNAUTHORIZED, f"User:{access_key[:128]} is not found.")
     if not is_proven:
         raise Refusal(Code.UNAUTHORIZED, "check signature failed.")
-
-
-def _host(peer: str) -> str:
-    """``ipv4:1.2.3.4:5`` or ``ipv6:%5B::1%5D:5`` as ``1.2.3.4:5`` or ``[::1]:5``."""
-    kind, _, rest = peer.partition(":")
-    return rest.replace("%5B", "[").replace("%5D", "]") if kind in ("ipv4", "ipv6") and rest else "127.0.0.1:0"

@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-import grpc.aio
-
 from penstock.client import MessageView, TransactionProducer, TransactionState
 from penstock.client.aio import AsyncProducer
 from penstock.client.cluster import Calls
+from penstock.gateway.http2.call import Method
 from penstock.runtime.security.access import Access
 from penstock.runtime.security.credentials import Security
 
@@ -49,7 +48,6 @@ class Port:
         make_producer: Callable[..., TransactionProducer],
         access: Access | None,
     ) -> None:
-        self.hosts: dict[str, str] = {}  # see Caller.host
         self.clients = Clients()
         self.brokers = Brokers(calls, threads)
         self.groups = Groups(self.brokers)
@@ -60,11 +58,11 @@ class Port:
         self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
         self.offsets = Offsets(self.brokers)
         self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self._on_gone)
-        self._service = Service(access, self.hosts)
+        self._service = Service(access)
 
-    def serve_at(self, server: grpc.aio.Server, host: str) -> Routes:
-        """Have ``server`` answer; the routes that it tells, whose ``port`` is to be set when it listens."""
-        routes = Routes(self.brokers, self.groups, host)
+    def methods(self, host: str, port: int) -> dict[str, Method]:
+        """What answers at a server, by path; its routes name this address."""
+        routes = Routes(self.brokers, self.groups, host, port)
         unary: dict[str, Any] = {
             "QueryRoute": routes.query,
             "QueryAssignment": routes.assign,
@@ -81,8 +79,7 @@ class Port:
             "QueryOffset": self.offsets.query,
         }
         streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive, "PullMessage": self.offsets.pull}
-        server.add_generic_rpc_handlers((self._service.handlers(unary, streaming, self.telemetry),))
-        return routes
+        return self._service.methods(unary, streaming, self.telemetry)
 
     async def sweep_forever(self) -> None:
         """Forget clients that are silent, and what was kept for them."""

@@ -54,12 +54,12 @@ def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
 class Routes:
     """Answers of one port."""
 
-    def __init__(self, brokers: Brokers, groups: Groups, host: str) -> None:
-        """``host``: what clients are told that have said no address themselves."""
+    def __init__(self, brokers: Brokers, groups: Groups, host: str, port: int) -> None:
+        """``host``, ``port``: what clients are told that have said no address themselves."""
         self._brokers = brokers
         self._groups = groups
         self._host = host
-        self.port = 0  # set when it listens
+        self._port = port
         self._cached: OrderedDict[tuple[Any, ...], tuple[TopicRoute, QueryRouteResponse]] = OrderedDict()
 
     async def query(self, caller: Caller, request: QueryRouteRequest) -> QueryRouteResponse:
@@ -119,7 +119,7 @@ class Routes:
         """
         addresses = list(asked.addresses)
         if not addresses:
-            addresses = [Address(host=self._host, port=self.port)]
+            addresses = [Address(host=self._host, port=self._port)]
         if len(addresses) > ADDRESSES_MAX:
             raise Refusal(Code.ILLEGAL_ACCESS_POINT, f"{len(addresses)} addresses: at most {ADDRESSES_MAX}")
         for each in addresses:
@@ -133,7 +133,7 @@ class Routes:
         if only_one or scheme == AddressScheme.DOMAIN_NAME:
             addresses = addresses[:1]
         return Endpoints(
-            scheme=scheme, addresses=[Address(host=each.host, port=each.port or self.port) for each in addresses]
+            scheme=scheme, addresses=[Address(host=each.host, port=each.port or self._port) for each in addresses]
         )
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
-
-import grpc
-import grpc.aio
 
 from penstock.client import (
     BrokerUnavailable,
@@ -33,7 +27,6 @@ from penstock.proto.errors import FlowControl, FlushTimeout, LimitReached, Messa
 log = logging.getLogger(__name__)
 
 _TEXT_MAX = 1000
-_HANDED_OVER_S: Final = 0.1
 
 # The first that fits counts.
 _CODES: tuple[tuple[type[PenstockError], Code], ...] = (
@@ -91,10 +84,3 @@ def status_of(error: Exception, method: str) -> Status:
         return Status(code=code, message=error.message[:_TEXT_MAX])
     log.error("request failed method=%s error=%r", method, error, exc_info=error)
     return Status(code=Code.INTERNAL_SERVER_ERROR, message=f"{method}: internal error, see the gateway's log")
-
-
-async def unread(context: Any, text: str) -> None:
-    """End a call whose caller does not read: DEADLINE_EXCEEDED waits in gRPC behind what was not read, nobody here."""
-    with contextlib.suppress(TimeoutError, grpc.aio.AbortError):
-        async with asyncio.timeout(_HANDED_OVER_S):
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)

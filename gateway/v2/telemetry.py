@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
-import grpc
-import grpc.aio
-
+from penstock.gateway.http2.call import Call
+from penstock.gateway.http2.frames import Status as End
 from penstock.gateway.v2.wire.definition_pb2 import ClientType, Code, Status
 from penstock.gateway.v2.wire.service_pb2 import (
     HeartbeatRequest,
@@ -26,7 +24,7 @@ from .clients import Client, Clients, Stream
 from .groups import Groups
 from .names import group_of
 from .settings import CONSUMERS, answer_to, topics_of
-from .status import Refusal, ok, status_of, unread
+from .status import Refusal, ok, status_of
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +48,13 @@ class Telemetry:
         self._on_gone = on_gone
         self._turns = Turns()
 
-    async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], context: Any) -> None:
+    async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], call: Call) -> None:
         """One stream, to its end. Ends with an error of gRPC where the client sends what is not understood."""
-        await context.send_initial_metadata(())  # some clients wait for it before they send anything
+        call.begin()  # some clients wait for it before they send anything
         try:
             client = self._clients.heard(caller)
         except Refusal as refused:
-            await refuse(context, refused.status)
+            refuse(call, refused.status)
             return
         stream = self._clients.open(client)
         self._on_producer(client)  # of one that comes back, the topics are known
@@ -64,10 +62,10 @@ class Telemetry:
         try:
             while (command := await stream.next()) is not None:
                 async with asyncio.timeout(TAKEN_S):
-                    await context.write(command)
+                    await call.write(command.SerializeToString())
         except TimeoutError:
             log.warning("client reads no commands, its stream ends client=%s", caller.client_id)
-            await unread(context, f"commands of the server were not read for {TAKEN_S:g} s")
+            call.fail(End.DEADLINE_EXCEEDED, f"commands of the server were not read for {TAKEN_S:g} s")
             return
         finally:
             reading.cancel()
@@ -77,8 +75,8 @@ class Telemetry:
         if error is not None:
             status = status_of(error if isinstance(error, Exception) else RuntimeError(repr(error)), "Telemetry")
             is_clients_fault = status.code // 10000 == 4
-            code = grpc.StatusCode.INVALID_ARGUMENT if is_clients_fault else grpc.StatusCode.INTERNAL
-            await context.abort(code, f"process client telemetryCommand failed. {status.message}")
+            code = End.INVALID_ARGUMENT if is_clients_fault else End.INTERNAL
+            call.end(code, f"process client telemetryCommand failed. {status.message}")
 
     async def _read(
         self, caller: Caller, client: Client, stream: Stream, requests: AsyncIterator[TelemetryCommand]
@@ -135,8 +133,6 @@ class Telemetry:
         return NotifyClientTerminationResponse(status=ok())
 
 
-async def refuse(context: Any, status: Status) -> None:
+def refuse(call: Call, status: Status) -> None:
     """End a stream whose caller is not let in: one command tells why."""
-    with contextlib.suppress(grpc.aio.UsageError, grpc.RpcError, TimeoutError):
-        async with asyncio.timeout(TAKEN_S):
-            await context.write(TelemetryCommand(status=status))
+    call.finish(TelemetryCommand(status=status).SerializeToString())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -119,9 +120,9 @@ class ServerTls:
         needs_certificate = self.client_ca_file is not None
         return grpc.dynamic_ssl_server_credentials(_configuration(used), changed, needs_certificate)
 
-    def context(self) -> ssl.SSLContext:
-        """The same for TLS without gRPC: the context to listen with."""
-        used, made = self._files.current(), self._context()
+    def context(self, protocols: Sequence[str] = ()) -> ssl.SSLContext:
+        """The same for TLS without gRPC: the context to listen with; ``protocols``: what is spoken, for ALPN."""
+        used, made = self._files.current(), self._context(protocols)
         newest = made
 
         def changed(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -129,7 +130,7 @@ class ServerTls:
             now = self._files.current()
             if now is not used:
                 try:
-                    newest = self._context()
+                    newest = self._context(protocols)
                 except (ssl.SSLError, OSError) as error:  # changed again since they were read
                     log.warning("certificates not taken over, the former ones stay in use error=%s", error)
                 else:
@@ -139,11 +140,13 @@ class ServerTls:
         made.sni_callback = changed  # called for each handshake, whether a name is asked for or not
         return made
 
-    def _context(self) -> ssl.SSLContext:
+    def _context(self, protocols: Sequence[str]) -> ssl.SSLContext:
         import ssl
 
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if protocols:
+            made.set_alpn_protocols(protocols)
         made.load_cert_chain(self.cert_file, self.key_file)
         if self.client_ca_file is not None:
             made.load_verify_locations(self.client_ca_file)

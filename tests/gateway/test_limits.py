@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 
 from penstock.client import MessageView, PenstockError, TopicNotFound
@@ -23,6 +22,9 @@ from penstock.formats.record.properties import (
     TAGS,
     encode_properties,
 )
+from penstock.gateway.http2.call import Method
+from penstock.gateway.http2.frames import Code as End
+from penstock.gateway.http2.frames import Setting, settings
 from penstock.gateway.v2 import clients
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients
@@ -31,9 +33,9 @@ from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
 from penstock.gateway.v2.messages import delivered, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
-from penstock.gateway.v2.service import Service
+from penstock.gateway.v2.service import SERVICE, Service
 from penstock.gateway.v2.settings import BYTES_MAX, answer_to
-from penstock.gateway.v2.status import Refusal, status_of
+from penstock.gateway.v2.status import Refusal, ok, status_of
 from penstock.gateway.v2.transactions import Transactions
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
@@ -43,7 +45,9 @@ from penstock.proto.receipts import Receipt
 from penstock.proto.wire.common_pb2 import MASTER
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
 from tests.support.gateway import acknowledged, changed, message, wish
+from tests.support.http2 import serving
 
+RECEIVE = f"/{SERVICE.full_name}/ReceiveMessage"
 CALLER = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
 HANDLE = Receipt("g", "topic", "broker-a", 0, 7, 1, 1, 1).text()
 
@@ -244,40 +248,13 @@ def test_a_change_that_is_refused_leaves_the_client_its_handle(group: str, invis
     assert (v2.Code.Name(answer.status.code), answer.receipt_handle) == (expected, HANDLE)
 
 
-class _Unread:
-    """The context of a call whose caller reads nothing."""
-
-    def __init__(self) -> None:
-        self.aborted: list[Any] = []
-
-    def invocation_metadata(self) -> list[tuple[str, str]]:
-        return [("x-mq-client-id", "client")]
-
-    def time_remaining(self) -> float:
-        return 0.01
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    async def write(self, _: Any) -> None:
-        await asyncio.Event().wait()
-
-    async def abort(self, code: Any, _: str) -> None:
-        self.aborted.append(code)
-
-
-class _Written(_Unread):
-    """The context of a call whose caller reads all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[Any] = []
-
-    def time_remaining(self) -> float:
-        return 5.0
-
-    async def write(self, answer: Any) -> None:
-        self.answers.append(answer)
+def receiving(answers: Any) -> dict[str, Method]:
+    """The method of the server for which ``answers`` answers."""
+    return {
+        RECEIVE: Method(
+            Service(None)._streaming("ReceiveMessage", answers, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse)
+        )
+    }
 
 
 @pytest.mark.parametrize(
@@ -289,16 +266,14 @@ def test_a_receive_that_is_refused_ends_with_the_time_as_every_other(error: Exce
         raise error
         yield
 
-    async def scenario() -> list[Any]:
-        context = _Written()
-        await Service(None)._streaming(
-            "ReceiveMessage", answers, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse
-        )(b"", context)
-        return context.answers
+    async def scenario() -> None:
+        async with serving(receiving(answers)) as it, it.peer() as peer:
+            answer = await peer.ask(1, b"", RECEIVE).answer(1)
+            status, last = map(wire.ReceiveMessageResponse.FromString, answer.messages)
+            assert v2.Code.Name(status.status.code) == expected
+            assert last.delivery_timestamp.seconds > 0
 
-    status, last = asyncio.run(scenario())
-    assert v2.Code.Name(status.status.code) == expected
-    assert last.delivery_timestamp.seconds > 0
+    asyncio.run(scenario())
 
 
 def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
@@ -306,17 +281,15 @@ def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
 
     async def answers(*_: Any) -> AsyncGenerator[Any, None]:
         try:
-            yield wire.ReceiveMessageResponse()
+            yield wire.ReceiveMessageResponse(status=ok())
         finally:
             is_given_back.append(True)
 
     async def scenario() -> None:
-        context = _Unread()
-        call = Service(None)._streaming(
-            "ReceiveMessage", answers, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse
-        )
-        await call(b"", context)
-        assert context.aborted == [grpc.StatusCode.DEADLINE_EXCEEDED]
+        narrow = settings({Setting.INITIAL_WINDOW_SIZE: 1})
+        async with serving(receiving(answers)) as it, it.peer(narrow) as peer:
+            answer = await peer.ask(1, b"", RECEIVE, grpc_timeout="10m").answer(1)
+            assert answer.fields["rst"] == str(int(End.CANCEL))
 
     asyncio.run(scenario())
     assert is_given_back == [True]

@@ -3,206 +3,141 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
+from penstock.gateway.http2.frames import Code, Setting, settings
 from penstock.gateway.v2 import service, telemetry
-from penstock.gateway.v2.clients import COMMANDS_MAX, Clients
-from penstock.gateway.v2.service import Service
+from penstock.gateway.v2.clients import Clients
+from penstock.gateway.v2.service import SERVICE, Service
 from penstock.gateway.v2.telemetry import Telemetry
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from tests.support.http2 import WAIT_S, WIDE, message_of, serving
+from tests.support.waiting import eventually
 
-PATH = "/apache.rocketmq.v2.MessagingService/"
-METADATA = (("x-mq-client-id", "stuck"),)
+RECEIVE, TELEMETRY = (f"/{SERVICE.full_name}/{name}" for name in ("ReceiveMessage", "Telemetry"))
+NARROW = settings({Setting.INITIAL_WINDOW_SIZE: 1})
+"""Of a client that takes a byte of each answer."""
 LARGE = 900_000
-OVER_S = 30.0
 
 
-@contextlib.asynccontextmanager
-async def serving(served: Service, streams: Telemetry, **streaming: Any) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((served.handlers({}, streaming, streams),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
+def telemetry_of(clients: Clients, on_producer: Any = lambda _: None) -> Telemetry:
+    return Telemetry(clients, None, on_producer, lambda _: None)  # type: ignore[arg-type]  # groups: of consumers
 
 
-def telemetry_of(clients: Clients) -> Telemetry:
-    return Telemetry(clients, None, lambda _: None, lambda _: None)  # type: ignore[arg-type]  # groups: of consumers
+def settings_of(size: int = 0) -> bytes:
+    found = v2.Settings(client_type=v2.ClientType.PRODUCER)
+    found.publishing.topics.add(name="topic")
+    found.user_agent.hostname = "x" * size
+    return message_of(wire.TelemetryCommand(settings=found).SerializeToString())
 
 
-async def read_to_its_end(call: Any) -> grpc.StatusCode:
-    async with asyncio.timeout(OVER_S):
-        with contextlib.suppress(grpc.RpcError):
-            while await call.read() is not grpc.aio.EOF:
-                pass
-        code: grpc.StatusCode = await call.code()
-        return code
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(OVER_S):
-        while not condition():  # noqa: ASYNC110  what is waited for has no event
-            await asyncio.sleep(0.01)
-
-
-class NeverTaken:
-    """The context of a call whose client takes nothing, not even the head of an answer."""
-
-    def __init__(self) -> None:
-        self.waits = asyncio.Event()
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return METADATA
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    def time_remaining(self) -> None:
-        return None
-
-    async def send_initial_metadata(self, _: Any) -> None:
-        await self.write(None)
-
-    async def write(self, _: Any) -> None:
-        self.waits.set()
-        await asyncio.Event().wait()
-
-
-def test_a_client_that_goes_before_its_stream_has_begun_leaves_no_stream() -> None:
+def test_a_stream_ends_with_its_connection() -> None:
     async def run() -> None:
-        clients, context = Clients(), NeverTaken()
-        caller = service.caller_of(context, None)
-        call = asyncio.create_task(telemetry_of(clients).serve(caller, None, context))  # type: ignore[arg-type]
-        await context.waits.wait()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        client = clients.get("stuck")
-        assert client is None or client.streams == []
+        clients = Clients()
+        served = Service(None)
+        async with serving(served.methods({}, {}, telemetry_of(clients))) as it:
+            async with it.peer() as peer:
+                peer.begin(1, TELEMETRY)
+                await eventually(lambda: served._streams == 1, WAIT_S, "it has begun")
+            await eventually(lambda: served._streams == 0, WAIT_S, "it has ended")
+        client = clients.get("client")
+        assert client is not None
+        assert client.streams == []
 
     asyncio.run(run())
 
 
 def test_of_a_producer_that_comes_back_the_topics_are_known() -> None:
     async def run() -> None:
-        clients, context = Clients(), NeverTaken()
-        context.send_initial_metadata = lambda _: asyncio.sleep(0)  # type: ignore[method-assign]
-        caller = service.caller_of(context, None)
-        clients.publishes(clients.heard(caller), "topic")
+        clients = Clients()
         told: list[list[str]] = []
-        streams = Telemetry(clients, None, lambda client: told.append([*client.topics]), lambda _: None)  # type: ignore[arg-type]
-        call = asyncio.create_task(streams.serve(caller, None, context))  # type: ignore[arg-type]
-        await until(lambda: told)
-        assert told == [["topic"]]
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
+        streams = telemetry_of(clients, lambda client: told.append([*client.topics]))
+        async with serving(Service(None).methods({}, {}, streams)) as it, it.peer() as peer:
+            peer.begin(1, TELEMETRY).data(1, settings_of(), ends=False)
+            await eventually(lambda: ["topic"] in told, WAIT_S, "its topics")
+            told.clear()
+            peer.begin(3, TELEMETRY)
+            await eventually(lambda: told == [["topic"]], WAIT_S, "they are known when it comes back")
 
     asyncio.run(run())
 
 
-def test_one_client_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.gateway.v2.clients.CLIENTS_MAX", 0)
+@pytest.mark.parametrize("name", ["penstock.gateway.v2.clients.CLIENTS_MAX", "penstock.gateway.v2.service.STREAMS_MAX"])
+def test_one_client_or_stream_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(name, 0)
 
     async def run() -> None:
-        async with (
-            serving(Service(None), telemetry_of(Clients())) as address,
-            grpc.aio.insecure_channel(address) as channel,
-        ):
-            call = channel.stream_stream(PATH + "Telemetry")(metadata=METADATA)
-            answer = wire.TelemetryCommand.FromString(await call.read())
-            assert answer.status.code == v2.Code.TOO_MANY_REQUESTS
-            assert await read_to_its_end(call) is grpc.StatusCode.OK
+        async with serving(Service(None).methods({}, {}, telemetry_of(Clients()))) as it, it.peer() as peer:
+            answer = await peer.begin(1, TELEMETRY).answer(1)
+            (said,) = map(wire.TelemetryCommand.FromString, answer.messages)
+            assert said.status.code == v2.Code.TOO_MANY_REQUESTS
+            assert answer.status == 0
 
     asyncio.run(run())
 
 
 def test_of_a_client_that_takes_no_answer_no_second_command_is_read() -> None:
-    class TakesTheHead(NeverTaken):
-        async def send_initial_metadata(self, _: Any) -> None:
-            """It is taken."""
-
-    async def run() -> None:
-        clients, context, read = Clients(), TakesTheHead(), 0
-
-        async def pour() -> AsyncIterator[wire.TelemetryCommand]:
-            nonlocal read
-            while True:
-                read += 1
-                yield wire.TelemetryCommand(settings=v2.Settings(publishing=v2.Publishing()))
-
-        call = asyncio.create_task(telemetry_of(clients).serve(service.caller_of(context, None), pour(), context))
-        await context.waits.wait()
-        for _ in range(100):
-            await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        assert read == 1
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("name", ["ReceiveMessage", "Telemetry"])
-def test_a_refusal_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(telemetry, "TAKEN_S", 0.1)
-    monkeypatch.setattr(service, "TAKEN_S", 0.1)
-    monkeypatch.setattr(service, "STREAMS_MAX", 0)
-
     async def run() -> None:
         served = Service(None)
-        if name == "Telemetry":
-            call = served._telemetry(telemetry_of(Clients()))
-        else:
-            call = served._streaming(name, None, wire.ReceiveMessageRequest, wire.ReceiveMessageResponse)
-        async with asyncio.timeout(OVER_S):
-            await call(b"", NeverTaken())
+        async with serving(served.methods({}, {}, telemetry_of(Clients()))) as it, it.peer(NARROW) as peer:
+            peer.begin(1, TELEMETRY)
+            for _ in range(10):
+                peer.data(1, settings_of(), ends=False)
+            await peer.ping()
+            (call,) = next(iter(it.server.connections)).calls.values()
+            await eventually(lambda: call.pending, WAIT_S, "an answer waits")
+            await peer.ping()
+            assert len(call.messages) == 9
 
     asyncio.run(run())
 
 
 def test_a_telemetry_stream_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "TAKEN_S", 0.2)
+    monkeypatch.setattr(telemetry, "TAKEN_S", 0.05)
 
     async def run() -> None:
         clients = Clients()
         served = Service(None)
-        async with (
-            serving(served, telemetry_of(clients)) as address,
-            grpc.aio.insecure_channel(address) as channel,
-        ):
-            call = channel.stream_stream(PATH + "Telemetry")(metadata=METADATA)
-            settings = v2.Settings(client_type=v2.ClientType.PRODUCER)
-            settings.publishing.topics.add(name="topic")
-            settings.user_agent.hostname = "x" * LARGE
-            command = wire.TelemetryCommand(settings=settings).SerializeToString()
+        async with serving(served.methods({}, {}, telemetry_of(clients))) as it, it.peer(NARROW) as peer:
+            peer.begin(1, TELEMETRY).data(1, settings_of(LARGE), ends=False)
+            answer = await peer.answer(1)
+            assert answer.fields["rst"] == str(int(Code.CANCEL))
+            await eventually(lambda: served._streams == 0, WAIT_S, "it has ended")
+            assert it.server.held == 0
+        client = clients.get("client")
+        assert client is not None
+        assert client.streams == []
 
-            async def pour() -> None:
-                for _ in range(COMMANDS_MAX // 2):
-                    await call.write(command)
+    asyncio.run(run())
 
-            pouring = asyncio.create_task(pour())
-            await until(lambda: served._streams == 1)
-            await until(lambda: served._streams == 0)
-            client = clients.get("stuck")
-            assert client is not None
-            assert client.streams == []
-            code, _ = await asyncio.gather(read_to_its_end(call), pouring, return_exceptions=True)
-            assert code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL)  # the latter of a write
+
+def test_a_refusal_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TAKEN_S", 0.05)
+
+    async def run() -> None:
+        methods = Service(None).methods({}, {}, telemetry_of(Clients()))
+        async with serving(methods) as it, it.peer(NARROW) as peer:
+            peer.ask(1, b"", RECEIVE)
+            (call,) = [*(await begun(it)).values()]
+            await eventually(lambda: call._task is not None and call._task.done(), WAIT_S, "nobody waits for it")
+            peer.writer.close()
+            await eventually(lambda: not it.server.connections, WAIT_S, "the client goes")
+
+    async def begun(it: Any) -> Any:
+        return await eventually(
+            lambda: it.server.connections and next(iter(it.server.connections)).calls, WAIT_S, "the call"
+        )
 
     asyncio.run(run())
 
 
 def test_a_receive_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "caller_of", partial(service.caller_of, default_s=0.5))
+    monkeypatch.setattr(service, "caller_of", partial(service.caller_of, default_s=0.2))
     over = asyncio.Event()
 
     async def receive(caller: Any, request: wire.ReceiveMessageRequest) -> AsyncGenerator[Any, None]:
@@ -213,13 +148,23 @@ def test_a_receive_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPat
             over.set()
 
     async def run() -> None:
-        async with (
-            serving(Service(None), telemetry_of(Clients()), ReceiveMessage=receive) as address,
-            grpc.aio.insecure_channel(address) as channel,
-        ):
-            call = channel.unary_stream(PATH + "ReceiveMessage")(b"", metadata=METADATA)
-            async with asyncio.timeout(OVER_S):
-                await over.wait()
-            assert await read_to_its_end(call) is grpc.StatusCode.DEADLINE_EXCEEDED
+        methods = Service(None).methods({}, {"ReceiveMessage": receive}, telemetry_of(Clients()))
+        async with serving(methods) as it, it.peer(settings({})) as peer:
+            answer = await peer.ask(1, b"", RECEIVE).answer(1)
+            assert answer.fields["rst"] == str(int(Code.CANCEL))
+            await over.wait()
+
+    asyncio.run(run())
+
+
+def test_what_is_read_in_time_goes_on() -> None:
+    async def receive(caller: Any, request: wire.ReceiveMessageRequest) -> AsyncGenerator[Any, None]:
+        for _ in range(20):
+            yield wire.ReceiveMessageResponse(message=v2.Message(body=bytes(LARGE)))
+
+    async def run() -> None:
+        methods = Service(None).methods({}, {"ReceiveMessage": receive}, telemetry_of(Clients()))
+        async with serving(methods) as it, it.peer(WIDE) as peer:
+            assert len((await peer.ask(1, b"", RECEIVE).answer(1)).messages) == 20
 
     asyncio.run(run())

@@ -26,6 +26,7 @@ _LINE: Final = b"PROXY "
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _HEAD: Final = struct.Struct(">12sBBH")
 _ITSELF, _ANOTHER = 0x20, 0x21
+HEADER_BYTES_MAX: Final = _HEAD.size + REST_MAX
 _ADDRESSES: Final = {0x11: struct.Struct(">4s4sHH"), 0x21: struct.Struct(">16s16sHH")}
 
 

@@ -1,0 +1,373 @@
+"""One call, which is one stream of HTTP/2: the client's messages as they come, and the answer with its flow control."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.runtime.channel import MESSAGE_BYTES_MAX
+
+from .frames import (
+    BEGIN,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    MESSAGE_HEAD,
+    TRAILERS_OK,
+    Code,
+    Status,
+    Type,
+    frame,
+    rst_stream,
+    trailers,
+    window_update,
+)
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+log = logging.getLogger(__name__)
+
+CALL_WINDOW: Final = 1 << 20
+"""So many bytes of a call a client may send before they are read."""
+UNARY_S: Final = 120.0
+"""A call with one request ends after so long, where its client names no deadline."""
+
+_BEGIN_LENGTH, _TRAILERS_LENGTH = len(BEGIN), len(TRAILERS_OK)
+
+
+class Method(NamedTuple):
+    """What answers the calls of one name."""
+
+    answer: Callable[[Call], Awaitable[None]]
+    """Begins with the request, or, where the client streams, at once. The call ends with it, as OK."""
+    is_streaming: bool = False
+    """True if the client sends as many messages as it likes; otherwise it is one, :attr:`Call.request`."""
+
+
+class CallOver(Exception):
+    """Nobody is there any more who would take an answer."""
+
+
+class Call:
+    """Made by its connection. Event loop only.
+
+    Its task alone reads and writes; the connection, and whoever looks for what took too long, may end it meanwhile.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_connection",
+        "_is_timed",
+        "_last",
+        "_method",
+        "_partial",
+        "_task",
+        "_waiting",
+        "held",
+        "is_half_closed",
+        "is_over",
+        "messages",
+        "metadata",
+        "number",
+        "pending",
+        "request",
+        "until",
+        "untold",
+        "window",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        method: Method,
+        metadata: Mapping[str, str],
+        timeout_s: float | None,
+    ) -> None:
+        self.number = number
+        self.metadata = metadata
+        """What the client says along with the call; of names that come twice, the last."""
+        self.request = b""
+        self.messages: deque[bytes] = deque()  # that nobody has read
+        self.held = 0  # bytes that were received, and are not read
+        self.untold = 0  # bytes that were received since the window was widened
+        self.window = 0  # bytes that may be sent, besides those of every call of the connection
+        self.pending: deque[memoryview] = deque()  # what waits for the windows
+        self.is_half_closed = False  # True once the client has sent all
+        self.is_over = False
+        longest_s = math.inf if method.is_streaming else UNARY_S
+        self.until = connection.now() + (longest_s if timeout_s is None else timeout_s)
+        self._is_timed = timeout_s is not None
+        self._connection = connection
+        self._method = method
+        self._partial = bytearray()  # of a message
+        self._begun = False  # True once the client was told that an answer comes
+        self._last: tuple[Status, str] | None = None  # what ends the call behind what is pending
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []  # for a message, or for room
+        if method.is_streaming:
+            self._start()
+
+    # For whoever answers.
+
+    @property
+    def host(self) -> str:
+        """``ip:port`` of the client's end of the connection, or of whom a PROXY header named."""
+        return self._connection.host
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the client gives up; None: it names no deadline."""
+        return max(self.until - self._connection.now(), 0.0) if self._is_timed else None
+
+    async def requests(self) -> AsyncIterator[bytes]:
+        """The client's messages, each when it has come.
+
+        Raises:
+            CallOver: the call ends before the client has sent all.
+        """
+        while True:
+            while self.messages:
+                message = self.messages.popleft()
+                self._read(len(message))
+                yield message
+            if self.is_half_closed:
+                return
+            await self._wait()
+
+    def begin(self) -> None:
+        """Tell the client that the answer begins."""
+        if not self._begun and not self.is_over:
+            self._begun = True
+            self._connection.send(frame(Type.HEADERS, END_HEADERS, self.number, BEGIN))
+
+    async def write(self, message: bytes) -> None:
+        """Send a message of the answer; returns when it is on its way.
+
+        Raises:
+            CallOver: the client is gone.
+        """
+        self._put(message)
+        while self.pending or not self._connection.has_room:
+            await self._wait()
+        if self.is_over:
+            raise CallOver
+
+    def finish(self, message: bytes) -> None:
+        """Send the only message of the answer, which ends with it."""
+        size = len(message) + MESSAGE_HEAD.size
+        connection, number = self._connection, self.number
+        if self._begun or self.is_over or not self.is_half_closed or not connection.takes(self, size):
+            self._put(message)
+            self.end()
+            return
+        connection.send(
+            b"".join(
+                (
+                    HEAD.pack(0, _BEGIN_LENGTH, Type.HEADERS, END_HEADERS, number),
+                    BEGIN,
+                    HEAD.pack(0, size, Type.DATA, 0, number),
+                    MESSAGE_HEAD.pack(0, len(message)),
+                    message,
+                    HEAD.pack(0, _TRAILERS_LENGTH, Type.HEADERS, END_HEADERS | END_STREAM, number),
+                    TRAILERS_OK,
+                )
+            )
+        )
+        self._close()
+
+    def end(self, status: Status = Status.OK, text: str = "") -> None:
+        """End the answer, behind what is pending; the first who does counts."""
+        if self.is_over or self._last is not None:
+            return
+        self._last = status, text
+        if not self.pending:
+            self._say_last()
+
+    # For the connection.
+
+    def came(self, content: bytes, flow: int) -> None:
+        """Bytes of the client's messages; ``flow``: how many they are for the windows, padding included."""
+        self.untold += flow
+        partial = self._partial
+        if not partial and len(content) >= MESSAGE_HEAD.size:
+            is_compressed, size = MESSAGE_HEAD.unpack_from(content)
+            if not is_compressed and size == len(content) - MESSAGE_HEAD.size:  # the usual case
+                self._hold(size)
+                self._take(content[MESSAGE_HEAD.size :])
+                self._widen()
+                return
+        partial += content
+        self._hold(len(content))
+        at = 0
+        while len(partial) - at >= MESSAGE_HEAD.size and not self.is_over:
+            is_compressed, size = MESSAGE_HEAD.unpack_from(partial, at)
+            if is_compressed:
+                self.fail(Status.UNIMPLEMENTED, "compressed messages are not taken: use no compression")
+            elif size > MESSAGE_BYTES_MAX:
+                self.fail(Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes: at most {MESSAGE_BYTES_MAX}")
+            elif len(partial) - at - MESSAGE_HEAD.size < size:
+                break
+            else:
+                self._hold(-MESSAGE_HEAD.size)
+                begin = at + MESSAGE_HEAD.size
+                at = begin + size
+                self._take(bytes(memoryview(partial)[begin:at]))
+        del partial[:at]
+        self._widen()
+
+    def half_close(self) -> None:
+        """The client has sent all."""
+        if self.is_half_closed or self.is_over:
+            return
+        self.is_half_closed = True
+        if self._partial:
+            self.fail(Status.INTERNAL, "the request ends within a message")
+        elif self._method.is_streaming:
+            self._wake()
+        elif not self.messages:
+            self.fail(Status.INTERNAL, "a call without its request")
+        else:
+            self.request = self.messages.popleft()
+            self._start()
+
+    def pump(self) -> None:
+        """Send as much of what is pending as the windows take."""
+        connection = self._connection
+        while self.pending and (room := connection.room_of(self)) > 0:
+            first = self.pending[0]
+            part = first[:room]
+            if len(part) == len(first):
+                self.pending.popleft()
+            else:
+                self.pending[0] = first[room:]
+            self.window -= len(part)
+            connection.window -= len(part)
+            connection.send(HEAD.pack(0, len(part), Type.DATA, 0, self.number), part)
+        if not self.pending:
+            self._wake()
+            if self._last is not None:
+                self._say_last()
+
+    def room_came(self) -> None:
+        """The connection takes more."""
+        if not self.pending:
+            self._wake()
+
+    def fail(self, status: Status, text: str) -> None:
+        """End the call from outside its task: nothing that is pending is sent any more."""
+        if self.is_over:
+            return
+        if self.pending:  # part of a message may be sent already, behind which trailers would be read as its end
+            self.break_off(Code.CANCEL)
+            return
+        self._last = status, text
+        self._say_last()
+        self._stop()
+
+    def break_off(self, code: Code) -> None:
+        """End the call without a status."""
+        if not self.is_over:
+            self._connection.send(rst_stream(self.number, code))
+            self.gone()
+
+    def gone(self) -> None:
+        """The client has broken it off, or its connection is over."""
+        if not self.is_over:
+            self._close()
+            self._stop()
+
+    # Inside.
+
+    def _start(self) -> None:
+        self._task = self._connection.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._connection.turns.have()
+            await self._method.answer(self)
+            self.end()
+        except CallOver:
+            self.break_off(Code.CANCEL)
+        except Exception:
+            log.exception("call failed path=%s", self.metadata.get(":path", ""))
+            self.end(Status.INTERNAL, "internal error, see the gateway's log")
+
+    def _stop(self) -> None:
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _wait(self) -> None:
+        if self.is_over:
+            raise CallOver
+        waiting: asyncio.Future[None] = self._connection.loop.create_future()
+        self._waiting.append(waiting)
+        await waiting
+
+    def _wake(self) -> None:
+        if self._waiting:
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._waiting.clear()
+
+    def _put(self, message: bytes) -> None:
+        if self.is_over or self._last is not None:
+            raise CallOver
+        self.begin()
+        whole = MESSAGE_HEAD.pack(0, len(message)) + message
+        if self.pending or not self._connection.takes(self, len(whole)):
+            self.pending.append(memoryview(whole))
+            self._connection.block(self)
+            self.pump()
+        else:
+            self._connection.send(frame(Type.DATA, 0, self.number, whole))
+
+    def _say_last(self) -> None:
+        assert self._last is not None
+        block = trailers(*self._last)
+        self._connection.send(
+            frame(Type.HEADERS, END_HEADERS | END_STREAM, self.number, block if self._begun else BEGIN + block)
+        )
+        if not self.is_half_closed:
+            self._connection.send(rst_stream(self.number, Code.NO_ERROR))
+        self._close()
+
+    def _close(self) -> None:
+        self.is_over = True
+        self.pending.clear()
+        self.messages.clear()
+        self._partial.clear()
+        self._hold(-self.held)
+        self._connection.leave(self)
+        self._wake()
+
+    def _take(self, message: bytes) -> None:
+        if self.is_over:
+            return
+        if self._method.is_streaming:
+            self.messages.append(message)
+            self._wake()
+        elif self.messages:
+            self.fail(Status.UNIMPLEMENTED, "a second request in a call that has one")
+        else:
+            self.messages.append(message)
+
+    def _read(self, count: int) -> None:
+        self._hold(-count)
+        self._widen()
+
+    def _hold(self, count: int) -> None:
+        self.held += count
+        self._connection.hold(self, count)
+
+    def _widen(self) -> None:
+        """Let the client send more of the call, unless what it sent lies unread."""
+        is_read = not self.messages or not self._method.is_streaming
+        if self.untold >= CALL_WINDOW // 2 and is_read and not (self.is_half_closed or self.is_over):
+            self._connection.send(window_update(self.number, self.untold))
+            self.untold = 0

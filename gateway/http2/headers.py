@@ -1,0 +1,162 @@
+"""Blocks of header fields: HPACK, as clients send them, and the few fields that a server of gRPC answers with.
+
+Source: RFC 7541. The static table and the Huffman code are those of the library ``hpack``. Its decoder takes 90 us for
+the fields of one call, most of which have been seen before: this one, 12 us.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from hpack.exceptions import HPACKDecodingError
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
+
+Field = tuple[str, str]
+"""Name and value."""
+
+TABLE_BYTES: Final = 4096
+"""A client may have so much of its fields remembered."""
+FIELDS_BYTES_MAX: Final = 64 * 1024
+"""Of one block's fields, decoded: a short block may name a long field again and again."""
+_ENTRY_BYTES: Final = 32
+_NUMBER_BITS_MAX: Final = 28
+
+_STATIC: Final[tuple[tuple[Field, int], ...]] = tuple(
+    ((name.decode(), value.decode()), len(name) + len(value) + _ENTRY_BYTES) for name, value in HeaderTable.STATIC_TABLE
+)
+_STATIC_LENGTH: Final = len(_STATIC)
+
+
+class HeadersError(Exception):
+    """A block that cannot be decoded: nothing that follows on its connection can be, either."""
+
+
+class HeaderDecoder:
+    """Decodes the blocks of one connection, in their order: each may refer to fields of those before."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[Field, int]] = deque()  # with their sizes, the newest first
+        self._bytes = 0  # of all of them
+        self._bytes_max = TABLE_BYTES
+
+    def decode(self, block: bytes) -> list[Field]:
+        """The fields.
+
+        Raises:
+            HeadersError.
+        """
+        try:
+            return self._decoded(block)
+        except (IndexError, HPACKDecodingError) as error:
+            raise HeadersError(f"a block of header fields that ends too early, or is none: {error}") from None
+
+    def _decoded(self, block: bytes) -> list[Field]:
+        fields: list[Field] = []
+        length, at, total = len(block), 0, 0
+        while at < length:
+            first = block[at]
+            if first >= 0x80:
+                if first < 0xFF:
+                    index, at = first & 0x7F, at + 1
+                else:
+                    index, at = _number(block, at, 7)
+                field, size = self._entry(index)
+            elif first >= 0x40:
+                field, size, at = self._literal(block, at, 6)
+                self._remember(field, size)
+            elif first >= 0x20:
+                if fields:
+                    raise HeadersError("a size of the table behind a field")
+                bytes_max, at = _number(block, at, 5)
+                if bytes_max > TABLE_BYTES:
+                    raise HeadersError(f"a table of {bytes_max} bytes: at most {TABLE_BYTES} are agreed")
+                self._bytes_max = bytes_max
+                self._shrink()
+                continue
+            else:
+                field, size, at = self._literal(block, at, 4)
+            total += size
+            if total > FIELDS_BYTES_MAX:
+                raise HeadersError(f"header fields of more than {FIELDS_BYTES_MAX} bytes")
+            fields.append(field)
+        return fields
+
+    def _entry(self, index: int) -> tuple[Field, int]:
+        if index > _STATIC_LENGTH:
+            return self._entries[index - _STATIC_LENGTH - 1]
+        if not index:
+            raise HeadersError("field 0 of the table")
+        return _STATIC[index - 1]
+
+    def _literal(self, block: bytes, at: int, bits: int) -> tuple[Field, int, int]:
+        """A field that is spelled out, its size, and where the next one begins."""
+        index, at = _number(block, at, bits)
+        if index:
+            name = self._entry(index)[0][0]
+            name_bytes = len(name)
+        else:
+            text, at = _text(block, at)
+            name, name_bytes = text.decode("latin-1"), len(text)
+        text, at = _text(block, at)
+        return (name, text.decode("utf-8", "replace")), name_bytes + len(text) + _ENTRY_BYTES, at
+
+    def _remember(self, field: Field, size: int) -> None:
+        self._entries.appendleft((field, size))
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes > self._bytes_max:
+            self._bytes -= self._entries.pop()[1]
+
+
+def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
+    """RFC 7541 §5.1: the number, and where what follows begins."""
+    most = (1 << bits) - 1
+    found = block[at] & most
+    at += 1
+    if found < most:
+        return found, at
+    shift = 0
+    while True:
+        part = block[at]
+        at += 1
+        found += (part & 0x7F) << shift
+        if part < 0x80:
+            return found, at
+        shift += 7
+        if shift > _NUMBER_BITS_MAX:
+            raise HeadersError("a number without end in a block of header fields")
+
+
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    is_huffman = block[at] >= 0x80
+    length, at = _number(block, at, 7)
+    end = at + length
+    if end > len(block):
+        raise HeadersError("a block of header fields that ends within a field")
+    text = block[at:end]
+    return (decode_huffman(text) if is_huffman else text), end
+
+
+def encoded(*fields: tuple[bytes, bytes]) -> bytes:
+    """A block of these fields that no client need remember."""
+    parts: list[bytes] = []
+    for name, value in fields:
+        parts += (b"\0", _length(name), name, _length(value), value)
+    return b"".join(parts)
+
+
+def _length(text: bytes) -> bytes:
+    """RFC 7541 §5.1 with 7 bits, of a text without Huffman's code."""
+    rest = len(text) - 0x7F
+    if rest < 0:
+        return bytes((len(text),))
+    parts = [0x7F]
+    while rest >= 0x80:
+        parts.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes((*parts, rest))

@@ -1,0 +1,218 @@
+"""A port, its connections, and what answers their calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.proto.errors import ConfigError
+from penstock.runtime.listening import cannot_listen
+from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.turns import Turns
+
+from .call import Call, Method
+from .connection import Connection
+from .frames import Status
+from .proxy_header import HEADER_BYTES_MAX, header_of
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 20_000
+FIRST_BYTE_S: Final = 10.0
+"""A connection whose client says nothing for so long ends."""
+ASK_S: Final = 10.0
+"""A connection that is silent for so long is asked whether it lives: clients send a heartbeat as often. Every second,
+as brokers ask, it would cost the gateway of a thousand idle clients a twelfth of a core."""
+ANSWER_S: Final = 20.0
+"""A connection whose client answers no ping for so long is over: gRPC's own default. Clients are other people's
+programs, and pause for their collector of garbage, or for a loop at work."""
+LOOK_S: Final = 1.0
+HELD_BYTES_MAX: Final = 1 << 30
+"""Of requests of all connections that are not read, or not answered."""
+_BACKLOG: Final = 4096
+_ACCEPTED_AT_ONCE: Final = 64
+_REST_S: Final = 1.0
+_TLS: Final = 0x16
+"""The type of a TLS record that begins a handshake; plain HTTP/2 begins with ``PRI``."""
+_AGAIN_S, _AGAIN_S_MAX = 0.005, 0.5
+
+
+class Server:
+    """Event loop only."""
+
+    def __init__(self) -> None:
+        self.methods: Mapping[str, Method] = {}
+        self.unknown = Method(_unknown)
+        self.connections: dict[Connection, None] = {}
+        self.held = 0  # bytes of requests
+        self.held_max = HELD_BYTES_MAX
+        self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self._next_turn)
+        """Of all connections."""
+        self._waiting: deque[Connection] = deque()  # for the next turn, in order
+        self._socket: socket.socket | None = None
+        self._context: ssl.SSLContext | None = None
+        self._is_plain = True
+        self._tasks: set[asyncio.Task[Any]] = set()  # connections whose first bytes are awaited
+        self._looking: asyncio.Task[None] | None = None
+
+    def listen(self, host: str, port: int, key: str, tls: ServerTls | None = None, *, is_plain: bool) -> int:
+        """Take ``host:port``, and return the port: the system's choice when ``port`` is 0.
+
+        ``is_plain``: True if it takes plain connections; with ``tls``, too, it takes both. Connections wait until
+        :meth:`start`.
+
+        Raises:
+            ConfigError: the address is taken, or not this machine's; names ``key``, the setting.
+        """
+        assert is_plain or tls is not None, "nothing to take"
+        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.setblocking(False)
+            made.bind((host, port))
+            made.listen(_BACKLOG)
+        except OSError as error:
+            made.close()
+            raise cannot_listen(key, host, port, error) from error
+        if tls is not None:
+            try:
+                self._context = tls.context(("h2",))
+            except (ssl.SSLError, OSError) as error:
+                made.close()
+                raise ConfigError(f"{key}: {error}") from error
+        self._socket, self._is_plain = made, is_plain
+        number: int = made.getsockname()[1]
+        return number
+
+    def start(self, methods: Mapping[str, Method]) -> None:
+        """Serve; ``methods``: what answers calls, by path, as ``/package.Service/Method``."""
+        self.methods = methods
+        self._accept_on()
+        self._looking = self.loop.create_task(self._look_forever())
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more connections and calls, and end those that are open after so long."""
+        if self._socket is not None:
+            self.loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        for task in [*self._tasks, *([self._looking] if self._looking is not None else [])]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.say_goodbye()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while any(connection.calls for connection in self.connections):  # noqa: ASYNC110  they have no event
+                    await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort("the gateway stops")
+        await asyncio.sleep(0)
+
+    def wait(self, connection: Connection) -> None:
+        """Let ``connection`` go on in a next turn."""
+        self._waiting.append(connection)
+
+    def _next_turn(self) -> None:
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().go_on()
+            if not self.turns.ends_s():
+                break
+        if self._waiting:
+            self.turns.ends_s()  # a next one
+
+    async def _look_forever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = self.loop.time()
+            for connection in list(self.connections):
+                connection.look(now, ASK_S, ANSWER_S)
+
+    # Connections that come.
+
+    def _accept_on(self) -> None:
+        if self._socket is not None:
+            self.loop.add_reader(self._socket, self._accept, self._socket)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                made, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no more files: others must end first
+                log.warning("no connection accepted for %g s error=%s", _REST_S, error)
+                self.loop.remove_reader(listening)
+                self.loop.call_later(_REST_S, self._accept_on)
+                return
+            if len(self.connections) + len(self._tasks) >= CONNECTIONS_MAX:
+                log.warning("connection refused reason=there are %d", CONNECTIONS_MAX)
+                made.close()
+                continue
+            made.setblocking(False)
+            shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+            task = self.loop.create_task(self._begin(made, f"{shown}:{address[1]}"))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, made: socket.socket, host: str) -> None:
+        """Serve a connection once its first bytes tell what it is."""
+        try:
+            async with asyncio.timeout(FIRST_BYTE_S):
+                source, is_tls = await self._first_of(made)
+                await self.loop.connect_accepted_socket(
+                    lambda: Connection(self, source or host), made, ssl=self._context if is_tls else None
+                )
+        except (OSError, TimeoutError, ValueError) as error:
+            log.info("connection ended client=%s error=%s", host, str(error) or "it says nothing")
+            made.close()
+        except asyncio.CancelledError:
+            made.close()
+            raise
+
+    async def _first_of(self, made: socket.socket) -> tuple[str, bool]:
+        """Of whom a PROXY header says that the connection is, which is taken off; and whether it begins with TLS."""
+        source, is_told, pause_s = "", False, _AGAIN_S
+        while True:
+            try:
+                first = made.recv(HEADER_BYTES_MAX, socket.MSG_PEEK)
+            except BlockingIOError:
+                await self._readable(made)
+                continue
+            if not first:
+                raise ConnectionResetError("it ended without a word")
+            header = None if is_told else header_of(first)
+            if is_told or (header is not None and not header.length):
+                is_tls = self._context is not None and (first[0] == _TLS or not self._is_plain)
+                return source, is_tls
+            if header is not None:
+                made.recv(header.length)
+                source, is_told = header.source, True
+            else:  # part of one: what has come lies there, so that waiting for more would not wait
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _AGAIN_S_MAX)
+
+    async def _readable(self, made: socket.socket) -> None:
+        readable: asyncio.Future[None] = self.loop.create_future()
+        number = made.fileno()
+
+        def tell() -> None:
+            if not readable.done():
+                readable.set_result(None)
+
+        self.loop.add_reader(number, tell)
+        try:
+            await readable
+        finally:
+            self.loop.remove_reader(number)
+
+
+async def _unknown(call: Call) -> None:
+    call.end(Status.UNIMPLEMENTED, f"no such method: {call.metadata[':path'][:200]}")

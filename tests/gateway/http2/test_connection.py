@@ -1,0 +1,650 @@
+"""One connection, frame by frame: calls, windows, what a client does wrongly, and what it does too much of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from penstock.gateway.http2 import connection as module
+from penstock.gateway.http2 import server as serving_module
+from penstock.gateway.http2.call import CALL_WINDOW, Call, Method
+from penstock.gateway.http2.frames import (
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES_MAX,
+    MESSAGE_HEAD,
+    PADDED,
+    PREFACE,
+    WITH_PRIORITY,
+    Code,
+    Setting,
+    Status,
+    Type,
+    frame,
+    rst_stream,
+    settings,
+    window_update,
+)
+from penstock.runtime import turns
+from tests.support.http2 import (
+    ECHO,
+    STREAM,
+    WAIT_S,
+    WIDE,
+    Peer,
+    Running,
+    message_of,
+    messages_of,
+    serving,
+    setting,
+)
+from tests.support.waiting import eventually
+
+HANG = "/test/Hang"
+Body = Callable[[Running, Peer], Awaitable[None]]
+
+
+class Hanging:
+    """A method that never answers, and says what becomes of its calls."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.cancelled = 0
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        return {HANG: Method(self.answer)}
+
+    async def answer(self, _: Call) -> None:
+        self.began += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+def with_peer(body: Body, first: bytes = WIDE, methods: dict[str, Method] | None = None) -> None:
+    """Run ``body`` with a server and a client of it."""
+
+    async def scenario() -> None:
+        async with serving(methods) as it, it.peer(first) as peer:
+            await body(it, peer)
+
+    asyncio.run(scenario())
+
+
+def test_a_call_is_answered_with_headers_a_message_and_a_status() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        for stream in (1, 3, 1001):
+            answer = await peer.ask(stream, b"content").answer(stream)
+            assert answer.messages == [b"content"]
+            assert answer.fields == {
+                ":status": "200",
+                "content-type": "application/grpc",
+                "grpc-accept-encoding": "identity",
+                "grpc-status": "0",
+            }
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 100])
+def test_bytes_may_come_in_any_pieces(size: int) -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        whole = frame(Type.HEADERS, END_HEADERS, 1, peer.block())
+        whole += b"".join(frame(Type.DATA, 0, 1, bytes((each,))) for each in message_of(b"message"))
+        whole += frame(99, 0xFF, 0, b"of a kind that nobody knows") + frame(Type.DATA, END_STREAM, 1)
+        for at in range(0, len(whole), size):
+            peer.send(whole[at : at + size])
+            await asyncio.sleep(0)
+        assert (await peer.answer(1)).messages == [b"message"]
+
+    with_peer(body)
+
+
+def test_header_fields_may_come_in_several_frames_with_padding_and_priority() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        block = peer.block()
+        first = b"\x03" + b"\0\0\0\0\x10" + block[:5] + b"\0\0\0"
+        peer.send(frame(Type.HEADERS, PADDED | WITH_PRIORITY, 1, first))
+        peer.send(frame(Type.CONTINUATION, 0, 1, block[5:9])).send(frame(Type.CONTINUATION, END_HEADERS, 1, block[9:]))
+        peer.send(frame(Type.DATA, END_STREAM | PADDED, 1, b"\x02" + message_of(b"x") + b"\0\0"))
+        assert (await peer.answer(1)).messages == [b"x"]
+
+    with_peer(body)
+
+
+def test_many_calls_are_under_way_at_a_time_and_each_has_its_own_answer() -> None:
+    async def later(call: Call) -> None:
+        for _ in range(int(call.request) % 7):
+            await asyncio.sleep(0)
+        call.finish(call.request)
+
+    async def body(_: Running, peer: Peer) -> None:
+        streams = range(1, 401, 2)
+        for stream in streams:
+            peer.ask(stream, b"%d" % stream, "/test/Later")
+        found: dict[int, bytes] = {}
+        while len(found) < len(streams):
+            came = await peer.until(Type.DATA)
+            found[came.stream] = messages_of(came.content)[0]
+        assert found == {stream: b"%d" % stream for stream in streams}
+
+    with_peer(body, methods={"/test/Later": Method(later)})
+
+
+# Windows.
+
+
+def test_a_large_request_comes_whole_since_its_window_is_widened() -> None:
+    content = random.Random(1).randbytes(3 * CALL_WINDOW)
+
+    async def body(_: Running, peer: Peer) -> None:
+        whole, at, room = message_of(content), 0, CALL_WINDOW
+        peer.begin(1)
+        while at < len(whole):
+            part = whole[at : at + min(room, FRAME_BYTES_MAX)]
+            at, room = at + len(part), room - len(part)
+            peer.send(frame(Type.DATA, END_STREAM if at == len(whole) else 0, 1, part))
+            if not room:
+                room = int.from_bytes((await peer.until(Type.WINDOW_UPDATE, 1)).content, "big")
+        assert (await peer.answer(1)).messages == [content]
+
+    with_peer(body)
+
+
+def test_the_window_of_a_stream_that_nobody_reads_stays_as_it_is() -> None:
+    read = asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        await read.wait()
+        async for message in call.requests():
+            await call.write(b"%d" % len(message))
+
+    async def body(it: Running, peer: Peer) -> None:
+        one = message_of(bytes(CALL_WINDOW // 4))
+        peer.begin(1, "/test/Slow")
+        for _ in range(4):
+            peer.data(1, one[:-20], ends=False).data(1, one[-20:], ends=False)
+        await peer.ping()
+        (call,) = next(iter(it.server.connections)).calls.values()
+        assert call.held > CALL_WINDOW - 100
+        assert not any(each.kind == Type.WINDOW_UPDATE and each.stream for each in peer.others)
+        read.set()
+        await peer.until(Type.WINDOW_UPDATE, 1)
+        peer.data(1, b"")
+        await peer.until(Type.HEADERS, 1)
+        assert call.held == it.server.held == 0
+
+    with_peer(body, methods={"/test/Slow": Method(slow, is_streaming=True)})
+
+
+def test_an_answer_comes_no_faster_than_its_window_lets_it() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        peer.ask(1, bytes(range(100)))
+        found = bytearray()
+        for more in (0, 1, 30, 0, 60, 500):
+            if more:
+                peer.send(window_update(1, more))
+            await peer.ping()
+            came = b"".join(each.content for each in peer.others if each.kind == Type.DATA)
+            peer.others.clear()
+            assert len(came) <= 10 + more
+            found += came
+        assert messages_of(bytes(found)) == [bytes(range(100))]
+
+    with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 10}))
+
+
+def test_a_setting_widens_and_narrows_the_windows_of_calls_under_way() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        async def came() -> int:
+            await peer.ping()
+            size = sum(len(each.content) for each in peer.others if each.kind == Type.DATA)
+            peer.others.clear()
+            return size
+
+        peer.ask(1, bytes(995))
+        assert await came() == 100
+        peer.send(settings({Setting.INITIAL_WINDOW_SIZE: 150}))
+        assert await came() == 50
+        peer.send(settings({Setting.INITIAL_WINDOW_SIZE: 20}))  # 130 less than nothing
+        peer.send(window_update(1, 130))
+        assert await came() == 0
+        peer.send(window_update(1, 7))
+        assert await came() == 7
+        peer.send(window_update(1, 843))
+        assert await came() == 843
+
+    with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 100}))
+
+
+def test_all_answers_share_the_connections_window_and_none_is_forgotten() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        streams = range(1, 20, 2)
+        for stream in streams:
+            peer.ask(stream, bytes(20_000))
+        found: dict[int, int] = dict.fromkeys(streams, 0)
+        ended: set[int] = set()
+        sent = 0
+        while len(ended) < len(streams):
+            came = await peer.next()
+            if came.kind == Type.DATA:
+                found[came.stream] += len(came.content)
+                sent += len(came.content)
+                assert sent <= 65_535 + 10_000 * 14
+                if sent % 10_000 < len(came.content):
+                    peer.send(window_update(0, 10_000))
+            elif came.kind == Type.HEADERS and came.flags & END_STREAM:
+                ended.add(came.stream)
+        assert set(found.values()) == {20_005}
+
+    with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 1 << 20}))
+
+
+def test_frames_are_no_longer_than_the_client_takes_them() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        peer.ask(1, bytes(200_000))
+        assert len((await peer.until(Type.DATA)).content) == FRAME_BYTES_MAX
+        peer.send(settings({Setting.MAX_FRAME_SIZE: 40_000})).ask(3, bytes(200_000))
+        sizes = {len((await peer.until(Type.DATA, 3)).content) for _ in range(3)}
+        assert sizes == {40_000}
+
+    with_peer(body)
+
+
+def test_who_reads_nothing_makes_the_writer_wait_and_is_not_read() -> None:
+    written = 0
+
+    async def flood(call: Call) -> None:
+        nonlocal written
+        while True:
+            await call.write(bytes(100_000))
+            written += 1
+
+    async def body(it: Running, peer: Peer) -> None:
+        await peer.ping()
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of all that an asyncio stream has
+        peer.ask(1, b"", "/test/Flood")
+        (connection,) = it.server.connections
+        await eventually(lambda: not connection.has_room, WAIT_S, "the client is full")
+        before = written
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert written == before
+        assert connection._transport.get_write_buffer_size() < 1 << 20
+        assert not connection._transport.is_reading()
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(10):
+            await peer.until(Type.DATA)
+        assert connection._transport.is_reading() or not connection.has_room
+
+    with_peer(body, methods={"/test/Flood": Method(flood)})
+
+
+# Ends.
+
+
+def test_what_a_client_breaks_off_is_cancelled() -> None:
+    hanging = Hanging()
+
+    async def body(it: Running, peer: Peer) -> None:
+        peer.ask(1, b"", HANG).ask(3, b"", HANG)
+        await eventually(lambda: hanging.began == 2, WAIT_S, "both calls")
+        peer.send(rst_stream(1, Code.CANCEL))
+        await eventually(lambda: hanging.cancelled == 1, WAIT_S, "one is cancelled")
+        peer.writer.close()
+        await eventually(lambda: hanging.cancelled == 2, WAIT_S, "the other is cancelled with its connection")
+        await eventually(lambda: not it.server.connections and not it.server.held, WAIT_S, "nothing is kept")
+
+    with_peer(body, methods=hanging.methods)
+
+
+def test_a_call_that_takes_longer_than_its_deadline_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "LOOK_S", 0.01)
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        answer = await peer.ask(1, b"", HANG, grpc_timeout="30m").answer(1)
+        assert answer.status == Status.DEADLINE_EXCEEDED
+        await eventually(lambda: hanging.cancelled == 1, WAIT_S, "it is cancelled")
+
+    with_peer(body, methods=hanging.methods)
+
+
+def test_an_answer_that_waits_for_its_window_beyond_its_deadline_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "LOOK_S", 0.01)
+
+    async def body(it: Running, peer: Peer) -> None:
+        answer = await peer.ask(1, bytes(100), grpc_timeout="30m").answer(1)
+        assert answer.fields["rst"] == str(int(Code.CANCEL))
+        assert not next(iter(it.server.connections))._blocked
+
+    with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 10}))
+
+
+def test_a_silent_client_is_asked_and_one_that_does_not_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LOOK_S", 0.01), ("ASK_S", 0.05), ("ANSWER_S", 0.05)):
+        monkeypatch.setattr(serving_module, name, value)
+
+    async def body(it: Running, peer: Peer) -> None:
+        for _ in range(3):
+            asked = await peer.until(Type.PING)
+            peer.send(frame(Type.PING, 1, 0, asked.content))
+        await peer.until(Type.PING)
+        with contextlib.suppress(ConnectionError):
+            assert not await peer.reader.read()
+        await eventually(lambda: not it.server.connections, WAIT_S, "it is gone")
+
+    with_peer(body)
+
+
+def test_a_client_that_says_only_that_it_speaks_http2_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(serving_module, "ASK_S", 0.05)
+
+    async def body(_: Running, peer: Peer) -> None:
+        with contextlib.suppress(ConnectionError):
+            await peer.reader.read()
+
+    with_peer(body, b"")
+
+
+def test_a_server_that_stops_lets_calls_end_and_begins_none() -> None:
+    let = asyncio.Event()
+
+    async def held(call: Call) -> None:
+        await let.wait()
+        call.finish(b"done")
+
+    async def body(it: Running, peer: Peer) -> None:
+        peer.ask(1, b"", "/test/Held")
+        await peer.ping()
+        stopping = asyncio.create_task(it.server.stop(WAIT_S))
+        assert (await peer.until(Type.GOAWAY)).code == Code.NO_ERROR
+        answer = await peer.ask(3, b"").answer(3)
+        assert answer.fields == {"rst": str(int(Code.REFUSED_STREAM))}
+        let.set()
+        assert (await peer.answer(1)).messages == [b"done"]
+        await stopping
+        with contextlib.suppress(ConnectionError):
+            await peer.reader.read()
+
+    with_peer(body, methods={"/test/Held": Method(held)})
+
+
+# What is wrong with a call ends the call.
+
+
+@pytest.mark.parametrize(
+    ("content", "ends", "status", "said"),
+    [
+        (b"", True, Status.INTERNAL, "without its request"),
+        (message_of(b"abc")[:-1], True, Status.INTERNAL, "within a message"),
+        (message_of(b"a") + message_of(b"b"), True, Status.UNIMPLEMENTED, "second request"),
+        (MESSAGE_HEAD.pack(1, 2) + b"ab", True, Status.UNIMPLEMENTED, "compressed"),
+        (MESSAGE_HEAD.pack(0, 1 << 31), False, Status.RESOURCE_EXHAUSTED, "at most"),
+    ],
+)
+def test_a_request_that_is_none_is_refused(content: bytes, ends: bool, status: Status, said: str) -> None:
+    async def body(it: Running, peer: Peer) -> None:
+        answer = await peer.begin(1).data(1, content, ends=ends).answer(1)
+        assert answer.status == status
+        assert said in answer.fields["grpc-message"]
+        assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+        assert it.server.held == 0
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        ("/test/Missing", {}, {"grpc-status": "12"}),
+        (ECHO, {"__method": "GET"}, {":status": "405"}),
+        (ECHO, {"content_type": "text/plain"}, {":status": "415"}),
+        (ECHO, {"content_type": None}, {":status": "415"}),
+        (ECHO, {"grpc_timeout": "soon"}, {"grpc-status": "13"}),
+        (ECHO, {"grpc_timeout": "123456789S"}, {"grpc-status": "13"}),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused(path: str, fields: dict[str, str | None], expected: dict[str, str]) -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        answer = await peer.ask(1, b"", path, **fields).answer(1)
+        assert expected.items() <= answer.fields.items()
+        assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [(":method", "POST"), (":scheme", "http")],
+        [(":method", "POST"), (":scheme", "http"), (":path", "")],
+        [(":method", "POST"), (":scheme", "http"), (":path", ECHO), (":path", ECHO)],
+        [(":method", "POST"), (":scheme", "http"), (":path", ECHO), (":status", "200")],
+        [(":method", "POST"), (":scheme", "http"), ("te", "trailers"), (":path", ECHO)],
+        [(":method", "POST"), (":scheme", "http"), (":path", ECHO), ("Te", "trailers")],
+        [(":method", "POST"), (":scheme", "http"), (":path", ECHO), ("te", "gzip")],
+        [(":method", "POST"), (":scheme", "http"), (":path", ECHO), ("connection", "close")],
+        [(":method", "POST"), (":scheme", "http"), (":path", ECHO), ("a b", "")],
+    ],
+)
+def test_header_fields_that_http2_forbids_break_the_call_off(fields: list[tuple[str, str]]) -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        peer.send(frame(Type.HEADERS, END_HEADERS | END_STREAM, 1, peer._encoder.encode(fields)))
+        assert (await peer.answer(1)).fields == {"rst": str(int(Code.PROTOCOL_ERROR))}
+        assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (frame(Type.DATA, 0, 1, b"late"), Code.STREAM_CLOSED),
+        (window_update(1, 0), Code.PROTOCOL_ERROR),
+        (window_update(1, 0x7FFF_FFFF), Code.FLOW_CONTROL_ERROR),
+        (frame(Type.PRIORITY, 0, 1, b"\0\0\0\1\0"), Code.PROTOCOL_ERROR),
+        (frame(Type.PRIORITY, 0, 1, b"\0\0\0"), Code.FRAME_SIZE_ERROR),
+    ],
+)
+def test_a_frame_that_is_wrong_for_its_call_breaks_it_off(wrong: bytes, code: Code) -> None:
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        answer = await peer.ask(1, b"", HANG).send(wrong).answer(1)
+        assert answer.fields == {"rst": str(int(code))}
+        assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+
+    with_peer(body, methods=hanging.methods)
+
+
+# What is wrong with a connection ends the connection.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (b"\x00\x40\x01" + bytes(6), Code.FRAME_SIZE_ERROR),
+        (frame(Type.DATA, 0, 0, b"x"), Code.PROTOCOL_ERROR),
+        (frame(Type.DATA, 0, 5, b"x"), Code.PROTOCOL_ERROR),
+        (frame(Type.DATA, PADDED, 1, b"\x09"), Code.PROTOCOL_ERROR),
+        (frame(Type.HEADERS, END_HEADERS, 2, b"\x82"), Code.PROTOCOL_ERROR),
+        (frame(Type.HEADERS, END_HEADERS, 5, b"\xfe"), Code.COMPRESSION_ERROR),
+        (frame(Type.HEADERS, END_HEADERS | WITH_PRIORITY, 5, b"\0"), Code.FRAME_SIZE_ERROR),
+        (frame(Type.HEADERS, END_HEADERS | WITH_PRIORITY, 5, b"\0\0\0\5\0\x82"), Code.PROTOCOL_ERROR),
+        (frame(Type.HEADERS, 0, 5, b"\x82") + frame(Type.PING, 0, 0, bytes(8)), Code.PROTOCOL_ERROR),
+        (frame(Type.HEADERS, 0, 5, b"\x82") + frame(Type.CONTINUATION, 0, 7, b""), Code.PROTOCOL_ERROR),
+        (frame(Type.HEADERS, 0, 5, b"\x82") + frame(Type.CONTINUATION, 0, 5, b"") * 17, Code.ENHANCE_YOUR_CALM),
+        (frame(Type.HEADERS, 0, 5, bytes(10_000)) + frame(Type.CONTINUATION, 0, 5, bytes(10_000)), 11),
+        (frame(Type.CONTINUATION, END_HEADERS, 5, b""), Code.PROTOCOL_ERROR),
+        (frame(Type.PRIORITY, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
+        (frame(Type.RST_STREAM, 0, 1, bytes(3)), Code.FRAME_SIZE_ERROR),
+        (rst_stream(0, Code.CANCEL), Code.PROTOCOL_ERROR),
+        (rst_stream(9, Code.CANCEL), Code.PROTOCOL_ERROR),
+        (frame(Type.SETTINGS, 0, 1), Code.PROTOCOL_ERROR),
+        (frame(Type.SETTINGS, 0, 0, bytes(5)), Code.FRAME_SIZE_ERROR),
+        (frame(Type.SETTINGS, 1, 0, bytes(6)), Code.FRAME_SIZE_ERROR),
+        (frame(Type.SETTINGS, 0, 0, setting(4, 1 << 31)), Code.FLOW_CONTROL_ERROR),
+        (frame(Type.SETTINGS, 0, 0, setting(5, 100)), Code.PROTOCOL_ERROR),
+        (frame(Type.SETTINGS, 0, 0, setting(2, 2)), Code.PROTOCOL_ERROR),
+        (frame(Type.PUSH_PROMISE, 0, 1, bytes(4)), Code.PROTOCOL_ERROR),
+        (frame(Type.PING, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+        (frame(Type.PING, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
+        (frame(Type.GOAWAY, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
+        (window_update(0, 0), Code.PROTOCOL_ERROR),
+        (window_update(0, 0x7FFF_FFFF), Code.FLOW_CONTROL_ERROR),
+        (frame(Type.WINDOW_UPDATE, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
+        (window_update(9, 1), Code.PROTOCOL_ERROR),
+    ],
+)
+def test_a_frame_that_is_wrong_for_its_connection_ends_it_and_its_calls_alone(wrong: bytes, code: Code) -> None:
+    hanging = Hanging()
+
+    async def body(it: Running, peer: Peer) -> None:
+        async with it.peer() as other:
+            other.ask(1, b"", HANG)
+            peer.ask(1, b"", HANG)
+            await eventually(lambda: hanging.began == 2, WAIT_S, "both calls")
+            assert (await peer.send(wrong).goodbye()).code == code
+            await eventually(lambda: hanging.cancelled == 1, WAIT_S, "the one of this connection is cancelled")
+            assert (await other.ask(3, b"next").answer(3)).messages == [b"next"]
+            assert hanging.cancelled == 1
+
+    with_peer(body, methods=hanging.methods)
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", PREFACE + frame(Type.PING, 0, 0, bytes(8))])
+def test_what_does_not_begin_as_http2_ends(first: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as it:
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+            writer.write(first)
+            with contextlib.suppress(ConnectionError):
+                assert b"penstock" not in await reader.read()
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+# What is too much.
+
+
+def test_streams_that_are_broken_off_without_end_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRANKS_PER_S", 0.0)
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        for number in range(module.PRANKS_MAX + 1):
+            peer.ask(2 * number + 1, b"", HANG).send(rst_stream(2 * number + 1, Code.CANCEL))
+        assert (await peer.goodbye()).code == Code.ENHANCE_YOUR_CALM
+        await eventually(lambda: hanging.began == hanging.cancelled, WAIT_S, "none goes on")
+
+    with_peer(body, methods=hanging.methods)
+
+
+def test_a_client_that_breaks_off_now_and_then_is_no_nuisance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRANKS_MAX", 10)
+    monkeypatch.setattr(module, "PRANKS_PER_S", 1e9)
+
+    async def body(_: Running, peer: Peer) -> None:
+        for number in range(100):
+            peer.ask(2 * number + 1, b"").send(rst_stream(2 * number + 1, Code.CANCEL))
+            await peer.ping()
+
+    with_peer(body)
+
+
+def test_settings_without_end_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRANKS_PER_S", 0.0)
+
+    async def body(_: Running, peer: Peer) -> None:
+        peer.send(settings({Setting.INITIAL_WINDOW_SIZE: 1}) * (module.PRANKS_MAX + 1))
+        assert (await peer.goodbye()).code == Code.ENHANCE_YOUR_CALM
+
+    with_peer(body)
+
+
+def test_a_call_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLS_MAX", 2)
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        for stream in (1, 3, 5):
+            peer.ask(stream, b"", HANG)
+        assert (await peer.answer(5)).fields == {"rst": str(int(Code.REFUSED_STREAM))}
+        peer.send(rst_stream(1, Code.CANCEL))
+        assert (await peer.ask(7, b"now").answer(7)).messages == [b"now"]
+
+    with_peer(body, methods=hanging.methods)
+
+
+@pytest.mark.parametrize("name", ["connection", "server"])
+def test_requests_that_are_never_whole_have_an_end(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    async def body(it: Running, peer: Peer) -> None:
+        if name == "connection":
+            monkeypatch.setattr(module, "HELD_BYTES_MAX", 100_000)
+        else:
+            it.server.held_max = 100_000
+        part = message_of(bytes(40_000))[:-1]
+        for stream in (1, 3, 5):
+            peer.begin(stream).data(stream, part, ends=False)
+        answer = await peer.answer(5)
+        assert answer.status == Status.RESOURCE_EXHAUSTED
+        assert it.server.held < 100_000
+        for stream in (1, 3):
+            peer.data(stream, b"\0")
+            assert (await peer.answer(stream)).status == Status.OK
+        assert it.server.held == 0
+
+    with_peer(body)
+
+
+def test_others_have_their_turn_while_one_client_floods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)  # a turn is over at once
+    taken: list[int] = []
+    flood = frame(Type.PRIORITY, 0, 1, b"\0\0\0\3\0") * 20_000
+
+    async def body(it: Running, peer: Peer) -> None:
+        async with it.peer() as other:
+            connection = next(iter(it.server.connections))
+            monkeypatch.setattr(connection, "_on_frame", (*connection._on_frame[:2], lambda *_: taken.append(1)))
+            peer.send(flood)
+            await eventually(lambda: taken, WAIT_S, "the flood has begun")
+            assert (await other.ask(1, b"meanwhile").answer(1)).messages == [b"meanwhile"]
+            assert len(taken) < 20_000
+            await eventually(lambda: len(taken) == 20_000, WAIT_S, "all is taken, in the end")
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_client_sends_others_are_answered(seed: int) -> None:
+    print(f"seed {seed}")
+    chosen = random.Random(seed)
+
+    async def body(it: Running, other: Peer) -> None:
+        for turn in range(40):
+            async with it.peer() as peer:
+                for _ in range(chosen.randrange(1, 30)):
+                    stream = chosen.choice([0, 1, 3, 5, 7, 2, 0x7FFF_FFFF])
+                    kind = chosen.choice([*Type, 77])
+                    content = chosen.choice([peer.block(), peer.block(STREAM), message_of(b"x"), b"", bytes(4)])
+                    if chosen.random() < 0.3:
+                        content = chosen.randbytes(chosen.randrange(20))
+                    peer.send(frame(kind, chosen.choice([0, 1, 4, 5, 8, 0x2D, 255]), stream, content))
+                    if chosen.random() < 0.2:
+                        await asyncio.sleep(0)
+            stream = 2 * turn + 1
+            assert (await other.ask(stream, b"%d" % turn).answer(stream)).messages == [b"%d" % turn]
+        await eventually(lambda: len(it.server.connections) == 1, WAIT_S, "the others are gone")
+        assert it.server.held == 0
+
+    with_peer(body)
