@@ -95,6 +95,8 @@ class Message:
     """The same as so many seconds from the send on."""
     delay_level: int | None = None
     """The same as a delay level of the broker, 1..18 (its ``messageDelayLevel``)."""
+    message_id: str | None = None
+    """Its own, where another has made it; else the producer makes one."""
 
 
 class SendReceipt(NamedTuple):

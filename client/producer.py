@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self
 
-from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.destination import Ordinary
 from penstock.proto import names
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
 from penstock.runtime.security.credentials import Credentials, Tls
@@ -26,7 +24,7 @@ from .produce.delivery import Shipping, TopicDelivery
 from .produce.drafts import Draft, PartMaker
 from .produce.health import BrokerHealth
 from .produce.keys import EncodedTags, property_bytes
-from .produce.parts import RECORD_COST, Kind, Part, limited
+from .produce.parts import RECORD_COST, Kind, Part
 from .produce.recalling import recall
 from .produce.receipts import result_of, results_of
 from .produce.sender import Deliveries, Sender
@@ -169,29 +167,31 @@ class Producer:
         Raises:
             DeliveryFailed: only some were stored. When all failed alike, that error itself.
         """
+        deadline = self._deadline(timeout_s)
+        futures = self.send_batch_async(messages, queue=queue, wait=wait, timeout_s=timeout_s)
+        return results_of(list(zip(messages, futures, strict=True)), deadline)
+
+    def send_batch_async(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        wait: bool = True,
+        timeout_s: float | None = None,
+    ) -> list[Future[SendReceipt]]:
+        """Start to send messages together, as :meth:`send_batch`; the futures are in their order.
+
+        Blocks as :meth:`send_async`.
+        """
         if not messages:
-            raise InvalidArgument("send_batch of no messages: give at least one")
+            raise InvalidArgument("a batch of no messages: give at least one")
         deadline = self._deadline(timeout_s)
         drafts = [Draft.of(message) for message in messages]
-        together: dict[Destination, list[int]] = {}
-        for index, draft in enumerate(drafts):
+        for draft in drafts:
             draft.queue, draft.wait = queue, wait
-            together.setdefault(draft.destination, []).append(index)
-        futures: dict[int, Future[SendReceipt]] = {}
-        prepared = []
-        for destination, indexes in together.items():
-            part = self._maker.together([drafts[index] for index in indexes], deadline)
-            delivery = self._delivery(destination, deadline, *(drafts[index].is_keyed for index in indexes))
-            if queue is not None:
-                part.bind(self._choices.place(destination.topic, queue))
-            futures.update(zip(indexes, part.futures, strict=True))
-            prepared.append((delivery, part))
-        for delivery, part in prepared:
-            delivery.admit(part, deadline)
-            with contextlib.suppress(ClientClosed):  # others may be stored: each message's future says for itself
-                delivery.enqueue(limited(part, self.config.batch_bytes_max, self.config.batch_count_max))
+        futures = self._deliveries.start_together(drafts, self._maker, self._choices, deadline)
         self._sender.wake()
-        return results_of([(message, futures[index]) for index, message in enumerate(messages)], deadline)
+        return futures
 
     def recall(self, topic: str, recall_handle: str, *, timeout_s: float | None = None) -> bool:
         """Take a message back before it is due. True if it was in time: nobody will get it; else it was due already.
@@ -381,9 +381,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
             self.close()
         except DeliveryFailed as failed:

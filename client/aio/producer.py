@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ..cluster import check_timeout
-from ..message import MessageView, SendReceipt
+from ..message import Message, MessageView, SendReceipt
+from ..produce.parts import RECORD_COST
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..signatures import taking
 from .outcomes import Outcomes
@@ -74,6 +75,23 @@ class AsyncProducer(Twin):
             send()
 
     send_batch = in_thread(Producer.send_batch)
+
+    @taking(Producer.send_batch_async)
+    def send_batch_async(
+        self, messages: Sequence[Message], *, timeout_s: float | None = None, **options: Any
+    ) -> list[asyncio.Future[SendReceipt]]:
+        """Start to send messages together; the futures of the running loop are in their order.
+
+        Returns at once. Where they have to wait, as of :meth:`send_async`, each is sent as there, and not together.
+        """
+        sizes: dict[str, int] = {}
+        for each in messages:
+            sizes[each.topic] = sizes.get(each.topic, 0) + len(each.body) + RECORD_COST
+        if any(self._turns.is_waiting(topic) or self._sync.would_block(topic, size) for topic, size in sizes.items()):
+            return [self.send_async(**_fields_of(each), timeout_s=timeout_s, **options) for each in messages]
+        outcomes = self._outcomes_here()
+        return [outcomes.follow(each) for each in self._sync.send_batch_async(messages, timeout_s=timeout_s, **options)]
+
     recall = in_thread(Producer.recall)
 
     @taking(Producer.request)
@@ -165,3 +183,7 @@ class AsyncProducer(Twin):
         if outcomes is None or outcomes.loop is not loop:
             outcomes = self._outcomes = Outcomes(loop)
         return outcomes
+
+
+def _fields_of(message: Message) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in Message.__dataclass_fields__}

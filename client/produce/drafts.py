@@ -100,15 +100,9 @@ class Draft:
     def of(cls, message: Message) -> Draft:
         """The same of a :class:`~penstock.client.Message`."""
         return cls(
-            message.topic,
-            message.body,
-            message.tag,
-            message.keys,
-            message.properties,
-            message.sharding_key,
-            message.deliver_at,
-            message.delay_s,
-            message.delay_level,
+            *(message.topic, message.body, message.tag, message.keys, message.properties, message.sharding_key),
+            *(message.deliver_at, message.delay_s, message.delay_level),
+            message_id=message.message_id,
         )
 
     @property
@@ -260,7 +254,7 @@ class PartMaker:
         return self._together(drafts, deadline)
 
     def _together(self, drafts: Sequence[Draft], deadline: float) -> Part:
-        ids = [new_unique_key() for _ in drafts]
+        ids = [draft.message_id or new_unique_key() for draft in drafts]
         bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
         encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
         part = new_part(Kind.SEND, bodies, encoded, deadline)

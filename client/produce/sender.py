@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 
 from penstock.formats.attributes.message_types import MessageType, conflict, demanded_type
 from penstock.formats.destination import Destination, Ordinary
+from penstock.proto.errors import ClientClosed
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ..cluster import Calls, WriteQueues
+from ..cluster.choices import Choices
 from ..cluster.retry import NEVER
+from ..message import SendReceipt
 from ..statistics import ProducerStatistics, latency_of
 from .accumulator import Accumulator
 from .delivery import Shipping, TopicDelivery, closed
+from .drafts import Draft, PartMaker
+from .parts import limited
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +150,34 @@ class Deliveries:
             self._demanded[topic] = demanded_type(newest.attributes)
             delivery.on_route(WriteQueues.of(newest))
         return delivery
+
+    def start_together(
+        self, drafts: Sequence[Draft], maker: PartMaker, choices: Choices, deadline: float
+    ) -> list[Future[SendReceipt]]:
+        """Queue messages, those of one destination as one part, within the limits of a batch; their futures in order.
+
+        Raises:
+            What :meth:`get`, ``maker`` and ``choices`` raise: nothing is queued. BufferFull: only part of it is.
+        """
+        together: dict[Destination, list[int]] = {}
+        for index, draft in enumerate(drafts):
+            together.setdefault(draft.destination, []).append(index)
+        futures: dict[int, Future[SendReceipt]] = {}
+        prepared = []
+        for destination, indexes in together.items():
+            part = maker.together([drafts[index] for index in indexes], deadline)
+            delivery = self.get(destination, deadline, *(drafts[index].is_keyed for index in indexes))
+            queue = drafts[indexes[0]].queue
+            if queue is not None:
+                part.bind(choices.place(destination.topic, queue))
+            futures.update(zip(indexes, part.futures, strict=True))
+            prepared.append((delivery, part))
+        config = self._shipping.config
+        for delivery, part in prepared:
+            delivery.admit(part, deadline)
+            with contextlib.suppress(ClientClosed):  # others may be stored: each message's future says for itself
+                delivery.enqueue(limited(part, config.batch_bytes_max, config.batch_count_max))
+        return [futures[index] for index in range(len(drafts))]
 
     def statistics(self) -> ProducerStatistics:
         """The sums over all of them."""

@@ -22,11 +22,19 @@ from penstock.client import MessageView
 from penstock.formats.record import properties as names
 from penstock.formats.record.compression import Packed
 from penstock.formats.record.layout import SysFlag
-from penstock.gateway.v2.wire.definition_pb2 import (
+from penstock.gateway.v2.wire.definition_pb2 import (  # values by their own names: of their enums they take 2 us each
+    DELAY,
+    FIFO,
+    GZIP,
+    IDENTITY,
+    LITE,
+    MD5,
+    NORMAL,
+    PRIORITY,
+    TRANSACTION,
     Code,
     DeadLetterQueue,
     Digest,
-    DigestType,
     Encoding,
     Message,
     MessageType,
@@ -75,7 +83,7 @@ SYSTEM_NAMES: Final = frozenset(
 
 _LATER = (names.TIMER_OUT_MS, names.TIMER_DELIVER_MS, names.START_DELIVER_TIME, names.DELAY)
 _LITE_TOPIC: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}", re.ASCII)
-_ENCODINGS: Final = frozenset({Encoding.ENCODING_UNSPECIFIED, Encoding.IDENTITY, Encoding.GZIP})
+_ENCODINGS: Final = frozenset({Encoding.ENCODING_UNSPECIFIED, IDENTITY, GZIP})
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = 47
 """zlib's word for telling by the header which of both it is."""
@@ -177,7 +185,7 @@ def _body(message: Message) -> bytes:
     encoding = message.system_properties.body_encoding
     if encoding not in _ENCODINGS:  # receivers would be told that it is plain
         raise Refusal(Code.BAD_REQUEST, f"body_encoding {encoding} is not known: use IDENTITY or GZIP")
-    if encoding != Encoding.GZIP:
+    if encoding != GZIP:
         return body
     _check_body_size(_unpacked(body))
     return Packed(body)
@@ -213,6 +221,8 @@ def _check_sizes(user: Mapping[str, str], tag: str | None, keys: Any) -> None:
         raise Refusal(
             Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(user)} user properties: at most {USER_PROPERTIES_MAX} are allowed"
         )
+    if not (user or tag or keys):
+        return
     size = sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
     size += len((tag or "").encode()) + sum(len(key.encode()) for key in keys)
     if size > PROPERTIES_BYTES_MAX:
@@ -248,19 +258,19 @@ def _due_ms(system: SystemProperties) -> int | None:
 
 def _type_of(system: SystemProperties, due_ms: int | None, group: str | None) -> MessageType:
     """The type that follows from what is set. Raises Refusal: what is set does not go together."""
-    found = MessageType.NORMAL
-    if system.message_type == MessageType.TRANSACTION:
-        found = MessageType.TRANSACTION
+    found = NORMAL
+    if system.message_type == TRANSACTION:
+        found = TRANSACTION
     elif due_ms is not None:
-        found = MessageType.DELAY
+        found = DELAY
     elif group is not None:
-        found = MessageType.FIFO
-    elif system.HasField("priority") or system.message_type == MessageType.PRIORITY:
-        found = MessageType.PRIORITY
-    elif system.HasField("lite_topic") or system.message_type == MessageType.LITE:
-        found = MessageType.LITE
-    surplus = "delivery timestamp" if found == MessageType.TRANSACTION and due_ms is not None else ""
-    if system.HasField("priority") and found != MessageType.PRIORITY:
+        found = FIFO
+    elif system.HasField("priority") or system.message_type == PRIORITY:
+        found = PRIORITY
+    elif system.HasField("lite_topic") or system.message_type == LITE:
+        found = LITE
+    surplus = "delivery timestamp" if found == TRANSACTION and due_ms is not None else ""
+    if system.HasField("priority") and found != PRIORITY:
         surplus = "priority"
     if surplus:  # to leave it out would be to do something else than the sender wants
         raise Refusal(
@@ -302,7 +312,7 @@ def delivered(
     system = SystemProperties(
         keys=view.keys,
         message_id=view.message_id,
-        body_digest=Digest(type=DigestType.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
+        body_digest=Digest(type=MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
         body_encoding=encoding,
         message_type=_stored_type(view, found),
         born_timestamp=timestamp(_number(found.get(names.BORN_TIMESTAMP), view.born_timestamp_ms)),
@@ -338,22 +348,22 @@ def delivered(
 def _readable(view: MessageView) -> tuple[bytes, Encoding]:
     """The body in a form that v2 clients read: GZIP as it is stored, everything else unpacked."""
     if not view.sys_flag & SysFlag.COMPRESSED:
-        return view.body, Encoding.IDENTITY
+        return view.body, IDENTITY
     stored = view.stored_body
     if not stored.startswith(_GZIP):
         try:
-            return view.body, Encoding.IDENTITY
+            return view.body, IDENTITY
         except (Corrupt, MessageTooLarge) as error:  # its receiver finds the same, and the others get theirs
             log.warning("body not unpacked topic=%s offset=%d error=%s", view.topic, view.queue_offset, error.message)
-    return stored, Encoding.GZIP
+    return stored, GZIP
 
 
 def _stored_type(view: MessageView, found: Mapping[str, str]) -> MessageType:
     if found.get(names.TRANSACTION_PREPARED) == "true" or view.sys_flag & _TRANSACTION_BITS == _COMMITTED:
-        return MessageType.TRANSACTION
+        return TRANSACTION
     if any(name in found for name in _LATER):
-        return MessageType.DELAY
-    return MessageType.FIFO if names.SHARDING_KEY in found else MessageType.NORMAL
+        return DELAY
+    return FIFO if names.SHARDING_KEY in found else NORMAL
 
 
 def _number(text: str | None, otherwise: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 from penstock.gateway.v2.wire.definition_pb2 import Code, Resource
@@ -36,7 +37,11 @@ def topic_of(resource: Resource, namespace: str) -> str:
     Raises:
         Refusal: ILLEGAL_TOPIC.
     """
-    name = resource.name
+    return _topic(resource.name, resource.resource_namespace or namespace)
+
+
+@lru_cache(maxsize=4096)
+def _topic(name: str, space: str) -> str:
     prefix = _derived(name)
     longest = len(prefix) + GROUP_LENGTH_MAX if prefix else TOPIC_LENGTH_MAX
     if not name.strip():
@@ -46,7 +51,7 @@ def topic_of(resource: Resource, namespace: str) -> str:
             Code.ILLEGAL_TOPIC,
             f"the topic {name[:64]!r} is illegal: 1..{longest} letters, digits and the signs % | _ - are allowed",
         )
-    full = _within(resource, namespace, Code.ILLEGAL_TOPIC, longest)
+    full = _within(name, space, Code.ILLEGAL_TOPIC, longest)
     for each in (name, full):
         if is_system_topic(each) or each.startswith(_SYSTEM_TOPIC_PREFIXES) or each in _SYSTEM_TOPICS:
             raise Refusal(Code.ILLEGAL_TOPIC, f"the topic {each} is the system's: use another one")
@@ -59,7 +64,11 @@ def group_of(resource: Resource, namespace: str) -> str:
     Raises:
         Refusal: ILLEGAL_CONSUMER_GROUP.
     """
-    name = resource.name
+    return _group(resource.name, resource.resource_namespace or namespace)
+
+
+@lru_cache(maxsize=4096)
+def _group(name: str, space: str) -> str:
     if not name.strip():
         raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, "the consumer group cannot be blank")
     if len(name) > GROUP_LENGTH_MAX or not _ALLOWED.fullmatch(name):
@@ -68,7 +77,7 @@ def group_of(resource: Resource, namespace: str) -> str:
             f"the consumer group {name[:64]!r} is illegal: 1..{GROUP_LENGTH_MAX} letters, digits and the signs "
             "% | _ - are allowed",
         )
-    full = _within(resource, namespace, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
+    full = _within(name, space, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
     for each in (name, full):
         if each.startswith(_SYSTEM_GROUP_PREFIX) or each in _SYSTEM_GROUPS:
             raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {each} is the system's: use another one")
@@ -83,14 +92,13 @@ def _kept(group: str) -> str:
     return f"{group[: KEPT_LENGTH_MAX - len(digest) - 1]}_{digest}"
 
 
-def _within(resource: Resource, namespace: str, code: Code, longest: int) -> str:
-    space = resource.resource_namespace or namespace
+def _within(name: str, space: str, code: Code, longest: int) -> str:
     if not space:
-        return resource.name
-    if not _ALLOWED.fullmatch(space) or len(space) + 1 + len(resource.name) > longest:
-        raise Refusal(code, f"namespace {space[:64]!r} with {resource.name[:64]!r}: together 1..{longest} characters")
-    derived = _derived(resource.name)
-    return f"{derived}{space}%{resource.name[len(derived) :]}"
+        return name
+    if not _ALLOWED.fullmatch(space) or len(space) + 1 + len(name) > longest:
+        raise Refusal(code, f"namespace {space[:64]!r} with {name[:64]!r}: together 1..{longest} characters")
+    derived = _derived(name)
+    return f"{derived}{space}%{name[len(derived) :]}"
 
 
 def _derived(name: str) -> str:

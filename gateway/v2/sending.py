@@ -7,10 +7,11 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.client import PenstockError, SendReceipt, SendStatus
+from penstock.client import Message, PenstockError, SendReceipt, SendStatus
 from penstock.client.aio import AsyncProducer
 from penstock.formats.recall_handle import RecallHandle
-from penstock.gateway.v2.wire.definition_pb2 import Code, MessageType, Status
+from penstock.formats.record.compression import Packed
+from penstock.gateway.v2.wire.definition_pb2 import NORMAL, TRANSACTION, Code, MessageType, Status
 from penstock.gateway.v2.wire.service_pb2 import (
     RecallMessageRequest,
     RecallMessageResponse,
@@ -40,10 +41,10 @@ _HURRY: Final = 0.9
 """The answer is to be there before the client gives up."""
 
 _STORED: Final = {
-    SendStatus.SEND_OK: Code.OK,
-    SendStatus.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
-    SendStatus.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
-    SendStatus.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    SendStatus.SEND_OK: named(Code.OK),
+    SendStatus.FLUSH_DISK_TIMEOUT: named(Code.MASTER_PERSISTENCE_TIMEOUT),
+    SendStatus.FLUSH_SLAVE_TIMEOUT: named(Code.SLAVE_PERSISTENCE_TIMEOUT),
+    SendStatus.SLAVE_NOT_AVAILABLE: named(Code.HA_NOT_AVAILABLE),
 }
 
 
@@ -76,14 +77,29 @@ class Sending:
         self._clients.publishes(self._clients.heard(caller), topic)
         timeout_s = max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
         # No task for each message: those of a request are taken in their order, and end together.
-        waiting = [self._started(topic, draft, timeout_s) for draft in drafts]
+        waiting = self._together(topic, drafts, timeout_s) or [
+            self._started(topic, draft, timeout_s) for draft in drafts
+        ]
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         entries = [_entry(*each) for each in zip(drafts, outcomes, strict=True)]
         return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
 
+    def _together(self, topic: str, drafts: Sequence[Draft], timeout_s: float) -> list[asyncio.Future[SendReceipt]]:
+        """Several messages that may go to any queue are on their way, to one, as RocketMQ's batches are; else none."""
+        if len(drafts) == 1 or any(draft.type != NORMAL or isinstance(draft.body, Packed) for draft in drafts):
+            return []  # whether a body is packed is said of a whole batch
+        messages = [
+            Message(topic, draft.body, draft.tag, draft.keys, draft.properties, message_id=draft.message_id)
+            for draft in drafts
+        ]
+        try:
+            return self._producer.send_batch_async(messages, timeout_s=timeout_s)
+        except PenstockError:  # one of them is refused, and none is taken: alone, each has its own answer
+            return []
+
     def _started(self, topic: str, draft: Draft, timeout_s: float) -> asyncio.Future[SendReceipt]:
         """The message is on its way; the future ends with its receipt, or what went wrong."""
-        if draft.type == MessageType.TRANSACTION:
+        if draft.type == TRANSACTION:
             return asyncio.ensure_future(self._transactions.send(topic, draft, timeout_s))
         try:
             return self._producer.send_async(
@@ -141,12 +157,16 @@ def _check_route(topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None
 
 
 def _entry(draft: Draft, outcome: SendReceipt | BaseException) -> SendResultEntry:
-    made = SendResultEntry(message_id=draft.message_id, transaction_id=draft.message_id)
     if isinstance(outcome, SendReceipt):
-        made.status.CopyFrom(named(_STORED[outcome.status]))
-        made.offset = max(outcome.queue_offset, 0)
-        made.recall_handle = outcome.recall_handle
-    elif isinstance(outcome, InvalidArgument):  # our own limit of all properties together
+        return SendResultEntry(
+            status=_STORED[outcome.status],
+            message_id=draft.message_id,
+            transaction_id=draft.message_id,
+            offset=max(outcome.queue_offset, 0),
+            recall_handle=outcome.recall_handle,
+        )
+    made = SendResultEntry(message_id=draft.message_id, transaction_id=draft.message_id)
+    if isinstance(outcome, InvalidArgument):  # our own limit of all properties together
         made.status.CopyFrom(Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=outcome.message))
     elif isinstance(outcome, PenstockError | Refusal):
         made.status.CopyFrom(status_of(outcome, "SendMessage"))

@@ -185,6 +185,16 @@ def test_every_message_of_a_request_is_itself(client: Client) -> None:
         assert list(got.system_properties.keys) == [f"key{n}"]
 
 
+def test_plain_messages_of_a_request_go_to_one_queue_with_their_ids(client: Client) -> None:
+    client.send(message("NORMAL"))  # the first of a topic waits for its route, and goes by itself
+    sent = [message("NORMAL", b"%d" % number, user={"n": str(number)}) for number in range(32)]
+    answer = client.send(*sent)
+    offsets = [entry.offset for entry in answer.entries]
+    assert offsets == list(range(offsets[0], offsets[0] + 32))
+    assert [entry.message_id for entry in answer.entries] == [each.system_properties.message_id for each in sent]
+    assert len({entry.message_id for entry in answer.entries}) == 32
+
+
 def test_gzip_is_stored_as_it_is_sent_and_read_by_all(client: Client, cluster: RunningCluster) -> None:
     """Also of a transaction, of a message for later, and of one that comes again."""
     topic_of_type(cluster, "packed", "MIXED")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from penstock.client import OutcomeUnknown, PenstockError
@@ -19,6 +22,7 @@ from penstock.gateway.v2.wire.service_pb2 import (
 )
 from penstock.proto.data_frames import Method
 from penstock.proto.receipts import Receipt
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeReply, AcknowledgeRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
@@ -32,9 +36,15 @@ from .renewal import Renewal
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 ENTRIES_MAX: Final = 1024
 TIMEOUT_S: Final = 10.0
+_OK: Final = ok()
 _EXPIRED: Final = Status(
     code=Code.INVALID_RECEIPT_HANDLE, message="INVALID_RECEIPT_HANDLE: the receipt handle is expired"
 )
+_OVER: Final = frozenset({Code.OK, Code.INVALID_RECEIPT_HANDLE})
+"""Of these the delivery is over."""
+
+Routes = dict[str, TopicRoute | None]
+"""By topic; None: not known for now."""
 
 
 class Acknowledgements:
@@ -44,7 +54,7 @@ class Acknowledgements:
         self._brokers = brokers
         self._broker_name = broker_name
         self._group = group
-        self._waiting: list[tuple[Receipt, asyncio.Future[Status]]] = []
+        self._waiting: deque[tuple[Sequence[Receipt], asyncio.Future[list[Status]]]] = deque()
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -52,10 +62,10 @@ class Acknowledgements:
         """True while nothing is under way."""
         return self._sending is None
 
-    def add(self, handle: Receipt) -> asyncio.Future[Status]:
-        """What the broker says of it; the future ends with a status in any case."""
-        future: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-        self._waiting.append((handle, future))
+    def add(self, handles: Sequence[Receipt]) -> asyncio.Future[list[Status]]:
+        """What the broker says of each; the future ends with as many statuses in any case."""
+        future: asyncio.Future[list[Status]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((handles, future))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         return future
@@ -63,11 +73,15 @@ class Acknowledgements:
     async def _send(self) -> None:
         try:
             while self._waiting:
-                taken, self._waiting = self._waiting[:ENTRIES_MAX], self._waiting[ENTRIES_MAX:]
-                statuses = await self._ask([handle for handle, _ in taken])
-                for (_, future), status in zip(taken, statuses, strict=True):
+                taken = [self._waiting.popleft()]
+                count = len(taken[0][0])
+                while self._waiting and (count := count + len(self._waiting[0][0])) <= ENTRIES_MAX:
+                    taken.append(self._waiting.popleft())
+                statuses = iter(await self._ask([handle for handles, _ in taken for handle in handles]))
+                for handles, future in taken:
+                    found = list(islice(statuses, len(handles)))
                     if not future.done():
-                        future.set_result(status)
+                        future.set_result(found)
         finally:
             self._sending = None
 
@@ -77,7 +91,7 @@ class Acknowledgements:
             reply = await self._brokers.at_data_port(
                 self._broker_name, Method.ACKNOWLEDGE, content, AcknowledgeReply.FromString, TIMEOUT_S
             )
-            statuses = [_status(each) for each in reply.statuses] or [ok()] * len(handles)
+            statuses = [_status(each) for each in reply.statuses] or [_OK] * len(handles)
             if len(statuses) != len(handles):
                 raise PenstockError(f"broker {self._broker_name}: {len(statuses)} answers to {len(handles)} receipts")
         except Exception as error:  # noqa: BLE001  callers wait for their futures, whatever happens here
@@ -105,46 +119,61 @@ class Finishing:
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "no entries to acknowledge")
         if len(request.entries) > ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"{len(request.entries)} entries: at most {ENTRIES_MAX} at once")
-        waiting = [self._acknowledged(entry.receipt_handle, group, topic) for entry in request.entries]
-        statuses = await asyncio.gather(*waiting)
+        statuses = await self._acknowledged([entry.receipt_handle for entry in request.entries], group, topic)
         entries = [
             AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
             for entry, status in zip(request.entries, statuses, strict=True)
         ]
         return AckMessageResponse(status=merged(statuses), entries=entries)
 
-    async def _acknowledged(self, text: str, group: str, topic: str) -> Status:
-        try:
-            handle = await self._handle(text, group, topic)
-        except Refusal as refused:
-            return refused.status
-        status = await self.finish(handle)
-        if status.code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
-            self._renewal.drop(text)
-        return status
+    async def _acknowledged(self, texts: Sequence[str], group: str, topic: str) -> list[Status]:
+        """What becomes of each handle. One that is refused is not asked for; the others go to their brokers at once."""
+        statuses = [_EXPIRED] * len(texts)
+        asked: dict[str, list[tuple[int, Receipt]]] = {}  # by broker group
+        routes: Routes = {}
+        for index, text in enumerate(texts):
+            try:
+                handle = await self._handle(text, group, topic, routes)
+            except Refusal as refused:
+                statuses[index] = refused.status
+            else:
+                asked.setdefault(handle.broker_name, []).append((index, handle))
+        waiting = [self.finish([handle for _, handle in each]) for each in asked.values()]
+        for each, told in zip(asked.values(), await asyncio.gather(*waiting), strict=True):
+            for (index, _), status in zip(each, told, strict=True):
+                statuses[index] = status
+                if status.code in _OVER:
+                    self._renewal.drop(texts[index])
+        return statuses
 
-    async def _handle(self, text: str, group: str, topic: str) -> Receipt:
-        """What ``text`` stands for. Raises Refusal: INVALID_RECEIPT_HANDLE, also of a broker without the topic."""
+    async def _handle(self, text: str, group: str, topic: str, routes: Routes) -> Receipt:
+        """What ``text`` stands for. Raises Refusal: INVALID_RECEIPT_HANDLE, also of a broker without the topic.
+
+        ``routes``: those that this request has looked up.
+        """
         handle = await self._renewal.current(text, receipt_of(text, group, topic))
-        try:
-            route = await self._brokers.route(handle.topic)
-        except PenstockError:  # perhaps its broker is away for a moment
-            return handle
-        if not any(each.broker_name == handle.broker_name for each in (*route.queues, *route.absent)):
+        if handle.topic not in routes:
+            routes[handle.topic] = None
+            with contextlib.suppress(PenstockError):  # perhaps its broker is away for a moment
+                routes[handle.topic] = await self._brokers.route(handle.topic)
+        route = routes[handle.topic]
+        if route is not None and not any(
+            each.broker_name == handle.broker_name for each in (*route.queues, *route.absent)
+        ):
             raise Refusal(
                 Code.INVALID_RECEIPT_HANDLE,
                 f"INVALID_RECEIPT_HANDLE: topic {handle.topic} is not at broker {handle.broker_name[:64]!r}",
             )
         return handle
 
-    def finish(self, handle: Receipt) -> asyncio.Future[Status]:
-        """Acknowledge one delivery, with others on their way to the same broker."""
-        key = handle.broker_name, handle.group
+    def finish(self, handles: Sequence[Receipt]) -> asyncio.Future[list[Status]]:
+        """Acknowledge deliveries of one broker group to one consumer group, with others on their way there."""
+        key = handles[0].broker_name, handles[0].group
         line = self._lines.get(key)
         if line is None:
             self._lines = {known: each for known, each in self._lines.items() if not each.is_idle}
             line = self._lines[key] = Acknowledgements(self._brokers, *key)
-        return line.add(handle)
+        return line.add(handles)
 
     async def change(self, caller: Caller, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
         """The new handle; the old one where it was not changed, since clients keep whatever they are told."""
@@ -157,7 +186,7 @@ class Finishing:
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
                 raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
-            handle = await self._handle(text, group, topic)
+            handle = await self._handle(text, group, topic, {})
             changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
@@ -181,7 +210,7 @@ class Finishing:
         group = group_of(request.group, caller.namespace)
         topic = topic_of(request.topic, caller.namespace)
         text = request.receipt_handle
-        handle = await self._handle(text, group, topic)
+        handle = await self._handle(text, group, topic, {})
         try:
             reply = await self._brokers.at_master(
                 handle.broker_name,
@@ -198,7 +227,7 @@ class Finishing:
 
 
 def _status(receipt: Any) -> Status:
-    return ok() if receipt == RECEIPT_OK else _EXPIRED
+    return _OK if receipt == RECEIPT_OK else _EXPIRED
 
 
 def _check(statuses: Sequence[Any]) -> None:

@@ -173,7 +173,7 @@ class Receiving:
                 place = (wish.group, result.topic, broker_name, result.queue_id, view.queue_offset)
                 handle = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
                 if tags and view.tag not in tags:
-                    self._finishing.finish(handle)  # another tag with the same hash
+                    self._finishing.finish([handle])  # another tag with the same hash
                     continue
                 attempt = view.reconsume_times + 1 + (result.redelivered[index] if result.redelivered else 0)
                 message = delivered(

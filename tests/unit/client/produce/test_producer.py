@@ -74,6 +74,18 @@ def test_receipts_of_a_batch_are_in_order_and_point_at_their_messages(two: Runni
         assert broker.record_at(parse_offset_message_id(receipt.offset_message_id)[1]) == record
 
 
+def test_a_batch_that_nobody_waits_for_has_a_future_for_each_message_and_the_ids_it_is_given(
+    two: RunningCluster,
+) -> None:
+    messages = [Message(TOPIC, b"%d" % n, message_id=f"id-{n}" if n % 2 else None) for n in range(20)]
+    with Producer(two.namesrv) as producer:
+        receipts = [future.result(30) for future in producer.send_batch_async(messages)]
+    assert [each.message_id for each in receipts][1::2] == [f"id-{n}" for n in range(1, 20, 2)]
+    assert len({each.message_id for each in receipts}) == 20
+    assert len({each.message_queue for each in receipts}) == 1
+    assert [each.queue_offset for each in receipts] == list(range(20))
+
+
 def test_produced_messages_are_stored_once_and_in_order_per_queue(two: RunningCluster) -> None:
     with Producer(two.namesrv, batch_count_max=100) as producer:
         for number in range(5000):

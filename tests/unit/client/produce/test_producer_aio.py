@@ -38,6 +38,26 @@ def test_the_asyncio_twin_sends_many_at_once(one: RunningCluster) -> None:
     assert len(stored(one)) == 104
 
 
+def test_a_batch_without_waiting_also_where_its_topic_is_not_known_yet(one: RunningCluster) -> None:
+    messages = [Message(TOPIC, b"%d" % number, "tag", ["key"], {"p": "v"}) for number in range(10)]
+
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            first = producer.send_batch_async(messages)
+            second = await asyncio.gather(*producer.send_batch_async(messages))
+            await asyncio.gather(*first)
+            third = await asyncio.gather(*producer.send_batch_async(messages))
+            assert [each.queue_offset - third[0].queue_offset for each in third] == list(range(10))
+            assert len({each.message_id for each in (*second, *third)}) == 20
+            with pytest.raises(InvalidArgument, match="no messages"):
+                producer.send_batch_async([])
+            with pytest.raises(InvalidArgument, match="timeout_s"):
+                producer.send_batch_async([Message(TOPIC, b"x")], timeout_s=-1)
+
+    asyncio.run(run())
+    assert len(stored(one)) == 30
+
+
 def test_what_sends_without_waiting_is_no_coroutine_and_keeps_the_order(
     one: RunningCluster, broker: RunningBroker
 ) -> None:
