@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 import signal
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from .http2.server import Server
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
+TLS_BUFFER_BYTES = 32 << 10
+"""Of each connection, however idle: asyncio's own 256 KiB would be 5 GiB of all that may be open."""
 
 
 class Addresses(NamedTuple):
@@ -97,6 +100,7 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
     try:
         config = GatewayConfig() if config_path is None else load_gateway_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
+        SSLProtocol.max_size = TLS_BUFFER_BYTES
         compile_kernels(lambda *_: None, [])
         give_back_unused()
         asyncio.run(serve_until_signalled(config))

@@ -34,8 +34,13 @@ log = logging.getLogger(__name__)
 
 CALL_WINDOW: Final = 1 << 20
 """So many bytes of a call a client may send before they are read."""
+CALL_BYTES: Final = 2048
+"""What a call counts besides its bytes and header fields."""
 UNARY_S: Final = 120.0
-"""A call with one request ends after so long, where its client names no deadline."""
+"""A call with one request ends after so long, where its client names no deadline; so long its request may take."""
+NEW_S: Final = 0.5
+TAKEN_S: Final = 30.0
+"""What is left of a whole answer is taken within so long."""
 
 _BEGIN_LENGTH, _TRAILERS_LENGTH = len(BEGIN), len(TRAILERS_OK)
 
@@ -61,10 +66,12 @@ class Call:
 
     __slots__ = (
         "_begun",
+        "_born",
         "_connection",
         "_is_timed",
         "_last",
         "_method",
+        "_out",
         "_partial",
         "_task",
         "_waiting",
@@ -89,21 +96,24 @@ class Call:
         metadata: Mapping[str, str],
         timeout_s: float | None,
     ) -> None:
+        now = connection.now()
         self.number = number
         self.metadata = metadata
         """What the client says along with the call; of names that come twice, the last."""
         self.request = b""
         self.messages: deque[bytes] = deque()  # that nobody has read
-        self.held = 0  # bytes that were received, and are not read
+        self.held = 0  # bytes that are kept for it
         self.untold = 0  # bytes that were received since the window was widened
         self.window = 0  # bytes that may be sent, besides those of every call of the connection
         self.pending: deque[memoryview] = deque()  # what waits for the windows
         self.is_half_closed = False  # True once the client has sent all
         self.is_over = False
         longest_s = math.inf if method.is_streaming else UNARY_S
-        self.until = connection.now() + (longest_s if timeout_s is None else timeout_s)
+        self.until = now + (longest_s if timeout_s is None else timeout_s)
+        self._born = now
         self._is_timed = timeout_s is not None
         self._connection = connection
+        self._out = connection.out
         self._method = method
         self._partial = bytearray()  # of a message
         self._begun = False  # True once the client was told that an answer comes
@@ -133,7 +143,8 @@ class Call:
         while True:
             while self.messages:
                 message = self.messages.popleft()
-                self._read(len(message))
+                self._hold(-len(message) - MESSAGE_HEAD.size)
+                self._widen()
                 yield message
             if self.is_half_closed:
                 return
@@ -143,7 +154,7 @@ class Call:
         """Tell the client that the answer begins."""
         if not self._begun and not self.is_over:
             self._begun = True
-            self._connection.send(frame(Type.HEADERS, END_HEADERS, self.number, BEGIN))
+            self._out.send(frame(Type.HEADERS, END_HEADERS, self.number, BEGIN))
 
     async def write(self, message: bytes) -> None:
         """Send a message of the answer; returns when it is on its way.
@@ -152,20 +163,24 @@ class Call:
             CallOver: the client is gone.
         """
         self._put(message)
-        while self.pending or not self._connection.has_room:
+        while self.pending or self._out.is_paused:
             await self._wait()
+        await self._connection.turns.have()  # a quick reader would let nobody else have the loop
         if self.is_over:
             raise CallOver
 
     def finish(self, message: bytes) -> None:
         """Send the only message of the answer, which ends with it."""
         size = len(message) + MESSAGE_HEAD.size
-        connection, number = self._connection, self.number
-        if self._begun or self.is_over or not self.is_half_closed or not connection.takes(self, size):
+        out, number = self._out, self.number
+        if self._begun or self.is_over or not self.is_half_closed or not out.takes(self, size):
+            if not self.is_over:
+                self._hold(-len(self.request))  # what is kept from here on is its answer
+                self.request = b""
             self._put(message)
             self.end()
             return
-        connection.send(
+        out.send(
             b"".join(
                 (
                     HEAD.pack(0, _BEGIN_LENGTH, Type.HEADERS, END_HEADERS, number),
@@ -185,19 +200,38 @@ class Call:
         if self.is_over or self._last is not None:
             return
         self._last = status, text
-        if not self.pending:
+        if self.pending:
+            self.until = min(self.until, self._connection.now() + TAKEN_S)
+        else:
             self._say_last()
 
     # For the connection.
 
+    @property
+    def is_new(self) -> bool:
+        """True if it began a moment ago."""
+        return self._connection.now() - self._born < NEW_S
+
+    def is_late(self, now: float) -> bool:
+        """True if it takes longer than it may."""
+        is_slow = not self.is_half_closed and not self._method.is_streaming and now >= self._born + UNARY_S
+        return is_slow or now >= self.until
+
+    def keep(self, count: int) -> None:
+        """Count what it takes besides its messages."""
+        self._hold(CALL_BYTES + count)
+
     def came(self, content: bytes, flow: int) -> None:
         """Bytes of the client's messages; ``flow``: how many they are for the windows, padding included."""
         self.untold += flow
+        if self.untold > CALL_WINDOW:
+            self.break_off(Code.FLOW_CONTROL_ERROR)
+            return
         partial = self._partial
         if not partial and len(content) >= MESSAGE_HEAD.size:
             is_compressed, size = MESSAGE_HEAD.unpack_from(content)
             if not is_compressed and size == len(content) - MESSAGE_HEAD.size:  # the usual case
-                self._hold(size)
+                self._hold(len(content))
                 self._take(content[MESSAGE_HEAD.size :])
                 self._widen()
                 return
@@ -213,7 +247,6 @@ class Call:
             elif len(partial) - at - MESSAGE_HEAD.size < size:
                 break
             else:
-                self._hold(-MESSAGE_HEAD.size)
                 begin = at + MESSAGE_HEAD.size
                 at = begin + size
                 self._take(bytes(memoryview(partial)[begin:at]))
@@ -237,17 +270,18 @@ class Call:
 
     def pump(self) -> None:
         """Send as much of what is pending as the windows take."""
-        connection = self._connection
-        while self.pending and (room := connection.room_of(self)) > 0:
+        out = self._out
+        while self.pending and (room := out.room_of(self)) > 0:
             first = self.pending[0]
             part = first[:room]
             if len(part) == len(first):
                 self.pending.popleft()
             else:
                 self.pending[0] = first[room:]
+            self._hold(-len(part))
             self.window -= len(part)
-            connection.window -= len(part)
-            connection.send(HEAD.pack(0, len(part), Type.DATA, 0, self.number), part)
+            out.window -= len(part)
+            out.send(HEAD.pack(0, len(part), Type.DATA, 0, self.number), part)
         if not self.pending:
             self._wake()
             if self._last is not None:
@@ -272,7 +306,7 @@ class Call:
     def break_off(self, code: Code) -> None:
         """End the call without a status."""
         if not self.is_over:
-            self._connection.send(rst_stream(self.number, code))
+            self._out.send(rst_stream(self.number, code))
             self.gone()
 
     def gone(self) -> None:
@@ -299,7 +333,7 @@ class Call:
 
     def _stop(self) -> None:
         if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+            self._connection.cancel(self._task)
 
     async def _wait(self) -> None:
         if self.is_over:
@@ -320,21 +354,23 @@ class Call:
             raise CallOver
         self.begin()
         whole = MESSAGE_HEAD.pack(0, len(message)) + message
-        if self.pending or not self._connection.takes(self, len(whole)):
+        if self.pending or not self._out.takes(self, len(whole)):
             self.pending.append(memoryview(whole))
-            self._connection.block(self)
-            self.pump()
+            self._hold(len(whole))
+            if not self.is_over:
+                self._out.block(self)
+                self.pump()
         else:
-            self._connection.send(frame(Type.DATA, 0, self.number, whole))
+            self._out.send(frame(Type.DATA, 0, self.number, whole))
 
     def _say_last(self) -> None:
         assert self._last is not None
         block = trailers(*self._last)
-        self._connection.send(
+        self._out.send(
             frame(Type.HEADERS, END_HEADERS | END_STREAM, self.number, block if self._begun else BEGIN + block)
         )
         if not self.is_half_closed:
-            self._connection.send(rst_stream(self.number, Code.NO_ERROR))
+            self._out.send(rst_stream(self.number, Code.NO_ERROR))
         self._close()
 
     def _close(self) -> None:
@@ -357,10 +393,6 @@ class Call:
         else:
             self.messages.append(message)
 
-    def _read(self, count: int) -> None:
-        self._hold(-count)
-        self._widen()
-
     def _hold(self, count: int) -> None:
         self.held += count
         self._connection.hold(self, count)
@@ -369,5 +401,5 @@ class Call:
         """Let the client send more of the call, unless what it sent lies unread."""
         is_read = not self.messages or not self._method.is_streaming
         if self.untold >= CALL_WINDOW // 2 and is_read and not (self.is_half_closed or self.is_over):
-            self._connection.send(window_update(self.number, self.untold))
+            self._out.send(window_update(self.number, self.untold))
             self.untold = 0

@@ -1,9 +1,8 @@
 """One connection: takes frames apart, hands them to its calls, and sends what they answer within the client's windows.
 
 Source: RFC 9113. What it lets a server decide: headers are limited to one frame's length, pushes are never made,
-priorities are left aside. Against floods of frames that cost the client nothing (CVE-2019-9511 to 9518,
-CVE-2023-44487, CVE-2024-27316): what is not read pauses reading, and there is a limit to streams that are broken off,
-to settings, and to the frames of one block.
+priorities are left aside. Against floods of frames that cost the client nothing (CVE-2019-9511 to 9518, 2023-44487,
+2024-27316, 2025-8671): what is not read pauses reading, time is asked before each frame, and :mod:`.limits`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .call import CALL_WINDOW, Call
+from . import limits
+from .call import Call
 from .frames import (
     ACK,
     END_HEADERS,
@@ -29,7 +28,6 @@ from .frames import (
     PADDED,
     PREFACE,
     STREAM,
-    WINDOW,
     WINDOW_MAX,
     WITH_PRIORITY,
     BrokenProtocol,
@@ -42,43 +40,17 @@ from .frames import (
     http_error,
     rst_stream,
     seconds,
-    settings,
+    unpadded,
     window_update,
 )
-from .headers import Field, HeaderDecoder, HeadersError
+from .headers import Field, HeaderDecoder, HeadersError, metadata_of
+from .outgoing import Outgoing
 
 if TYPE_CHECKING:
     from .server import Server
 
 log = logging.getLogger(__name__)
 
-CALLS_MAX: Final = 4096
-"""Of one connection, under way at a time."""
-CONNECTION_WINDOW: Final = 16 << 20
-BLOCK_BYTES_MAX: Final = FRAME_BYTES_MAX
-"""Of a block of header fields, in all its frames."""
-BLOCK_FRAMES_MAX: Final = 16
-HELD_BYTES_MAX: Final = 128 << 20
-"""Of requests of one connection that are not read, or not answered."""
-PRANKS_MAX: Final = 1000
-"""So many streams may be broken off, and settings be made, at once; :data:`PRANKS_PER_S` of them are forgotten."""
-PRANKS_PER_S: Final = 50.0
-FLUSH_BYTES: Final = 256 << 10
-"""What is to be sent waits for no more than so many bytes."""
-SENT_FRAME_BYTES_MAX: Final = 65_535
-
-_GREETING: Final = settings(
-    {
-        Setting.MAX_CONCURRENT_STREAMS: CALLS_MAX,
-        Setting.INITIAL_WINDOW_SIZE: CALL_WINDOW,
-        Setting.MAX_HEADER_LIST_SIZE: BLOCK_BYTES_MAX,
-    }
-) + window_update(0, CONNECTION_WINDOW - WINDOW)
-_NAME: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
-_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
-_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
-_TURN_FRAMES: Final = 32
-"""So many are taken before it is asked whether the turn is over."""
 _PING: Final = frame(Type.PING, 0, 0, b"penstock")
 _ACK_SETTINGS: Final = frame(Type.SETTINGS, ACK, 0)
 
@@ -92,33 +64,24 @@ class Connection(asyncio.Protocol):
         self.loop = server.loop
         self.turns = server.turns
         self.calls: dict[int, Call] = {}
-        self.window = WINDOW  # bytes that may be sent, of all calls together
-        self.frame_bytes = FRAME_BYTES_MAX  # what the client takes at a time
+        self.out = Outgoing(server.loop)
         self.heard_at = self.now()
         self.is_greeted = False  # True once the client has said what every client begins with
         self._server = server
         self._transport: Any = None
         self._headers = HeaderDecoder()
         self._rest = b""  # that was received, and is not taken apart
-        self._call_window = WINDOW  # of every call, besides its own
         self._untold = 0  # bytes that were received since the window was widened
-        self._held = 0
+        self.held = 0
+        """Bytes that are kept for its calls."""
         self._last = 0  # the client's newest call
         self._block: list[bytes] = []  # of header fields, until it is whole
         self._block_of = 0  # the stream; 0: none is begun
         self._block_flags = 0
-        self._blocked: dict[Call, None] = {}  # calls with something pending, in order
-        self._out: list[bytes | memoryview] = []  # to be sent in this round of the loop
-        self._out_bytes = 0
-        self._is_flushing = False
-        self._is_pumping = False
-        self._is_paused = False  # True while the client takes nothing
         self._is_waiting = False  # True while it waits for a turn
         self._is_leaving = False  # True once the client was told to go
-        self._is_over = False
         self._is_asked = False  # True while a ping is not answered by anything
-        self._pranks = 0.0
-        self._pranks_at = self.heard_at
+        self._pranks = limits.Pranks(self.heard_at)
         self._on_frame: tuple[Callable[[int, int, bytes], None], ...] = (
             *(self._on_data, self._on_headers, self._on_priority, self._on_rst_stream, self._on_settings),
             *(self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update, self._on_continuation),
@@ -132,34 +95,35 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """See :class:`asyncio.Protocol`."""
-        self._transport = transport
+        self._transport = self.out.transport = transport
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.connections[self] = None
-        self.send(_GREETING)
+        self.out.send(limits.GREETING)
 
     def connection_lost(self, _: Exception | None) -> None:
         """See :class:`asyncio.Protocol`."""
         self._server.connections.pop(self, None)
-        self._is_over = True
-        self._out.clear()
+        self.out.drop()
         for call in list(self.calls.values()):
             call.gone()
 
     def pause_writing(self) -> None:
         """See :class:`asyncio.Protocol`."""
-        self._is_paused = True
+        self.out.pause()
         self._read_or_not()
 
     def resume_writing(self) -> None:
         """See :class:`asyncio.Protocol`."""
-        self._is_paused = False
+        self.out.resume()
         self._read_or_not()
         for call in list(self.calls.values()):
             call.room_came()
 
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
+        if self.out.is_over:  # TLS may have more while it closes
+            return
         self.heard_at = self.now()
         self._is_asked = False
         if self._rest:
@@ -170,7 +134,7 @@ class Connection(asyncio.Protocol):
         """It is this connection's turn again."""
         self._is_waiting = False
         rest, self._rest = self._rest, b""
-        self._take_apart(rest)
+        self._take_apart(rest, least=1)
         self._read_or_not()
 
     # What the server calls.
@@ -178,7 +142,7 @@ class Connection(asyncio.Protocol):
     def look(self, now: float, ask_s: float, answer_s: float) -> None:
         """End what took too long, and ask a client that was silent for ``ask_s`` whether it lives."""
         for call in list(self.calls.values()):
-            if now >= call.until:
+            if call.is_late(now):
                 call.fail(Status.DEADLINE_EXCEEDED, "the call took longer than its deadline")
         silent_s = now - self.heard_at
         if not self.is_greeted:
@@ -188,13 +152,18 @@ class Connection(asyncio.Protocol):
             self.abort("it answers no ping")
         elif silent_s >= ask_s and not self._is_asked:
             self._is_asked = True
-            self.send(_PING)
+            self.out.send(_PING)
 
     def say_goodbye(self) -> None:
         """Begin no more calls."""
-        if not self._is_leaving:
-            self._is_leaving = True
-            self.send(goaway(self._last, Code.NO_ERROR))
+        self._is_leaving = True
+        self.out.send(goaway(self._last, Code.NO_ERROR))
+        self.out.flush()
+
+    def close(self) -> None:
+        """End it behind what is to be sent."""
+        self.out.flush()
+        self._transport.close()
 
     def abort(self, reason: str) -> None:
         """End it at once."""
@@ -203,95 +172,43 @@ class Connection(asyncio.Protocol):
 
     # What its calls call.
 
-    @property
-    def has_room(self) -> bool:
-        """False while the client does not take what it is sent."""
-        return not self._is_paused
-
-    def room_of(self, call: Call) -> int:
-        """So many bytes of it may be sent now, as one frame."""
-        return min(self._call_window + call.window, self.window, self.frame_bytes)
-
-    def takes(self, call: Call, count: int) -> bool:
-        """True if so many bytes of ``call`` may be sent now, as one frame; they count as sent then."""
-        if count > self.room_of(call):
-            return False
-        self.window -= count
-        call.window -= count
-        return True
-
-    def send(self, *parts: bytes | memoryview) -> None:
-        """Send these bytes in their order, with whatever else there is to send in this round of the loop."""
-        if self._is_over:
-            return
-        for part in parts:
-            self._out.append(part)
-            self._out_bytes += len(part)
-        if self._out_bytes >= FLUSH_BYTES:
-            self._flush()
-        else:
-            self._flush_soon()
-
-    def block(self, call: Call) -> None:
-        """It has something pending."""
-        self._blocked[call] = None
-
     def leave(self, call: Call) -> None:
         """It is over."""
         self.calls.pop(call.number, None)
-        self._blocked.pop(call, None)
+        self.out.unblock(call)
 
     def hold(self, call: Call, count: int) -> None:
         """So many more bytes of its requests are kept, or less."""
-        self._held += count
+        self.held += count
         self._server.held += count
-        if count > 0 and (self._held > HELD_BYTES_MAX or self._server.held > self._server.held_max):
-            call.fail(Status.RESOURCE_EXHAUSTED, "too many bytes of requests that are not answered yet: send fewer")
+        if count > 0 and self.held > limits.HELD_BYTES_MAX:
+            call.fail(Status.RESOURCE_EXHAUSTED, limits.TOO_MUCH)
+        elif count > 0 and self._server.held > self._server.held_max:
+            self._server.shed()
 
-    # Inside: sending.
+    def shed(self) -> None:
+        """End the call for which most is kept."""
+        largest = max(self.calls.values(), key=lambda call: call.held)
+        largest.fail(Status.RESOURCE_EXHAUSTED, limits.TOO_MUCH)
 
-    def _flush_soon(self) -> None:
-        if not self._is_flushing:
-            self._is_flushing = True
-            self.loop.call_soon(self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._is_flushing = False
-        if self._is_pumping:
-            self._is_pumping = False
-            for call in list(self._blocked):
-                if self.window <= 0:
-                    break
-                call.pump()
-                if not call.pending:
-                    self._blocked.pop(call, None)
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._out and not self._is_over:
-            content = b"".join(self._out)
-            self._out.clear()
-            self._out_bytes = 0
-            self._transport.write(content)
-
-    def _pump_soon(self) -> None:
-        if self._blocked:
-            self._is_pumping = True
-            self._flush_soon()
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """End the task of a call that is over."""
+        self._server.cancel(task)
 
     def _read_or_not(self) -> None:
-        if self._is_over or self._transport.is_closing():
+        if self.out.is_over or self._transport.is_closing():
             return
-        if self._is_paused or self._is_waiting:
+        if self.out.is_paused or self._is_waiting:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
     # Inside: receiving.
 
-    def _take_apart(self, data: bytes) -> None:
+    def _take_apart(self, data: bytes, least: int = 0) -> None:
+        """Take the frames that are whole, in this turn; ``least``: so many also where it is over."""
         try:
-            at = self._taken(data, 0) if self.is_greeted else self._greeted(data)
+            at = self._taken(data, 0, least) if self.is_greeted else self._greeted(data)
         except (BrokenProtocol, HeadersError) as error:
             code = error.code if isinstance(error, BrokenProtocol) else Code.COMPRESSION_ERROR
             log.info("connection ended client=%s error=%s", self.host, error)
@@ -301,9 +218,9 @@ class Connection(asyncio.Protocol):
         self._rest = data[at:]
 
     def _end(self, code: Code, text: str) -> None:
-        self.send(goaway(self._last, code, text))
-        self._flush()
-        self._is_over = True
+        self.out.send(goaway(self._last, code, text))
+        self.out.flush()
+        self.out.drop()
         self._transport.close()
         self.loop.call_later(1.0, self._transport.abort)  # a client that reads nothing
 
@@ -316,20 +233,19 @@ class Connection(asyncio.Protocol):
         if data[len(PREFACE) + 3] != Type.SETTINGS:
             raise BrokenProtocol("the preface is not followed by settings")
         self.is_greeted = True
-        return self._taken(data, len(PREFACE))
+        return self._taken(data, len(PREFACE), 1)
 
-    def _taken(self, data: bytes, at: int) -> int:
-        """Take the frames from ``at`` on that are whole; where the first one begins that is not."""
+    def _taken(self, data: bytes, at: int, least: int) -> int:
+        """Take frames from ``at`` on; where the first one begins that is not whole, or has to wait."""
         until_s = self.turns.ends_s()
-        frames = 0
         length = len(data)
-        while length - at >= HEAD.size and not self._is_over:
-            if frames == _TURN_FRAMES and time.perf_counter() > until_s:
+        while length - at >= HEAD.size and not self.out.is_over:
+            if least <= 0 and time.perf_counter() > until_s:
                 self._is_waiting = True
                 self._read_or_not()
                 self._server.wait(self)
                 break
-            frames = frames % _TURN_FRAMES + 1
+            least -= 1
             high, low, kind, flags, stream = HEAD.unpack_from(data, at)
             size = high << 16 | low
             if size > FRAME_BYTES_MAX:
@@ -347,17 +263,17 @@ class Connection(asyncio.Protocol):
     def _on_data(self, stream: int, flags: int, content: bytes) -> None:
         size = len(content)
         self._untold += size
-        if self._untold >= CONNECTION_WINDOW // 2:
-            self.send(window_update(0, self._untold))
+        if self._untold >= limits.CONNECTION_WINDOW // 2:
+            self.out.send(window_update(0, self._untold))
             self._untold = 0
         if flags & PADDED:
-            content = _unpadded(content)
+            content = unpadded(content)
         call = self.calls.get(stream)
         if call is None or call.is_half_closed:
             self._check_known(stream)
             self._break_off(stream, Code.STREAM_CLOSED)
             return
-        if content:
+        if size:
             call.came(content, size)
         if flags & END_STREAM:
             call.half_close()
@@ -366,7 +282,7 @@ class Connection(asyncio.Protocol):
         if not stream % 2:
             raise BrokenProtocol(f"a call on stream {stream}: clients' are odd")
         if flags & PADDED:
-            content = _unpadded(content)
+            content = unpadded(content)
         if flags & WITH_PRIORITY:
             if len(content) < 5:
                 raise BrokenProtocol("a priority that is cut off", Code.FRAME_SIZE_ERROR)
@@ -381,8 +297,8 @@ class Connection(asyncio.Protocol):
         if not self._block_of:
             raise BrokenProtocol("the rest of a block of header fields that was not begun")
         self._block.append(content)
-        if len(self._block) > BLOCK_FRAMES_MAX or sum(map(len, self._block)) > BLOCK_BYTES_MAX:
-            raise BrokenProtocol(f"header fields of more than {BLOCK_BYTES_MAX} bytes", Code.ENHANCE_YOUR_CALM)
+        if len(self._block) > limits.BLOCK_FRAMES_MAX or sum(map(len, self._block)) > limits.BLOCK_BYTES_MAX:
+            raise BrokenProtocol(f"header fields of more than {limits.BLOCK_BYTES_MAX} bytes", Code.ENHANCE_YOUR_CALM)
         if flags & END_HEADERS:
             self._on_block()
 
@@ -393,24 +309,24 @@ class Connection(asyncio.Protocol):
         call = self.calls.get(stream)
         if call is not None:
             if not flags & END_STREAM or call.is_half_closed:
-                call.break_off(Code.PROTOCOL_ERROR)
+                self._break_off(stream, Code.PROTOCOL_ERROR)
             else:
                 call.half_close()
         elif stream > self._last:
             self._last = stream
             self._begin(stream, fields, bool(flags & END_STREAM))
-        else:
-            raise BrokenProtocol(f"header fields of stream {stream}, which is over", Code.STREAM_CLOSED)
+        else:  # its call is over, which its client did not know yet
+            self._break_off(stream, Code.STREAM_CLOSED)
 
     def _begin(self, stream: int, fields: list[Field], is_all: bool) -> None:
-        if self._is_leaving or len(self.calls) >= CALLS_MAX:
-            self._play_prank()
-            self.send(rst_stream(stream, Code.REFUSED_STREAM))
+        if self._is_leaving or len(self.calls) >= limits.CALLS_MAX:
+            self._pranks.play(self.heard_at)
+            self.out.send(rst_stream(stream, Code.REFUSED_STREAM))
             return
-        metadata = _metadata_of(fields)
+        metadata = metadata_of(fields)
         if metadata is None:
-            self._play_prank()
-            self.send(rst_stream(stream, Code.PROTOCOL_ERROR))
+            self._pranks.play(self.heard_at)
+            self.out.send(rst_stream(stream, Code.PROTOCOL_ERROR))
             return
         if metadata[":method"] != "POST":
             self._refuse(stream, http_error(405), is_all)
@@ -427,16 +343,19 @@ class Connection(asyncio.Protocol):
                 error = str(wrong)
         call = Call(self, stream, method or self._server.unknown, metadata, timeout_s)
         self.calls[stream] = call
+        call.keep(sum(len(name) + len(value) for name, value in fields))
         if is_all:
             call.half_close()
         if error:
             call.fail(Status.INTERNAL, error)
+        elif timeout_s is not None and timeout_s <= 0:
+            call.fail(Status.DEADLINE_EXCEEDED, "the call's deadline is over before it begins")
 
     def _refuse(self, stream: int, block: bytes, is_all: bool) -> None:
-        self._play_prank()
-        self.send(frame(Type.HEADERS, END_HEADERS | END_STREAM, stream, block))
+        self._pranks.play(self.heard_at)
+        self.out.send(frame(Type.HEADERS, END_HEADERS | END_STREAM, stream, block))
         if not is_all:
-            self.send(rst_stream(stream, Code.NO_ERROR))
+            self.out.send(rst_stream(stream, Code.NO_ERROR))
 
     def _on_priority(self, stream: int, flags: int, content: bytes) -> None:
         if not stream:
@@ -450,8 +369,9 @@ class Connection(asyncio.Protocol):
         if len(content) != 4:
             raise BrokenProtocol(f"a RST_STREAM of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
         self._check_known(stream)
-        self._play_prank()
         call = self.calls.get(stream)
+        if call is None or call.is_new:  # who waited until the deadline plays no prank
+            self._pranks.play(self.heard_at)
         if call is not None:
             call.gone()
 
@@ -462,20 +382,19 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(f"settings of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
         if flags & ACK:
             return
-        self._play_prank()
+        self._pranks.play(self.heard_at)
         for setting, value in struct.iter_unpack(">HL", content):
             if setting == Setting.INITIAL_WINDOW_SIZE:
                 if value > WINDOW_MAX:
                     raise BrokenProtocol(f"a window of {value} bytes", Code.FLOW_CONTROL_ERROR)
-                self._call_window = value
-                self._pump_soon()
+                self.out.set_call_window(value, self.calls.values())
             elif setting == Setting.MAX_FRAME_SIZE:
                 if not FRAME_BYTES_MAX <= value <= FRAME_BYTES_LIMIT:
                     raise BrokenProtocol(f"frames of {value} bytes")
-                self.frame_bytes = min(value, SENT_FRAME_BYTES_MAX)
+                self.out.frame_bytes = min(value, limits.SENT_FRAME_BYTES_MAX)
             elif setting == Setting.ENABLE_PUSH and value > 1:
                 raise BrokenProtocol(f"ENABLE_PUSH is {value}")
-        self.send(_ACK_SETTINGS)
+        self.out.send(_ACK_SETTINGS)
 
     def _on_push_promise(self, stream: int, flags: int, content: bytes) -> None:
         raise BrokenProtocol("a push promise of a client")
@@ -486,7 +405,7 @@ class Connection(asyncio.Protocol):
         if len(content) != 8:
             raise BrokenProtocol(f"a ping of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
         if not flags & ACK:
-            self.send(frame(Type.PING, ACK, 0, content))
+            self.out.send(frame(Type.PING, ACK, 0, content))
 
     def _on_goaway(self, stream: int, flags: int, content: bytes) -> None:
         if stream:
@@ -497,73 +416,35 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(f"a WINDOW_UPDATE of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
         more = int.from_bytes(content, "big") & WINDOW_MAX
         if not stream:
-            if not more or self.window + more > WINDOW_MAX:
+            if not more or self.out.window + more > WINDOW_MAX:
                 raise BrokenProtocol(
                     f"a window of the connection wider by {more}",
                     Code.FLOW_CONTROL_ERROR if more else Code.PROTOCOL_ERROR,
                 )
-            self.window += more
-            self._pump_soon()
+            self.out.window += more
+            self.out.pump_soon()
             return
         call = self.calls.get(stream)
         if call is None or not more:
             self._check_known(stream)
             if not more:
                 self._break_off(stream, Code.PROTOCOL_ERROR)
-        elif self._call_window + call.window + more > WINDOW_MAX:
-            call.break_off(Code.FLOW_CONTROL_ERROR)
+        elif self.out.own_room(call) + more > WINDOW_MAX:
+            self._break_off(stream, Code.FLOW_CONTROL_ERROR)
         else:
             call.window += more
             if call.pending:
-                self._pump_soon()
+                self.out.block(call)
+                self.out.pump(call)
 
     def _break_off(self, stream: int, code: Code) -> None:
         call = self.calls.get(stream)
         if call is not None:
+            self._pranks.play(self.heard_at)
             call.break_off(code)
         else:
-            self.send(rst_stream(stream, code))
+            self.out.send(rst_stream(stream, code))
 
     def _check_known(self, stream: int) -> None:
         if not stream % 2 or stream > self._last:
             raise BrokenProtocol(f"stream {stream} was not begun")
-
-    def _play_prank(self) -> None:
-        """Count what costs more here than at the client."""
-        forgotten = (self.heard_at - self._pranks_at) * PRANKS_PER_S
-        self._pranks_at = self.heard_at
-        self._pranks = max(self._pranks - forgotten, 0.0) + 1.0
-        if self._pranks > PRANKS_MAX:
-            raise BrokenProtocol("too many streams that are broken off, or settings", Code.ENHANCE_YOUR_CALM)
-
-
-def _unpadded(content: bytes) -> bytes:
-    if not content or content[0] >= len(content):
-        raise BrokenProtocol("a frame with more padding than bytes")
-    return content[1 : len(content) - content[0]]
-
-
-_known: dict[str, bool] = {}  # names of fields that were looked at: True for those that may stand in a request
-_KNOWN_MAX: Final = 1000
-
-
-def _metadata_of(fields: list[Field]) -> dict[str, str] | None:
-    """The fields by name; None: RFC 9113 §8.2 forbids one, or §8.3 misses one."""
-    found: dict[str, str] = {}
-    is_regular = False
-    for name, value in fields:
-        if name[:1] != ":":
-            is_regular = True
-        elif is_regular or name in found or name not in _PSEUDO:
-            return None
-        is_fine = _known.get(name)
-        if is_fine is None:
-            is_fine = _NAME.fullmatch(name) is not None and name not in _HOP
-            if len(_known) < _KNOWN_MAX:
-                _known[name] = is_fine
-        if not is_fine:
-            return None
-        found[name] = value
-    if not (found.get(":method") and found.get(":scheme") and found.get(":path")):
-        return None
-    return None if found.get("te", "trailers") != "trailers" else found

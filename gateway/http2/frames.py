@@ -128,6 +128,8 @@ def goaway(last: int, code: Code, text: str = "") -> bytes:
 _STATUS_200: Final = b"\x88"
 BEGIN: Final = _STATUS_200 + encoded((b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity"))
 """The block of header fields that an answer begins with."""
+TEXT_MAX: Final = 300
+"""Of the text of a status: clients take no more than 8 KiB of trailers, in which a character may take 12 bytes."""
 _PRINTED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 TRAILERS_OK: Final = encoded((b"grpc-status", b"0"))
 
@@ -136,7 +138,7 @@ def trailers(status: Status, text: str) -> bytes:
     """The block of header fields that an answer ends with."""
     if status is Status.OK:
         return TRAILERS_OK
-    return encoded((b"grpc-status", b"%d" % status), (b"grpc-message", quote(text[:1000], safe=_PRINTED).encode()))
+    return encoded((b"grpc-status", b"%d" % status), (b"grpc-message", quote(text[:TEXT_MAX], safe=_PRINTED).encode()))
 
 
 def http_error(status: int) -> bytes:
@@ -158,3 +160,10 @@ def seconds(timeout: str) -> float:
     if found is None:
         raise ValueError(f"grpc-timeout {timeout[:32]!r}: up to 8 digits and one of H, M, S, m, u, n")
     return int(found[1]) * _UNIT_S[found[2]]
+
+
+def unpadded(content: bytes) -> bytes:
+    """What a frame with PADDED holds. Raises BrokenProtocol."""
+    if not content or content[0] >= len(content):
+        raise BrokenProtocol("a frame with more padding than bytes")
+    return content[1 : len(content) - content[0]]

@@ -6,6 +6,7 @@ the fields of one call, most of which have been seen before: this one, 12 us.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Final
 
@@ -27,6 +28,12 @@ _STATIC: Final[tuple[tuple[Field, int], ...]] = tuple(
     ((name.decode(), value.decode()), len(name) + len(value) + _ENTRY_BYTES) for name, value in HeaderTable.STATIC_TABLE
 )
 _STATIC_LENGTH: Final = len(_STATIC)
+
+_NAME: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
+_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
+_known: set[str] = set()  # names that may stand in a request, of those that were looked at
+_KNOWN_MAX, _KNOWN_LENGTH_MAX = 1000, 64
 
 
 class HeadersError(Exception):
@@ -100,6 +107,8 @@ class HeaderDecoder:
             text, at = _text(block, at)
             name, name_bytes = text.decode("latin-1"), len(text)
         text, at = _text(block, at)
+        if b"\n" in text or b"\r" in text or b"\0" in text:  # what is in the table was looked at when it came
+            raise HeadersError(f"a value of {name[:64]!r} with a line break or NUL")
         return (name, text.decode("utf-8", "replace")), name_bytes + len(text) + _ENTRY_BYTES, at
 
     def _remember(self, field: Field, size: int) -> None:
@@ -160,3 +169,24 @@ def _length(text: bytes) -> bytes:
         parts.append(rest & 0x7F | 0x80)
         rest >>= 7
     return bytes((*parts, rest))
+
+
+def metadata_of(fields: list[Field]) -> dict[str, str] | None:
+    """The fields by name; None: RFC 9113 §8.2 forbids one, or §8.3 misses one."""
+    found: dict[str, str] = {}
+    is_regular = False
+    for name, value in fields:
+        if name[:1] != ":":
+            is_regular = True
+        elif is_regular or name in found or name not in _PSEUDO:
+            return None
+        if name not in _known:
+            is_fine = _NAME.fullmatch(name) is not None and name not in _HOP
+            if not is_fine:
+                return None
+            if len(_known) < _KNOWN_MAX and len(name) <= _KNOWN_LENGTH_MAX:
+                _known.add(name)
+        found[name] = value
+    if not (found.get(":method") and found.get(":scheme") and found.get(":path")):
+        return None
+    return None if found.get("te", "trailers") != "trailers" else found

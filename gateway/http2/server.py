@@ -34,13 +34,17 @@ ANSWER_S: Final = 20.0
 programs, and pause for their collector of garbage, or for a loop at work."""
 LOOK_S: Final = 1.0
 HELD_BYTES_MAX: Final = 1 << 30
-"""Of requests of all connections that are not read, or not answered."""
+"""The same of all connections as :data:`.connection.HELD_BYTES_MAX` of one."""
 _BACKLOG: Final = 4096
 _ACCEPTED_AT_ONCE: Final = 64
+_CANCELLED_AT_ONCE: Final = 100
+_ROUNDS: Final = 4
+"""Of the loop, in which the first answer of a handshake is made: it is signed, which takes milliseconds."""
 _REST_S: Final = 1.0
 _TLS: Final = 0x16
 """The type of a TLS record that begins a handshake; plain HTTP/2 begins with ``PRI``."""
-_AGAIN_S, _AGAIN_S_MAX = 0.005, 0.5
+_RECORD_HEAD: Final = 5
+"""Type, version, and the length of what follows in two bytes."""
 
 
 class Server:
@@ -48,14 +52,16 @@ class Server:
 
     def __init__(self) -> None:
         self.methods: Mapping[str, Method] = {}
-        self.unknown = Method(_unknown)
+        self.unknown = Method(_unknown, is_streaming=True)
         self.connections: dict[Connection, None] = {}
-        self.held = 0  # bytes of requests
+        self.held = 0  # bytes that are kept for calls
         self.held_max = HELD_BYTES_MAX
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self._next_turn)
         """Of all connections."""
         self._waiting: deque[Connection] = deque()  # for the next turn, in order
+        self._cancelling: deque[asyncio.Task[None]] = deque()
+        self._handshake = asyncio.Lock()  # of who begins one
         self._socket: socket.socket | None = None
         self._context: ssl.SSLContext | None = None
         self._is_plain = True
@@ -112,17 +118,44 @@ class Server:
             async with asyncio.timeout(grace_s):
                 while any(connection.calls for connection in self.connections):  # noqa: ASYNC110  they have no event
                     await asyncio.sleep(0.01)
+            for connection in list(self.connections):
+                connection.close()
+            async with asyncio.timeout(grace_s):
+                while self.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection.abort("the gateway stops")
-        await asyncio.sleep(0)
+        while self._cancelling:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     def wait(self, connection: Connection) -> None:
         """Let ``connection`` go on in a next turn."""
         self._waiting.append(connection)
 
+    def shed(self) -> None:
+        """End what takes most, since all together take too much: whoever comes meanwhile has taken nothing."""
+        max(self.connections, key=lambda connection: connection.held).shed()
+
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """Cancel the task soon, of thousands some in each round of the loop."""
+        self._cancelling.append(task)
+        if len(self._cancelling) == 1:
+            self.loop.call_soon(self._cancel_some)
+
+    def _cancel_some(self) -> None:
+        for _ in range(min(len(self._cancelling), _CANCELLED_AT_ONCE)):
+            self._cancelling.popleft().cancel()
+        if self._cancelling:
+            self.loop.call_soon(self._cancel_some)
+
     def _next_turn(self) -> None:
         for _ in range(len(self._waiting)):
-            self._waiting.popleft().go_on()
+            connection = self._waiting.popleft()
+            try:
+                connection.go_on()
+            except Exception:  # of others no turn is lost
+                log.exception("connection failed client=%s", connection.host)
+                connection.abort("it failed")
             if not self.turns.ends_s():
                 break
         if self._waiting:
@@ -157,8 +190,7 @@ class Server:
                 made.close()
                 continue
             made.setblocking(False)
-            shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-            task = self.loop.create_task(self._begin(made, f"{shown}:{address[1]}"))
+            task = self.loop.create_task(self._begin(made, _shown(address[0], address[1])))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -167,9 +199,17 @@ class Server:
         try:
             async with asyncio.timeout(FIRST_BYTE_S):
                 source, is_tls = await self._first_of(made)
-                await self.loop.connect_accepted_socket(
+                connecting = self.loop.connect_accepted_socket(
                     lambda: Connection(self, source or host), made, ssl=self._context if is_tls else None
                 )
+                if is_tls:
+                    async with self._handshake:
+                        connected = self.loop.create_task(connecting)
+                        for _ in range(_ROUNDS):
+                            await asyncio.sleep(0)
+                    await connected
+                else:
+                    await connecting
         except (OSError, TimeoutError, ValueError) as error:
             log.info("connection ended client=%s error=%s", host, str(error) or "it says nothing")
             made.close()
@@ -179,25 +219,34 @@ class Server:
 
     async def _first_of(self, made: socket.socket) -> tuple[str, bool]:
         """Of whom a PROXY header says that the connection is, which is taken off; and whether it begins with TLS."""
-        source, is_told, pause_s = "", False, _AGAIN_S
+        source, is_told, wanted = "", False, 1
         while True:
-            try:
-                first = made.recv(HEADER_BYTES_MAX, socket.MSG_PEEK)
-            except BlockingIOError:
-                await self._readable(made)
-                continue
-            if not first:
-                raise ConnectionResetError("it ended without a word")
+            first = await self._peeked(made, wanted)
             header = None if is_told else header_of(first)
-            if is_told or (header is not None and not header.length):
-                is_tls = self._context is not None and (first[0] == _TLS or not self._is_plain)
-                return source, is_tls
-            if header is not None:
+            if header is None and not is_told:
+                wanted = len(first) + 1
+            elif header is not None and header.length:
                 made.recv(header.length)
-                source, is_told = header.source, True
-            else:  # part of one: what has come lies there, so that waiting for more would not wait
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _AGAIN_S_MAX)
+                source, is_told, wanted = header.source, True, 1
+            elif self._context is None or (first[0] != _TLS and self._is_plain):
+                return source, False
+            elif len(first) < (whole := _record_of(first)):
+                is_told, wanted = True, whole
+            else:
+                return source, True
+
+    async def _peeked(self, made: socket.socket, wanted: int) -> bytes:
+        """What has come, at least so many bytes; it stays there."""
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        first = b""
+        while len(first) < wanted:
+            await self._readable(made)
+            with contextlib.suppress(BlockingIOError):
+                before, first = len(first), made.recv(HEADER_BYTES_MAX, socket.MSG_PEEK)
+                if len(first) == before:
+                    raise ConnectionResetError("it ended before it was said what it is")
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        return first
 
     async def _readable(self, made: socket.socket) -> None:
         readable: asyncio.Future[None] = self.loop.create_future()
@@ -212,6 +261,17 @@ class Server:
             await readable
         finally:
             self.loop.remove_reader(number)
+
+
+def _record_of(first: bytes) -> int:
+    """How many bytes to wait for so that the first record of TLS is whole, which is a client's whole greeting."""
+    size = _RECORD_HEAD if len(first) < _RECORD_HEAD else _RECORD_HEAD + int.from_bytes(first[3:_RECORD_HEAD], "big")
+    return size if size <= HEADER_BYTES_MAX else 1  # so long is none's: TLS itself refuses it
+
+
+def _shown(host: str, port: int) -> str:
+    host = host.removeprefix("::ffff:")  # of IPv4, at a port for both
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _unknown(call: Call) -> None:

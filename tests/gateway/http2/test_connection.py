@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.gateway.http2 import connection as module
+from penstock.gateway.http2 import call as calling
+from penstock.gateway.http2 import limits
 from penstock.gateway.http2 import server as serving_module
-from penstock.gateway.http2.call import CALL_WINDOW, Call, Method
+from penstock.gateway.http2.call import CALL_WINDOW, Call, CallOver, Method
 from penstock.gateway.http2.frames import (
     END_HEADERS,
     END_STREAM,
@@ -167,7 +168,7 @@ def test_the_window_of_a_stream_that_nobody_reads_stays_as_it_is() -> None:
             await call.write(b"%d" % len(message))
 
     async def body(it: Running, peer: Peer) -> None:
-        one = message_of(bytes(CALL_WINDOW // 4))
+        one = message_of(bytes(CALL_WINDOW // 4 - MESSAGE_HEAD.size))
         peer.begin(1, "/test/Slow")
         for _ in range(4):
             peer.data(1, one[:-20], ends=False).data(1, one[-20:], ends=False)
@@ -224,6 +225,64 @@ def test_a_setting_widens_and_narrows_the_windows_of_calls_under_way() -> None:
     with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 100}))
 
 
+def test_who_sends_more_of_a_call_than_its_window_lets_it_loses_the_call() -> None:
+    hanging = Hanging()
+    methods = {HANG: Method(hanging.answer, is_streaming=True)}
+
+    async def body(it: Running, peer: Peer) -> None:
+        one = message_of(bytes(CALL_WINDOW // 4))
+        peer.begin(1, HANG)
+        for _ in range(4):
+            peer.data(1, one, ends=False)
+        assert (await peer.answer(1)).fields == {"rst": str(int(Code.FLOW_CONTROL_ERROR))}
+        assert it.server.held == 0
+
+    with_peer(body, methods=methods)
+
+
+def test_padding_is_given_back_too() -> None:
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        peer.begin(1, HANG)
+        for _ in range(CALL_WINDOW // 2 // 256):
+            peer.send(frame(Type.DATA, PADDED, 1, b"\xff" + bytes(255)))
+        assert int.from_bytes((await peer.until(Type.WINDOW_UPDATE, 1)).content, "big") == CALL_WINDOW // 2
+
+    with_peer(body, methods=hanging.methods)
+
+
+def test_answers_that_nobody_takes_are_counted_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(calling, "TAKEN_S", 0.05)
+
+    monkeypatch.setattr(limits, "HELD_BYTES_MAX", 100_000)
+
+    async def long(call: Call) -> None:
+        call.finish(bytes(40_000))
+
+    async def body(it: Running, peer: Peer) -> None:
+        for stream in (1, 3, 5):
+            peer.ask(stream, b"", "/test/Long", grpc_timeout="99999999H")
+        assert (await peer.answer(5)).fields["rst"] == str(int(Code.CANCEL))
+        for stream in (1, 3):
+            assert (await peer.answer(stream)).fields["rst"] == str(int(Code.CANCEL))
+        assert it.server.held == 0
+
+    with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 1}), {"/test/Long": Method(long)})
+
+
+def test_a_request_that_is_never_whole_ends_whatever_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(calling, "UNARY_S", 0.05)
+
+    async def body(_: Running, peer: Peer) -> None:
+        answer = await peer.begin(1, grpc_timeout="99999999H").answer(1)
+        assert answer.status == Status.DEADLINE_EXCEEDED
+
+    with_peer(body)
+
+
 def test_all_answers_share_the_connections_window_and_none_is_forgotten() -> None:
     async def body(_: Running, peer: Peer) -> None:
         streams = range(1, 20, 2)
@@ -272,7 +331,7 @@ def test_who_reads_nothing_makes_the_writer_wait_and_is_not_read() -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of all that an asyncio stream has
         peer.ask(1, b"", "/test/Flood")
         (connection,) = it.server.connections
-        await eventually(lambda: not connection.has_room, WAIT_S, "the client is full")
+        await eventually(lambda: connection.out.is_paused, WAIT_S, "the client is full")
         before = written
         for _ in range(50):
             await asyncio.sleep(0)
@@ -282,7 +341,7 @@ def test_who_reads_nothing_makes_the_writer_wait_and_is_not_read() -> None:
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(10):
             await peer.until(Type.DATA)
-        assert connection._transport.is_reading() or not connection.has_room
+        assert connection._transport.is_reading() or connection.out.is_paused
 
     with_peer(body, methods={"/test/Flood": Method(flood)})
 
@@ -305,6 +364,29 @@ def test_what_a_client_breaks_off_is_cancelled() -> None:
     with_peer(body, methods=hanging.methods)
 
 
+def test_an_answer_to_a_client_that_has_gone_is_nobodys() -> None:
+    ended: list[str] = []
+
+    async def late(call: Call) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            with pytest.raises(CallOver):
+                call.finish(b"late")
+            call.end()
+            ended.append("late")
+            raise
+
+    async def body(it: Running, peer: Peer) -> None:
+        peer.ask(1, bytes(1000), "/test/Late")
+        await peer.ping()
+        peer.send(rst_stream(1, Code.CANCEL))
+        await eventually(lambda: ended, WAIT_S, "it is cancelled")
+        assert it.server.held == 0
+
+    with_peer(body, methods={"/test/Late": Method(late)})
+
+
 def test_a_call_that_takes_longer_than_its_deadline_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_module, "LOOK_S", 0.01)
     hanging = Hanging()
@@ -323,7 +405,7 @@ def test_an_answer_that_waits_for_its_window_beyond_its_deadline_is_broken_off(m
     async def body(it: Running, peer: Peer) -> None:
         answer = await peer.ask(1, bytes(100), grpc_timeout="30m").answer(1)
         assert answer.fields["rst"] == str(int(Code.CANCEL))
-        assert not next(iter(it.server.connections))._blocked
+        assert not next(iter(it.server.connections)).out._blocked
 
     with_peer(body, settings({Setting.INITIAL_WINDOW_SIZE: 10}))
 
@@ -353,6 +435,16 @@ def test_a_client_that_says_only_that_it_speaks_http2_ends(monkeypatch: pytest.M
             await peer.reader.read()
 
     with_peer(body, b"")
+
+
+def test_a_server_that_stops_says_so_to_who_has_no_call() -> None:
+    async def body(it: Running, peer: Peer) -> None:
+        await peer.ping()
+        stopping = asyncio.create_task(it.server.stop(WAIT_S))
+        assert (await peer.goodbye()).code == Code.NO_ERROR
+        await stopping
+
+    with_peer(body)
 
 
 def test_a_server_that_stops_lets_calls_end_and_begins_none() -> None:
@@ -406,6 +498,7 @@ def test_a_request_that_is_none_is_refused(content: bytes, ends: bool, status: S
     ("path", "fields", "expected"),
     [
         ("/test/Missing", {}, {"grpc-status": "12"}),
+        (ECHO, {"grpc_timeout": "0n"}, {"grpc-status": "4"}),
         (ECHO, {"__method": "GET"}, {":status": "405"}),
         (ECHO, {"content_type": "text/plain"}, {":status": "415"}),
         (ECHO, {"content_type": None}, {":status": "415"}),
@@ -464,6 +557,23 @@ def test_a_frame_that_is_wrong_for_its_call_breaks_it_off(wrong: bytes, code: Co
         assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
 
     with_peer(body, methods=hanging.methods)
+
+
+def test_trailers_of_a_client_that_come_too_late_harm_no_other_call() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        await peer.ask(1, b"one").answer(1)
+        peer.send(frame(Type.HEADERS, END_HEADERS | END_STREAM, 1, peer._encoder.encode([("x", "y")])))
+        assert (await peer.answer(1)).fields == {"rst": str(int(Code.STREAM_CLOSED))}
+        assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+
+    with_peer(body)
+
+
+def test_a_method_that_is_not_there_is_refused_before_the_client_has_sent_all() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        assert (await peer.begin(1, "/grpc.reflection/Info").answer(1)).status == Status.UNIMPLEMENTED
+
+    with_peer(body)
 
 
 # What is wrong with a connection ends the connection.
@@ -538,11 +648,11 @@ def test_what_does_not_begin_as_http2_ends(first: bytes) -> None:
 
 
 def test_streams_that_are_broken_off_without_end_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRANKS_PER_S", 0.0)
+    monkeypatch.setattr(limits, "PRANKS_PER_S", 0.0)
     hanging = Hanging()
 
     async def body(_: Running, peer: Peer) -> None:
-        for number in range(module.PRANKS_MAX + 1):
+        for number in range(limits.PRANKS_MAX + 1):
             peer.ask(2 * number + 1, b"", HANG).send(rst_stream(2 * number + 1, Code.CANCEL))
         assert (await peer.goodbye()).code == Code.ENHANCE_YOUR_CALM
         await eventually(lambda: hanging.began == hanging.cancelled, WAIT_S, "none goes on")
@@ -550,9 +660,43 @@ def test_streams_that_are_broken_off_without_end_end_the_connection(monkeypatch:
     with_peer(body, methods=hanging.methods)
 
 
+@pytest.mark.parametrize("wrong", [lambda n: window_update(n, 0), lambda n: frame(Type.DATA, END_STREAM, n, b"late")])
+def test_streams_that_the_server_is_made_to_break_off_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int], bytes]
+) -> None:
+    monkeypatch.setattr(limits, "PRANKS_PER_S", 0.0)
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        for number in range(limits.PRANKS_MAX + 1):
+            peer.ask(2 * number + 1, b"", HANG).send(wrong(2 * number + 1))
+        assert (await peer.goodbye()).code == Code.ENHANCE_YOUR_CALM
+
+    with_peer(body, methods=hanging.methods)
+
+
+def test_who_breaks_off_at_the_deadline_is_no_nuisance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRANKS_MAX", 5)  # one is the client's settings
+    monkeypatch.setattr(limits, "PRANKS_PER_S", 0.0)
+    monkeypatch.setattr(calling, "NEW_S", 0.0)
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        streams = range(1, 200, 2)
+        for stream in streams:
+            peer.ask(stream, b"", HANG)
+        await eventually(lambda: hanging.began == len(streams), WAIT_S, "all calls")
+        for stream in streams:
+            peer.send(rst_stream(stream, Code.CANCEL))
+        await eventually(lambda: hanging.cancelled == len(streams), WAIT_S, "all are cancelled")
+        assert (await peer.ask(1001, b"next").answer(1001)).messages == [b"next"]
+
+    with_peer(body, methods=hanging.methods)
+
+
 def test_a_client_that_breaks_off_now_and_then_is_no_nuisance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRANKS_MAX", 10)
-    monkeypatch.setattr(module, "PRANKS_PER_S", 1e9)
+    monkeypatch.setattr(limits, "PRANKS_MAX", 10)
+    monkeypatch.setattr(limits, "PRANKS_PER_S", 1e9)
 
     async def body(_: Running, peer: Peer) -> None:
         for number in range(100):
@@ -563,17 +707,17 @@ def test_a_client_that_breaks_off_now_and_then_is_no_nuisance(monkeypatch: pytes
 
 
 def test_settings_without_end_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PRANKS_PER_S", 0.0)
+    monkeypatch.setattr(limits, "PRANKS_PER_S", 0.0)
 
     async def body(_: Running, peer: Peer) -> None:
-        peer.send(settings({Setting.INITIAL_WINDOW_SIZE: 1}) * (module.PRANKS_MAX + 1))
+        peer.send(settings({Setting.INITIAL_WINDOW_SIZE: 1}) * (limits.PRANKS_MAX + 1))
         assert (await peer.goodbye()).code == Code.ENHANCE_YOUR_CALM
 
     with_peer(body)
 
 
 def test_a_call_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CALLS_MAX", 2)
+    monkeypatch.setattr(limits, "CALLS_MAX", 2)
     hanging = Hanging()
 
     async def body(_: Running, peer: Peer) -> None:
@@ -590,16 +734,17 @@ def test_a_call_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_that_are_never_whole_have_an_end(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     async def body(it: Running, peer: Peer) -> None:
         if name == "connection":
-            monkeypatch.setattr(module, "HELD_BYTES_MAX", 100_000)
+            monkeypatch.setattr(limits, "HELD_BYTES_MAX", 100_000)
         else:
             it.server.held_max = 100_000
         part = message_of(bytes(40_000))[:-1]
         for stream in (1, 3, 5):
             peer.begin(stream).data(stream, part, ends=False)
-        answer = await peer.answer(5)
+        ended = 5 if name == "connection" else 1  # of all connections, the largest
+        answer = await peer.answer(ended)
         assert answer.status == Status.RESOURCE_EXHAUSTED
         assert it.server.held < 100_000
-        for stream in (1, 3):
+        for stream in {1, 3, 5} - {ended}:
             peer.data(stream, b"\0")
             assert (await peer.answer(stream)).status == Status.OK
         assert it.server.held == 0
@@ -645,6 +790,6 @@ def test_whatever_a_client_sends_others_are_answered(seed: int) -> None:
             stream = 2 * turn + 1
             assert (await other.ask(stream, b"%d" % turn).answer(stream)).messages == [b"%d" % turn]
         await eventually(lambda: len(it.server.connections) == 1, WAIT_S, "the others are gone")
-        assert it.server.held == 0
+        assert it.server.held == sum(each.held for each in it.server.connections) == 0
 
     with_peer(body)
