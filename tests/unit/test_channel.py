@@ -98,12 +98,3 @@ def test_nobody_keeps_the_request_of_a_call_that_failed() -> None:
                     gc.collect()
 
     asyncio.run(run())
-
-
-def test_a_server_of_strangers_asks_silent_connections_seldom_and_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[dict[str, Any]] = []
-    monkeypatch.setattr(grpc.aio, "server", lambda *, options, **_: made.append(dict(options)))
-    new_server()
-    new_server(keepalive_time_ms=10_000, keepalive_timeout_ms=20_000)
-    times = [(each["grpc.keepalive_time_ms"], each["grpc.http2.ping_timeout_ms"]) for each in made]
-    assert times == [(1000, 1500), (10_000, 20_000)]

@@ -17,12 +17,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+
+from penstock.gateway.http2.call import Method
+from penstock.gateway.http2.server import Server
 
 SERVED = "served.json"
 BEAT_S = 0.005
@@ -128,14 +131,22 @@ def main(kind: str, config: str) -> int:
 
     module.serve_until_signalled = watched
     served: list[str] = []
-    make_handler = grpc.method_handlers_generic_handler
+    make_handler, start = grpc.method_handlers_generic_handler, Server.start
+
+    def note(paths: Iterable[str]) -> None:
+        served.extend(paths)
+        Path(os.environ["WATCH_REPORT"]).with_name(SERVED).write_text(json.dumps(served))
 
     def noting(service: str, handlers: dict[str, Any]) -> Any:
-        served.extend(f"/{service}/{name}" for name in handlers)
-        Path(os.environ["WATCH_REPORT"]).with_name(SERVED).write_text(json.dumps(served))
+        note(f"/{service}/{name}" for name in handlers)
         return make_handler(service, handlers)
 
+    def starting(server: Server, methods: Mapping[str, Method]) -> None:
+        note(methods)
+        start(server, methods)
+
     grpc.method_handlers_generic_handler = noting
+    Server.start = starting  # type: ignore[method-assign]
     return int(module.run(config))
 
 
