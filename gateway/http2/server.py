@@ -158,8 +158,6 @@ class Server:
                 connection.abort("it failed")
             if not self.turns.ends_s():
                 break
-        if self._waiting:
-            self.turns.ends_s()  # a next one
 
     async def _look_forever(self) -> None:
         while True:
@@ -199,17 +197,15 @@ class Server:
         try:
             async with asyncio.timeout(FIRST_BYTE_S):
                 source, is_tls = await self._first_of(made)
-                connecting = self.loop.connect_accepted_socket(
-                    lambda: Connection(self, source or host), made, ssl=self._context if is_tls else None
-                )
-                if is_tls:
-                    async with self._handshake:
-                        connected = self.loop.create_task(connecting)
-                        for _ in range(_ROUNDS):
-                            await asyncio.sleep(0)
-                    await connected
-                else:
-                    await connecting
+                async with self._handshake if is_tls else contextlib.nullcontext():
+                    connecting = self.loop.create_task(
+                        self.loop.connect_accepted_socket(
+                            lambda: Connection(self, source or host), made, ssl=self._context if is_tls else None
+                        )
+                    )
+                    for _ in range(_ROUNDS if is_tls else 0):
+                        await asyncio.sleep(0)
+                await connecting
         except (OSError, TimeoutError, ValueError) as error:
             log.info("connection ended client=%s error=%s", host, str(error) or "it says nothing")
             made.close()
@@ -218,7 +214,7 @@ class Server:
             raise
 
     async def _first_of(self, made: socket.socket) -> tuple[str, bool]:
-        """Of whom a PROXY header says that the connection is, which is taken off; and whether it begins with TLS."""
+        """Who a PROXY header, which is taken off, says is behind the connection; True if TLS begins then."""
         source, is_told, wanted = "", False, 1
         while True:
             first = await self._peeked(made, wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from hpack import Decoder, Encoder
@@ -27,7 +27,7 @@ from penstock.gateway.http2.frames import (
 from penstock.gateway.http2.server import Server
 
 WAIT_S = 60.0
-ECHO, STREAM = "/test/Echo", "/test/Stream"
+ECHO, STREAM, HANG = "/test/Echo", "/test/Stream", "/test/Hang"
 WIDE = settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + window_update(0, 1 << 30)
 
 
@@ -220,3 +220,36 @@ def messages_of(content: bytes) -> list[bytes]:
 def setting(number: int, value: int) -> bytes:
     """One setting, which may be none."""
     return struct.pack(">HL", number, value)
+
+
+Body = Callable[[Running, Peer], Awaitable[None]]
+
+
+class Hanging:
+    """A method that never answers, and says what becomes of its calls."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.cancelled = 0
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        return {HANG: Method(self.answer)}
+
+    async def answer(self, _: Call) -> None:
+        self.began += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+def with_peer(body: Body, first: bytes = WIDE, methods: dict[str, Method] | None = None) -> None:
+    """Run ``body`` with a server and a client of it."""
+
+    async def scenario() -> None:
+        async with serving(methods) as it, it.peer(first) as peer:
+            await body(it, peer)
+
+    asyncio.run(scenario())
