@@ -205,7 +205,9 @@ class Answer:
         A broker that has just started, or a slave, may see less than the consumer has read already; sending
         the consumer back would repeat messages.
         """
-        return self._core.role.is_master and each.offset > high + self._core.dispatcher.hidden_records_max(each.topic)
+        return self._core.role.is_master and each.offset > high + self._core.dispatcher.hidden_records_max(
+            each.topic, each.queue_id
+        )
 
     def _read_queue(self, each: Wanted, share: int) -> None:
         while True:

@@ -60,7 +60,6 @@ class Consume(Feature):
         core.events.on_commits = self.offsets.take_from_slave
         core.events.pending_commits = self.pending.take
         core.dispatcher.watchers.append(self.fetch.waiters)
-        core.dispatcher.offer = self.fetch.waiters.offer
         core.tables.topics.on_changed.append(self._on_topics_changed)
 
     def services(self) -> Iterable[Service]:

@@ -24,6 +24,7 @@ from penstock.runtime.data_sending import Data
 from penstock.runtime.turns import Turns
 
 from ..core.core import Core
+from ..core.dispatch import Asked
 from ..core.tables.filters import wanted_by
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
 from .answer import Answer
@@ -119,7 +120,7 @@ class Fetch:
     async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer, wait_s = self.answer(header, wanted), wait_s_of(header)
         await self.turns.have()
-        self.catch_up({part.topic for part in header.topics})
+        self.catch_up(asked(header))
         seen = self._seen()
         ready = answer.find(wanted if header.in_order else self.rotated(wanted))
         await self._brought(_bring_entries, await self._all_of(answer.absent_entries(ready)))
@@ -229,7 +230,7 @@ class Fetch:
         self.waiters.add(waiter)  # before the second look: what arrives after it wakes us
         timer = loop.call_at(deadline, woken.set)
         try:
-            self.catch_up(waiter.queues)
+            self.catch_up(waiter.asked())
             if self._seen() != seen:
                 await self._look(answer, wanted)
             while not answer.has_news and self.is_open:
@@ -241,6 +242,11 @@ class Fetch:
         finally:
             timer.cancel()
             self.waiters.remove(waiter)
+
+
+def asked(header: FetchHeader) -> Asked:
+    """The messages that are wanted next."""
+    return ((part.topic, zip(part.queue_ids, part.offsets, strict=False)) for part in header.topics)
 
 
 def wait_s_of(header: FetchHeader) -> float:

@@ -16,7 +16,7 @@ from penstock.runtime.data_sending import Data
 
 from ..core.dispatch import Fresh
 from .answer import Answer
-from .fetch import LARGE_BYTES, Fetch, wait_s_of
+from .fetch import LARGE_BYTES, Fetch, asked, wait_s_of
 from .fetch_waiters import Waiter, Wanted
 
 QUEUES_AT_ONCE: Final = 64
@@ -73,7 +73,7 @@ class Poll:
         self._counted = count
         wanted = fetch.wanted(header)
         answer = self._answer = fetch.answer(header, wanted)
-        fetch.catch_up({part.topic for part in header.topics})
+        fetch.catch_up(asked(header))
         ready = answer.find(wanted if header.in_order else fetch.rotated(wanted))
         if any(each.condition is not None for each in wanted) or self._takes_longer(ready):
             self._leave()
@@ -97,8 +97,9 @@ class Poll:
     def _on_woken(self) -> None:
         self._guarded(self._look)
 
-    def _on_offered(self, each: Wanted, fresh: Fresh) -> None:
+    def _on_offered(self, each: Wanted, fresh: Fresh) -> bool:
         self._guarded(lambda: self._take(each, fresh))
+        return self._waiter is None
 
     def _take(self, each: Wanted, fresh: Fresh) -> None:
         may_take = self._waiter is not None and self._fetch.is_open and self._fetch.turns.has_time

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..core.dispatch import Arrivals, Fresh
+from ..core.dispatch import Arrivals, Asked, Fresh
 
 if TYPE_CHECKING:
     from ..store.filter.conditions import Condition
@@ -46,12 +46,12 @@ class Waiter:
     """A waiting fetch: its queues by topic, and those of them that have news, each once however often it was hit.
 
     ``wake`` is called when there are some, or the broker stops; once too often does no harm. ``offer`` takes a
-    record for one of them before it is dispatched, or leaves it.
+    record for one of them before it is dispatched (True), or leaves it.
     """
 
     queues: dict[str, dict[int, list[Wanted]]]
     wake: Callable[[], None]
-    offer: Callable[[Wanted, Fresh], None] = lambda each, fresh: None
+    offer: Callable[[Wanted, Fresh], bool] = lambda each, fresh: False
     hits: dict[int, Wanted] = field(default_factory=dict)  # by identity
 
     @classmethod
@@ -59,13 +59,18 @@ class Waiter:
         cls,
         wanted: Iterable[Wanted],
         wake: Callable[[], None],
-        offer: Callable[[Wanted, Fresh], None] = lambda each, fresh: None,
+        offer: Callable[[Wanted, Fresh], bool] = lambda each, fresh: False,
     ) -> Waiter:
         """One that waits for all of these."""
         queues: dict[str, dict[int, list[Wanted]]] = {}
         for each in wanted:
             queues.setdefault(each.topic, {}).setdefault(each.queue_id, []).append(each)
         return cls(queues, wake, offer)
+
+    def asked(self) -> Iterator[tuple[str, Iterator[tuple[int, int]]]]:
+        """What is waited for."""
+        for topic, queues in self.queues.items():
+            yield topic, ((queue_id, each.offset) for queue_id, wanted in queues.items() for each in wanted)
 
     def take_hits(self) -> Iterable[Wanted]:
         """Those that have news, which are forgotten."""
@@ -80,8 +85,8 @@ class Waiter:
 class Waiters:
     """Fetches that wait for messages, found by topic; event loop only."""
 
-    def __init__(self, on_added: Callable[[], None] = lambda: None) -> None:
-        """``on_added`` is called when another waits."""
+    def __init__(self, on_added: Callable[[Asked], None] = lambda asked: None) -> None:
+        """``on_added`` is told what another waits for."""
         self._on_added = on_added
         self._by_topic: dict[str, set[Waiter]] = {}
 
@@ -99,7 +104,7 @@ class Waiters:
         """Wake ``waiter`` from now on."""
         for topic in waiter.queues:
             self._by_topic.setdefault(topic, set()).add(waiter)
-        self._on_added()
+        self._on_added(waiter.asked())
 
     def remove(self, waiter: Waiter) -> None:
         """Forget ``waiter``; harmless when it is unknown."""
@@ -124,14 +129,16 @@ class Waiters:
         for waiter in woken:  # behind the search: who is woken may leave
             waiter.wake()
 
-    def offer(self, fresh: Fresh) -> None:
-        """Give a record that is not dispatched yet to those that wait for it, if they are few."""
+    def offer(self, fresh: Fresh) -> bool:
+        """Give a record that is not dispatched yet to those that wait for it, if they are few. True if all have it."""
         waiting = self._by_topic.get(fresh.topic, ())
         if len(waiting) > OFFERED_MAX:
-            return
+            return False
+        has_all = True
         for waiter in list(waiting):  # who takes it leaves
             for each in waiter.queues[fresh.topic].get(fresh.queue_id, ()):
-                waiter.offer(each, fresh)
+                has_all &= waiter.offer(each, fresh)
+        return has_all
 
     def wake_topic(self, topic: str) -> None:
         """Wake every fetch that waits in ``topic``: it was changed or deleted."""

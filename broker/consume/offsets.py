@@ -334,7 +334,7 @@ class OffsetService:
         if not high and topic.startswith(names.LIGHT_PREFIX):
             return TopicNotFound(f"light queue {topic[:100]} does not exist at this broker", topic=topic)
         # A slave may be behind what the consumer has read at the master.
-        hidden = self._core.dispatcher.hidden_records_max(topic)
+        hidden = self._core.dispatcher.hidden_records_max(topic, queue_id)
         if offset > high + hidden and self._journal is not None:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.formats.record.layout import FIXED_BYTES
@@ -31,8 +31,14 @@ calls :meth:`Dispatcher.catch_up` first, so only the cost is late, never a messa
 
 DISK_FULL_RETRY_S = 2.0
 
+ASKED_MAX = 64
+"""Whoever asks for more queues of a topic than this is told what there may be without a look at each."""
+
 Arrivals = dict[str, set[int]]
 """topic -> queue ids that have new messages."""
+
+Asked = Iterable[tuple[str, Iterable[tuple[int, int]]]]
+"""For each topic: queue ids, each with the offset of the message that is wanted next."""
 
 
 class Fresh(NamedTuple):
@@ -54,6 +60,9 @@ class Watcher(Protocol):
     def waits_for(self, topic: str) -> bool:
         """True if somebody may wait for messages of ``topic`` now."""
 
+    def offer(self, fresh: Fresh) -> bool:
+        """Give a record that is not dispatched yet to whoever waits for it. True if nobody here waits for it now."""
+
     def on_arrived(self, arrivals: Arrivals) -> None:
         """These queues have new messages."""
 
@@ -66,18 +75,18 @@ class Dispatcher:
 
     def __init__(self, store: Store, tables: Tables) -> None:
         self.watchers: list[Watcher] = []
-        self.offer: Callable[[Fresh], None] = lambda fresh: None
-        """Gets a record that is alone, before it is dispatched, so that who waits for it need not wait for that."""
         self._store = store
         self._tables = tables
         self._progress = asyncio.Event()  # more than a slice is to be done, or the task has to try again
         self._soon: asyncio.Handle | None = None  # a slice that is dispatched in the loop's next round
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._fresh: Fresh | None = None  # the record behind all that is dispatched
-        self._topics: set[str] = set()  # of the records in a stretch of the log's end, which is this one:
-        self._known = 0, 0
-        self._is_wanted = False  # somebody waited for one of these topics when it was appended
+        self._fresh: Fresh | None = None  # a record that came alone, which is about to be offered
+        # What is in a stretch of the log's end, by topic: the offset behind the newest record of each queue; None where
+        # records have come together.
+        self._ends: dict[str, dict[int, int] | None] = {}
+        self._known = 0, 0  # this is the stretch
+        self._is_wanted = False  # somebody waits for what is in it, besides the one that is about to be offered
         self._failure: Exception | None = None  # what another than the task met
 
     def poke(self) -> None:
@@ -95,23 +104,31 @@ class Dispatcher:
     def on_appended(self, topic: str, start: int, end: int, fresh: Fresh | None = None) -> None:
         """Records of ``topic`` are in the log there; those that nobody waits for are seen a little later.
 
-        ``fresh``: if it is one record.
+        ``fresh``: if it is one record. Whoever waits for it need not wait for its dispatch.
         """
-        self._fresh = fresh if start == self._store.dispatched_offset else None
         begin, stop = self._known
-        if stop != start or self._store.dispatched_offset >= start or len(self._topics) >= TOPICS_MAX:
+        dispatched = self._store.dispatched_offset
+        if stop != start or dispatched >= start or len(self._ends) >= TOPICS_MAX:
             begin = start
-            self._topics.clear()
-            self._is_wanted = False
-        self._topics.add(topic)
+            self._ends.clear()
+            self._fresh, self._is_wanted = None, False
         self._known = begin, end
-        self._is_wanted = self._is_wanted or any(watcher.waits_for(topic) for watcher in self.watchers)
+        if fresh is None:
+            self._ends[topic] = None
+        elif (ends := self._ends.setdefault(topic, {})) is not None:
+            ends[fresh.queue_id] = fresh.queue_offset + 1
+        if not self._is_wanted and any(watcher.waits_for(topic) for watcher in self.watchers):
+            # What a state record says may be about the topic, and is not seen yet.
+            may_offer = fresh is not None and self._fresh is None and names.STATE_TOPIC not in self._ends
+            self._fresh, self._is_wanted = fresh if may_offer else self._fresh, not may_offer
 
-    def hurry(self) -> None:
-        """Somebody waits from now on for what may be in the log already."""
-        if not self._is_wanted:
+    def hurry(self, asked: Asked | None = None) -> None:
+        """Somebody waits from now on, for messages that are ``asked`` for if known, which may be in the log already."""
+        if not self._is_wanted and asked is not None:
+            self._is_wanted = self._has_any(asked)
+        elif not self._is_wanted:
             waiting = [watcher for watcher in self.watchers if watcher]
-            self._is_wanted = any(watcher.waits_for(topic) for watcher in waiting for topic in self._topics)
+            self._is_wanted = any(watcher.waits_for(topic) for watcher in waiting for topic in self._ends)
         self.poke()
 
     def on_role(self) -> None:
@@ -119,12 +136,13 @@ class Dispatcher:
         self._known, self._fresh = (0, 0), None
         self.poke()
 
-    def catch_up(self, topics: Collection[str] | None = None) -> None:
-        """Have what is confirmed dispatched now: queues and tables, or those queues alone, are about to be looked at.
+    def catch_up(self, asked: Asked | None = None) -> None:
+        """Have what is confirmed dispatched now: queues and tables are about to be looked at.
 
-        The task does what is more than a slice; what goes wrong is its end, but for a full disk.
+        Not if all that is looked for is ``asked``, and none of it is there. The task does what is more than a slice;
+        what goes wrong is its end, but for a full disk.
         """
-        if not self._is_behind or (topics is not None and not self._may_hold(topics)):
+        if not self._is_behind or (asked is not None and self._is_known and not self._has_any(asked)):
             return
         try:
             self.dispatch_slice()
@@ -135,15 +153,17 @@ class Dispatcher:
             if self._is_behind:
                 self._progress.set()
 
-    def hidden_records_max(self, topic: str) -> int:
-        """At most so many messages of ``topic`` are in the log and not readable yet.
+    def hidden_records_max(self, topic: str, queue_id: int) -> int:
+        """At most so many messages of the queue are in the log and not readable yet.
 
         A consumer may know them all the same, from before a restart: an offset that far above the end of its queue is
         not a wrong one.
         """
         store = self._store
-        shown = store.dispatched_offset if self._may_hold((topic,)) else store.confirm_offset
-        return (store.end_offset - shown) // FIXED_BYTES
+        shown = store.dispatched_offset
+        if self._is_known and not (self._has(topic) and queue_id in (self._ends.get(topic) or (queue_id,))):
+            shown = max(shown, self._known[1])  # nothing of it is in the stretch
+        return max(store.end_offset - shown, 0) // FIXED_BYTES
 
     async def wait_dispatched(self, end: int) -> None:
         """Return when everything below ``end`` is dispatched."""
@@ -175,13 +195,15 @@ class Dispatcher:
 
     def _on_soon(self) -> None:
         self._soon = None
-        fresh, self._fresh = self._fresh, None
-        ends = self._store.dispatched_offset, self._store.confirm_offset
-        if fresh is not None and ends == (fresh.start, fresh.end):
-            self.offer(fresh)
-            self._soon = asyncio.get_running_loop().call_soon(self._on_soon)
-        else:
+        fresh = self._fresh
+        if fresh is None or fresh.end > self._store.confirm_offset or not self._is_known:
             self.catch_up()
+            return
+        self._fresh = None
+        if fresh.start >= self._store.dispatched_offset:
+            for watcher in self.watchers:
+                self._is_wanted |= not watcher.offer(fresh)
+        self.poke()
 
     def _linger_ends(self) -> None:
         self._timer = None
@@ -195,16 +217,26 @@ class Dispatcher:
 
     def _is_awaited(self) -> bool:
         """True if somebody may wait for what is confirmed and not dispatched."""
-        return self._is_wanted if self._is_known else any(self.watchers)
+        return self._is_wanted or self._fresh is not None if self._is_known else any(self.watchers)
 
-    def _may_hold(self, topics: Iterable[str]) -> bool:
-        """True if what is confirmed and not dispatched may have records for queues of these topics."""
-        is_told = self._is_known and not any(topic.startswith(names.LIGHT_PREFIX) for topic in topics)
-        return not is_told or not self._topics.isdisjoint(topics)
+    def _has(self, topic: str) -> bool:
+        """True if the known stretch may have records for queues of ``topic``."""
+        return topic in self._ends or topic.startswith(names.LIGHT_PREFIX)
+
+    def _has_any(self, asked: Asked) -> bool:
+        """True if the known stretch may have something that is asked for."""
+        if not self._ends:
+            return False
+        for topic, queues in asked:
+            if self._has(topic):
+                ends = self._ends.get(topic)
+                if ends is None or _reaches(ends, queues):
+                    return True
+        return False
 
     @property
     def _is_known(self) -> bool:
-        """True if the topics of what is confirmed and not dispatched are known."""
+        """True if all that is confirmed and not dispatched lies in the known stretch."""
         begin, stop = self._known
         return begin <= self._store.dispatched_offset and self._store.confirm_offset <= stop
 
@@ -230,3 +262,11 @@ class Dispatcher:
                     future.set_result(None)
             self._waiting = [(end, future) for end, future in self._waiting if not future.done()]
         return result.end > before
+
+
+def _reaches(ends: Mapping[int, int], queues: Iterable[tuple[int, int]]) -> bool:
+    """True if one of the wanted offsets is not its queue's end, where nothing is yet, or there are many."""
+    for number, (queue_id, offset) in enumerate(queues):
+        if number >= ASKED_MAX or offset != ends.get(queue_id, offset):
+            return True
+    return False

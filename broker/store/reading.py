@@ -135,14 +135,16 @@ class Reader:
         return result
 
     def read_next(self, topic: str, queue_id: int, offset: int, start: int, end: int) -> ReadResult | None:
-        """What a read finds of one record, ``[start, end)`` of the log, when it is dispatched; None if it is not next.
+        """What a read finds of one record, ``[start, end)`` of the log, when it is dispatched; None if it is already.
+
+        Not all that is before it in its queue need be dispatched.
 
         Raises:
             As :meth:`read`.
         """
         self.check_readable(topic)
         low, high = self.queue_range(topic, queue_id)
-        if high != offset:
+        if high > offset:
             return None
         file, size = self._log.file_of(start), end - start
         part = file.bytes, np.array([start - file.base], np.int64), np.array([size], np.int32)

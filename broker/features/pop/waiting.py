@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from penstock.proto.errors import FlowControl
 
-from ...core.dispatch import Arrivals
+from ...core.dispatch import Arrivals, Fresh
 
 
 class Waiters:
@@ -27,6 +27,10 @@ class Waiters:
     def waits_for(self, topic: str) -> bool:
         """True if a receive waits: of its group's retry topic too."""
         return self.count > 0
+
+    def offer(self, fresh: Fresh) -> bool:
+        """See :class:`~...core.dispatch.Watcher`."""
+        return not self.waits_for(fresh.topic)
 
     @contextlib.contextmanager
     def waiting(self, topics: Collection[str]) -> Iterator[asyncio.Future[None]]:

@@ -79,12 +79,60 @@ async def has_it_once(linger_s: float) -> None:
         assert (result.queue_id, result.next_offset, result.min_offset, result.max_offset) == (1, 1, 0, 1)
         assert found == [b"alone"]
     again = Fetching(parts, wanting((1, 1), max_wait_ms=60_000))
-    await eventually(lambda: parts.store.reader.queue_range("orders", 1) == (0, 1))
+    if not linger_s:
+        await eventually(lambda: parts.store.reader.queue_range("orders", 1) == (0, 1))
     assert again.answer is None
     await parts.append([b"next"], queue_id=1)
     _, result, found = await again.result()
     assert (result.next_offset, found) == (2, [b"next"])
     assert len(parts[Consume].fetch.waiters) == 0
+    if linger_s:
+        assert parts.store.reader.queue_range("orders", 1) == (0, 0), "whoever wants it has it: that has time"
+    _, result, found = await Fetching(parts, wanting((1, 0), max_wait_ms=60_000)).result()
+    assert (result.next_offset, found) == (2, [b"alone", b"next"]), "whoever looks for it finds it all the same"
+
+
+@in_loop
+async def test_who_comes_later_for_what_others_were_given_has_it_dispatched() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "LINGER_S", 3600)
+        parts = Kit(holds=True)
+        parts.add_topic()
+        parts.confirm()
+        parts.dispatch()
+        first = Fetching(parts, wanting((0, 0), max_wait_ms=60_000))
+        await parts.append([b"one"])
+        parts.core.events.on_confirmed(parts.store.end_offset)
+        assert (await first.result())[2] == [b"one"]
+        first = Fetching(parts, wanting((0, 1), max_wait_ms=60_000))
+        await parts.append([b"two"])
+        second = Fetching(parts, wanting((0, 1), max_wait_ms=60_000))  # while it is not confirmed
+        parts.core.events.on_confirmed(parts.store.end_offset)
+        for each in (first, second):
+            assert (await each.result())[2] == [b"two"]
+        third = Fetching(parts, wanting((0, 2), max_wait_ms=60_000))
+        await parts.append([b"three"])
+        await asyncio.sleep(0)
+        await third.cancel()  # nobody waits for it now
+        parts.core.events.on_confirmed(parts.store.end_offset)
+        await asyncio.sleep(0)
+        assert (await Fetching(parts, wanting((0, 2), max_wait_ms=60_000)).result())[2] == [b"three"]
+        await parts.append([b"four"])
+        late = Fetching(parts, wanting((0, 3), max_wait_ms=60_000))
+        parts.core.events.on_confirmed(parts.store.end_offset)
+        assert (await late.result())[2] == [b"four"]
+
+
+@in_loop
+async def test_behind_a_record_of_the_brokers_state_nothing_is_given_away_before_it_is_dispatched() -> None:
+    parts = kit()
+    waiting = Fetching(parts, wanting((0, 0), max_wait_ms=60_000))
+    journal = parts.core.events.journal
+    assert journal is not None
+    journal.put("anything", {})
+    await parts.append([b"alone"])
+    dispatched, _, found = await waiting.result()
+    assert (dispatched, found) == (parts.store.confirm_offset, [b"alone"])
 
 
 @pytest.mark.parametrize("when", ["as they come", "as it is offered"])
@@ -111,7 +159,7 @@ async def one_has_it_first(when: str, patch: pytest.MonkeyPatch) -> None:
     assert len(parts[Consume].fetch.waiters) == 0
 
 
-@pytest.mark.parametrize("why", ["two records", "another queue", "a tag", "behind something", "proof"])
+@pytest.mark.parametrize("why", ["two records", "another queue", "a tag", "proof"])
 def test_what_is_not_simply_the_next_one_waits_for_its_dispatch(why: str) -> None:
     in_loop(partial(once_dispatched, why))()
 
@@ -125,8 +173,6 @@ async def once_dispatched(why: str) -> None:
         header.verify = True
     waiting = Fetching(parts, header)
     count = 2 if why == "two records" else 1
-    if why == "behind something":
-        await parts.append([b"before"], queue_id=1)
     await parts.append([b"body"] * count, queue_id=1 if why == "another queue" else 0)
     await eventually(lambda: parts.store.dispatched_offset == parts.store.confirm_offset)
     if why in ("another queue", "a tag"):
@@ -154,7 +200,7 @@ async def test_what_is_not_confirmed_is_not_given_away_nor_when_another_has_beco
     await eventually(lambda: parts.store.dispatched_offset == parts.store.confirm_offset)
 
     offered: list[object] = []
-    parts.core.dispatcher.offer = offered.append
+    parts[Consume].fetch.waiters.offer = offered.append
     again = Fetching(parts, wanting((0, 1), max_wait_ms=60_000))
     await parts.append([b"of the former master"])
     parts.core.dispatcher.on_role()
@@ -175,6 +221,22 @@ async def test_an_offset_above_the_end_is_named_at_once_while_other_topics_messa
     _, result, _ = await Fetching(parts, wanting((0, 4), max_wait_ms=60_000)).result()
     assert (result.status, result.next_offset) == (FetchReply.OFFSET_OVERFLOW, 1)
     assert parts.store.dispatched_offset < parts.store.confirm_offset, "nobody had to look there"
+
+
+@in_loop
+async def test_an_offset_above_the_end_is_named_at_once_with_the_true_end_while_what_was_given_away_lingers() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "LINGER_S", 3600)
+        parts = kit()
+        for number in range(2):
+            waiting = Fetching(parts, wanting((1, number), max_wait_ms=60_000))
+            await parts.append([b"x" * 1000], queue_id=1)
+            await waiting.result()
+        assert parts.store.reader.queue_range("orders", 1) == (0, 0)
+        _, result, _ = await Fetching(parts, wanting((0, 4), max_wait_ms=60_000)).result()  # with 24 of these hidden
+        assert (result.status, result.max_offset) == (FetchReply.OFFSET_OVERFLOW, 0)
+        _, result, _ = await Fetching(parts, wanting((1, 100), max_wait_ms=60_000)).result()
+        assert (result.status, result.next_offset, result.max_offset) == (FetchReply.OFFSET_OVERFLOW, 2, 2)
 
 
 @in_loop
@@ -203,3 +265,63 @@ async def test_a_consumer_that_fetches_on_and_on_gets_each_message_once_in_order
         assert got == sent[: len(got)]
     assert offset == len(got) == len(sent)
     await waiting.cancel()
+
+
+def test_nobody_waits_for_what_lingers_whoever_else_has_it_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "LINGER_S", 3600)  # whatever is not hurried for stays away
+    monkeypatch.setattr(turns, "TURN_S", 60.0)
+    in_loop(everybody_gets_everything)()
+
+
+async def everybody_gets_everything() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    parts = Kit(holds=True)
+    parts.add_topic()
+    parts.add_topic("others")
+    parts.confirm()
+    parts.dispatch()
+    sent: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    readers: list[tuple[dict[int, int], Fetching]] = []
+
+    def fetch(offsets: dict[int, int]) -> None:
+        readers.append((offsets, Fetching(parts, wanting(*offsets.items(), max_wait_ms=60_000))))
+
+    for _ in range(400):
+        step = rng.random()
+        if step < 0.5:
+            queue_id, topic = rng.randrange(3), rng.choice(["orders", "orders", "others"])
+            some = [b"%d" % rng.randrange(1 << 30) for _ in range(rng.choice([1, 1, 1, 2]))]
+            await parts.append(some, topic=topic, queue_id=queue_id)
+            if topic == "orders":
+                sent[queue_id] += some
+        elif step < 0.7 and len(readers) < 6:
+            wanted = rng.sample(range(3), rng.randint(1, 3))
+            fetch({queue_id: rng.randint(0, len(sent[queue_id])) for queue_id in wanted})
+        elif step < 0.75 and readers:
+            _, fetching = readers.pop(rng.randrange(len(readers)))
+            await fetching.cancel()
+        else:
+            parts.core.events.on_confirmed(parts.store.end_offset)
+        if rng.random() < 0.5:
+            parts.core.events.on_confirmed(parts.store.end_offset)
+            for _ in range(6):  # turns of the loop, for the offer, the slice, and who is told
+                await asyncio.sleep(0)
+            for offsets, fetching in list(readers):
+                is_owed = any(offset < len(sent[queue_id]) for queue_id, offset in offsets.items())
+                assert is_owed is (fetching.answer is not None), (seed, offsets)
+                if fetching.answer is not None:
+                    _, results, records = fetching.answer
+                    expected = [body for each in results for body in _next(sent, offsets, each)]
+                    assert bodies_of(records) == expected
+                    readers.remove((offsets, fetching))
+                    fetch({queue_id: offsets[queue_id] for queue_id in offsets})
+    for _, fetching in readers:
+        await fetching.cancel()
+
+
+def _next(sent: dict[int, list[bytes]], offsets: dict[int, int], result: FetchReply.Result) -> list[bytes]:
+    """The bodies that a result has; its reader goes on behind them."""
+    begin, offsets[result.queue_id] = offsets[result.queue_id], result.next_offset
+    return sent[result.queue_id][begin : result.next_offset]

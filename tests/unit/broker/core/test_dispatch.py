@@ -23,6 +23,9 @@ class Awaiting:
     def waits_for(self, topic: str) -> bool:
         return self.waits and topic == self.topic
 
+    def offer(self, fresh: dispatch.Fresh) -> bool:
+        return not self.waits_for(fresh.topic)
+
     def on_arrived(self, arrivals: dispatch.Arrivals) -> None:
         pass
 
@@ -131,7 +134,7 @@ async def test_what_is_for_other_topics_than_those_waited_for_lingers_until_one_
         await parts.append()
         await asyncio.sleep(0)
         assert parts.store.reader.queue_range("orders", 0) == (0, 3)
-        dispatcher.catch_up({"other"})  # somebody looks, at something else
+        dispatcher.catch_up([("other", [(0, 0)])])  # somebody looks, at something else
         assert parts.store.reader.queue_range("orders", 0) == (0, 3)
         awaiting.topic = "orders"
         dispatcher.hurry()  # somebody waits for it from now on
@@ -193,6 +196,6 @@ async def test_whoever_looks_at_a_topic_has_it_dispatched_however_many_others_we
         for count, topic in enumerate(topics, 1):
             for each in topics[:count]:
                 await parts.append(topic=each)
-            parts.core.dispatcher.catch_up({topic})
+            parts.core.dispatcher.catch_up([(topic, [(0, 0)])])
             assert parts.store.reader.queue_range(topic, 0)[1] == 1
             parts.dispatch()
