@@ -38,7 +38,8 @@ class Receipt(NamedTuple):
 
     def text(self) -> str:
         """The receipt as users hold it."""
-        said = " ".join((VERSION, *map(str, self)))
+        group, topic, broker_name, queue_id, offset, check_point, epoch, visible_ms = self
+        said = f"{VERSION} {group} {topic} {broker_name} {queue_id} {offset} {check_point} {epoch} {visible_ms}"
         text = f"{said} {zlib.crc32(said.encode())}"
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -58,11 +59,13 @@ class Receipt(NamedTuple):
             version, *fields = said.split(" ")
             numbers = fields[-_NUMBERS:]
             is_whole = checksum == str(zlib.crc32(said.encode())) and len(fields) == len(cls._fields)
-            if version == VERSION and is_whole and all(map(_is_number, numbers)):
+            if version == VERSION and is_whole and _are_numbers(numbers):
                 group, topic, broker_name = fields[:-_NUMBERS]
                 return cls(group, topic, broker_name, *map(int, numbers))
         raise InvalidReceipt(f"receipt {text!r:.80}: is none: give that of a message that was received")
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _NUMBER_DIGITS_MAX
+def _are_numbers(texts: list[str]) -> bool:
+    digits = "".join(texts)
+    is_decimal = digits.isascii() and digits.isdecimal()
+    return is_decimal and all(texts) and max(map(len, texts)) <= _NUMBER_DIGITS_MAX

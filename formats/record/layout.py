@@ -40,6 +40,7 @@ Source: RocketMQ ``MessageExtEncoder#encode``, ``MessageDecoder#decode``.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 import zlib
@@ -99,6 +100,13 @@ class SysFlag:
     KNOWN = (1 << 11) - 1
 
 
+@functools.lru_cache(maxsize=4096)
+def _text_of(ip: bytes, port: int) -> str:
+    """Looked up for each record that is read; there are few addresses, and an address is slow to write."""
+    address = ipaddress.ip_address(ip)
+    return f"[{address}]:{port}" if len(ip) == 16 else f"{address}:{port}"
+
+
 class Host(NamedTuple):
     """An address as records hold it: the raw IP (4 or 16 bytes) and a port."""
 
@@ -134,8 +142,7 @@ class Host(NamedTuple):
         return len(self.ip) == 16
 
     def __str__(self) -> str:
-        address = ipaddress.ip_address(self.ip)
-        return f"[{address}]:{self.port}" if self.is_ipv6 else f"{address}:{self.port}"
+        return _text_of(self.ip, self.port)
 
 
 NO_HOST = Host(b"\0\0\0\0", 0)

@@ -204,14 +204,13 @@ class RecordBatch:
 
     def born_host(self, index: int) -> Host:
         """The producer's address."""
-        row = self.rows[index]
-        return self._host(int(row["position"]) + 48, bool(row["sys_flag"] & SysFlag.BORN_HOST_V6))
+        is_v6 = bool(self.values("sys_flag")[index] & SysFlag.BORN_HOST_V6)
+        return self._host(self.values("position")[index] + 48, is_v6)
 
     def store_host(self, index: int) -> Host:
         """The broker's address."""
-        row = self.rows[index]
-        is_v6 = bool(row["sys_flag"] & SysFlag.STORE_HOST_V6)
-        return self._host(int(row["body_position"]) - 16 - (20 if is_v6 else 8), is_v6)
+        is_v6 = bool(self.values("sys_flag")[index] & SysFlag.STORE_HOST_V6)
+        return self._host(self.values("body_position")[index] - 16 - (20 if is_v6 else 8), is_v6)
 
     def offset_message_id(self, index: int) -> str:
         """The broker's id of the message."""

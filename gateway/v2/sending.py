@@ -35,6 +35,7 @@ from .transactions import Transactions
 log = logging.getLogger(__name__)
 
 MESSAGES_MAX: Final = 1024
+TOPICS_MAX: Final = 10_000
 RECALL_HANDLE_MAX: Final = 4096
 TIMEOUT_S: Final = 10.0
 _HURRY: Final = 0.9
@@ -56,6 +57,7 @@ class Sending:
         self._producer = producer
         self._transactions = transactions
         self._clients = clients
+        self._taken: dict[str, tuple[TopicRoute, frozenset[int]]] = {}  # by topic: what it takes by its newest route
 
     async def send(self, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
         """An entry for each message, in their order; nothing is sent where one of them is refused.
@@ -72,17 +74,36 @@ class Sending:
             raise Refusal(Code.MESSAGE_CORRUPTED, "topic in message is not same")
         topic = topics.pop()
         drafts = [draft_of(message, caller) for message in request.messages]
-        route = await self._brokers.route(topic)
-        _check_route(topic, route, drafts)
+        self._check_types(topic, await self._brokers.route(topic), drafts)
         self._clients.publishes(self._clients.heard(caller), topic)
         timeout_s = max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
         # No task for each message: those of a request are taken in their order, and end together.
         waiting = self._together(topic, drafts, timeout_s) or [
             self._started(topic, draft, timeout_s) for draft in drafts
         ]
-        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        outcomes: list[SendReceipt | BaseException]
+        if len(waiting) == 1:
+            outcomes = [await _outcome(waiting[0])]
+        else:
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         entries = [_entry(*each) for each in zip(drafts, outcomes, strict=True)]
         return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
+
+    def _check_types(self, topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None:
+        """Make sure that the topic takes these. Raises Refusal."""
+        known = self._taken.get(topic)
+        if known is None or known[0] is not route:
+            if len(self._taken) >= TOPICS_MAX:
+                self._taken.clear()
+            known = self._taken[topic] = route, _taken_by(topic, route)
+        for draft in drafts:
+            if draft.type not in known[1]:
+                expected = "|".join(MessageType.Name(each) for each in accepted_types(route))
+                raise Refusal(
+                    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                    f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
+                    f"{MessageType.Name(draft.type)}",
+                )
 
     def _together(self, topic: str, drafts: Sequence[Draft], timeout_s: float) -> list[asyncio.Future[SendReceipt]]:
         """Several messages that may go to any queue are on their way, to one, as RocketMQ's batches are; else none."""
@@ -140,20 +161,20 @@ class Sending:
         return RecallMessageResponse(status=ok(), message_id=said.unique_key)
 
 
-def _check_route(topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None:
+def _taken_by(topic: str, route: TopicRoute) -> frozenset[int]:
+    """The types of messages that a topic takes. Raises Refusal: none."""
     if not any(each.perm & PERM_WRITE and each.write_queues for each in (*route.queues, *route.absent)):
         raise Refusal(Code.FORBIDDEN, f"no writable queue: topic {topic}")
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        return
-    types = accepted_types(route)
-    for draft in drafts:
-        if draft.type not in types:
-            expected = "|".join(MessageType.Name(each) for each in types)
-            raise Refusal(
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
-                f"{MessageType.Name(draft.type)}",
-            )
+        return frozenset(MessageType.values())
+    return frozenset(accepted_types(route))
+
+
+async def _outcome(sent: asyncio.Future[SendReceipt]) -> SendReceipt | BaseException:
+    try:
+        return await sent
+    except (PenstockError, Refusal) as error:
+        return error
 
 
 def _entry(draft: Draft, outcome: SendReceipt | BaseException) -> SendResultEntry:

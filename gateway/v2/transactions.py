@@ -33,7 +33,7 @@ from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, End
 from .brokers import Brokers
 from .callers import Caller
 from .clients import Client, Clients
-from .messages import Draft, delivered
+from .messages import Draft, deliver
 from .names import resource_of, topic_of
 from .routes import accepted_types
 from .status import Refusal, ok
@@ -203,10 +203,8 @@ class Transactions:
         self._turn += 1
         for step in range(len(publishers)):
             client = publishers[(self._turn + step) % len(publishers)]
-            command = RecoverOrphanedTransactionCommand(
-                message=delivered(message, resource_of(topic, client.namespace), client.namespace),
-                transaction_id=message.message_id,
-            )
+            command = RecoverOrphanedTransactionCommand(transaction_id=message.message_id)
+            deliver(command.message, message, resource_of(topic, client.namespace), client.namespace)
             if client.push(TelemetryCommand(recover_orphaned_transaction_command=command)):
                 return
 

@@ -31,7 +31,7 @@ from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
 from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
-from penstock.gateway.v2.messages import delivered, draft_of
+from penstock.gateway.v2.messages import deliver, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
 from penstock.gateway.v2.service import SERVICE, Service
 from penstock.gateway.v2.settings import BYTES_MAX, answer_to
@@ -375,8 +375,10 @@ def test_a_dead_letter_names_its_topic_as_a_client_in_the_namespace_does(own: st
     properties = encode_properties({DLQ_ORIGIN_TOPIC: "space%inner", DLQ_ORIGIN_MESSAGE_ID: "id", TAGS: " a "})
     record = encode_record(Record(topic="%DLQ%space%g", body=b"x", properties=properties))
     view = MessageView(RecordBatch(record), 0, "broker-a")
-    found = delivered(view, v2.Resource(resource_namespace=own, name="%DLQ%g"), namespace).system_properties
+    message = v2.Message()
+    deliver(message, view, v2.Resource(resource_namespace=own, name="%DLQ%g"), namespace)
+    found = message.system_properties
     assert found.dead_letter_queue == v2.DeadLetterQueue(topic="inner", message_id="id")
     assert found.tag == " a "
-    found = delivered(view, v2.Resource(name="%DLQ%space%g"), "").system_properties
-    assert found.dead_letter_queue.topic == "space%inner"
+    deliver(message := v2.Message(), view, v2.Resource(name="%DLQ%space%g"), "")
+    assert message.system_properties.dead_letter_queue.topic == "space%inner"

@@ -151,7 +151,9 @@ class Finishing:
 
         ``routes``: those that this request has looked up.
         """
-        handle = await self._renewal.current(text, receipt_of(text, group, topic))
+        handle = receipt_of(text, group, topic)
+        if self._renewal.holds(text):
+            handle = await self._renewal.current(text, handle)
         if handle.topic not in routes:
             routes[handle.topic] = None
             with contextlib.suppress(PenstockError):  # perhaps its broker is away for a moment

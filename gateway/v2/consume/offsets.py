@@ -9,7 +9,7 @@ from penstock.client import MessageQueue as Queue
 from penstock.client import MessageView, PenstockError
 from penstock.client.cluster import topic_offsets
 from penstock.formats.record.batch import RecordBatch
-from penstock.gateway.v2.wire.definition_pb2 import Code, Message, MessageQueue, QueryOffsetPolicy, Status
+from penstock.gateway.v2.wire.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy, Status
 from penstock.gateway.v2.wire.service_pb2 import (
     GetOffsetRequest,
     GetOffsetResponse,
@@ -34,7 +34,7 @@ from penstock.proto.wire.common_pb2 import TopicQueues
 
 from ..brokers import Brokers
 from ..callers import Caller
-from ..messages import delivered
+from ..messages import deliver
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .receiving import BATCH_MAX, LAST_S, MARGIN_S, POLL_MS_MAX, subscription_of
@@ -133,7 +133,7 @@ class Offsets:
         )
         reply, records = frames.unpack(answer, FetchReply, frames.ANSWER_FIELDS_MAX)
         count = min(max(request.batch_size, 1), BATCH_MAX)
-        messages: list[Message] = []
+        messages: list[PullMessageResponse] = []
         next_offset = request.offset
         for result in reply.results:
             if result.status in (FetchReply.OFFSET_TOO_SMALL, FetchReply.OFFSET_OVERFLOW):
@@ -151,11 +151,12 @@ class Offsets:
                     next_offset = view.queue_offset
                     break
                 if not subscription.tags or view.tag in subscription.tags:
-                    messages.append(delivered(view, request.message_queue.topic, caller.namespace))
+                    messages.append(PullMessageResponse())
+                    deliver(messages[-1].message, view, request.message_queue.topic, caller.namespace)
         status = ok() if messages else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
         yield PullMessageResponse(status=status)
         for message in messages:
-            yield PullMessageResponse(message=message)
+            yield message
         yield PullMessageResponse(next_offset=next_offset)
 
     async def _place(self, caller: Caller, queue: MessageQueue) -> _Place:

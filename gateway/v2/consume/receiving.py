@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
 from penstock.formats.record.batch import RecordBatch
-from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Message, Status
+from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Status
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
@@ -26,7 +26,7 @@ from penstock.runtime.turns import Turns
 from ..brokers import Brokers
 from ..callers import Caller
 from ..clients import REQUEST_S, Clients
-from ..messages import delivered, timestamp
+from ..messages import deliver, timestamp
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .finishing import INVISIBLE_MS_MAX, Finishing
@@ -89,23 +89,23 @@ class Receiving:
         wish = _wish(caller, request, client.request_s)
         route = await self._brokers.served_route(wish.subscription.topic)
         broker_name = self._broker_of(route, request.message_queue.broker.name)
-        received: list[tuple[Receipt, Message]] = []
+        received: list[tuple[Receipt, ReceiveMessageResponse]] = []
         is_told = False
         try:
             await self._poll(caller, request, wish, broker_name, received)
             if request.auto_renew:
-                for handle, message in received:
-                    self._renewal.hold(message.system_properties.receipt_handle, handle, caller.client_id)
+                for handle, answer in received:
+                    self._renewal.hold(answer.message.system_properties.receipt_handle, handle, caller.client_id)
             status = ok() if received else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
             yield ReceiveMessageResponse(status=status)
-            for _, message in received:
-                yield ReceiveMessageResponse(message=message)
+            for _, answer in received:
+                yield answer
             yield ReceiveMessageResponse(delivery_timestamp=timestamp(time.time_ns() // 1_000_000))
             is_told = True
         finally:
             if received and not is_told:
-                for _, message in received:
-                    self._renewal.drop(message.system_properties.receipt_handle)
+                for _, answer in received:
+                    self._renewal.drop(answer.message.system_properties.receipt_handle)
                 self._in_background(self._given_back(broker_name, wish.group, [handle for handle, _ in received]))
 
     async def _poll(
@@ -114,7 +114,7 @@ class Receiving:
         request: ReceiveMessageRequest,
         wish: _Wish,
         broker_name: str,
-        received: list[tuple[Receipt, Message]],
+        received: list[tuple[Receipt, ReceiveMessageResponse]],
     ) -> None:
         """Receive into ``received``; return when there is something, or not before the time is over."""
         topic = wish.subscription.topic
@@ -160,7 +160,7 @@ class Receiving:
         broker_name: str,
         reply: ReceiveReply,
         records: memoryview,
-        received: list[tuple[Receipt, Message]],
+        received: list[tuple[Receipt, ReceiveMessageResponse]],
     ) -> None:
         tags = wish.subscription.tags
         start = 0
@@ -176,7 +176,9 @@ class Receiving:
                     self._finishing.finish([handle])  # another tag with the same hash
                     continue
                 attempt = view.reconsume_times + 1 + (result.redelivered[index] if result.redelivered else 0)
-                message = delivered(
+                answer = ReceiveMessageResponse()
+                deliver(
+                    answer.message,
                     view,
                     request.message_queue.topic,
                     caller.namespace,
@@ -184,7 +186,7 @@ class Receiving:
                     receipt_handle=handle.text(),
                     invisible_ms=wish.invisible_ms,
                 )
-                received.append((handle, message))
+                received.append((handle, answer))
                 await self._turns.have()
 
     def _broker_of(self, route: TopicRoute, wanted: str) -> str:

@@ -72,6 +72,10 @@ class Renewal:
         self._clients[client_id].add(text)
         heapq.heappush(self._due, (held.due_s, text))
 
+    def holds(self, text: str) -> bool:
+        """True if the handle is renewed."""
+        return text in self._held
+
     async def current(self, text: str, handle: Receipt) -> Receipt:
         """What the handle ``text``, which says ``handle``, stands for by now; a renewal under way is waited for."""
         held = self._held.get(text)
