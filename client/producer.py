@@ -92,6 +92,7 @@ class Producer:
             buffer=self._buffer,
             health=BrokerHealth(),
             wake=self._sender.wake,
+            may_wait=self._sender.may_wait,
             on_delivery=on_delivery,
             trace=trace,
         )
@@ -426,7 +427,8 @@ class Producer:
         wait_s = self._patience_s(timeout_s)
         self._deliveries.known[Ordinary(topic)].seal()
         self._sender.wake()
-        self._buffer.wait_for_room(cost, wait_s, self._sender.wake)
+        if self._sender.may_wait():
+            self._buffer.wait_for_room(cost, wait_s, self._sender.wake)
 
     def _produce_unusual(
         self,

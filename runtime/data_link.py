@@ -7,6 +7,7 @@ reads; what is large it reads straight into the ``bytes`` that it gets.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -76,7 +77,7 @@ class DataLink:
         self._sending: threading.Thread | None = None  # sends the rest, once there was any
         self._is_sending = False  # it is at it
         self._is_reading = self._is_closed = False
-        self._wait_for_all = 0
+        self._flags = self._flags_of_large = 0  # of reads
         self._only_rest = False  # take what has come, wait for nothing
         self._got = 0  # by the last read
         self._tls: _Tls | None = None
@@ -140,16 +141,26 @@ class DataLink:
         """The descriptor, to wait for what comes; -1: closed."""
         return self._socket.fileno()
 
-    def begin_to_receive(self, seconds: float) -> None:
+    def begin_to_receive(self, seconds: float | None) -> None:
         """Read by :meth:`receive` from now on, one thread at a time, until :meth:`leave`; may be called again.
 
         A read ends without anything after so many seconds (0: never), and waits for all that is missing of a large
-        frame.
+        frame. None: no read waits at all.
         """
         self._is_reading = True
+        if seconds is None:
+            self._flags = self._flags_of_large = socket.MSG_DONTWAIT
+            return
         timeout = TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        self._wait_for_all = socket.MSG_WAITALL
+        self._flags, self._flags_of_large = 0, socket.MSG_WAITALL
+
+    def has_unread(self) -> bool:
+        """True if something has come, or the connection has ended, and nobody has read that."""
+        poll = select.poll()
+        with contextlib.suppress(ValueError):  # it is closed
+            poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def leave(self) -> None:
         """Break it; for the thread that reads by :meth:`receive`."""
@@ -215,13 +226,13 @@ class DataLink:
 
     def _more(self) -> list[Frame]:
         if self._large is not None:
-            count = self._receive(self._room, self._wait_for_all)
+            count = self._receive(self._room, self._flags_of_large)
             self._room = self._room[count:]
             if len(self._room):
                 return []
             frame, self._large = self._large, None
             return [frame]
-        self._count += self._receive(self._received[self._count :])
+        self._count += self._receive(self._received[self._count :], self._flags)
         return self._take_apart()
 
     def _take_apart(self) -> list[Frame]:
@@ -247,7 +258,7 @@ class DataLink:
         self._count -= at
         return frames
 
-    def _receive(self, room: memoryview, flags: int = 0) -> int:
+    def _receive(self, room: memoryview, flags: int) -> int:
         """How many bytes were put into ``room``; 0: none in time."""
         try:
             self._got = 0
@@ -264,7 +275,7 @@ class DataLink:
         while not (count := tls.read_into(room)):
             if self._only_rest:
                 raise BlockingIOError
-            encrypted = self._socket.recv(ENCRYPTED_BYTES)
+            encrypted = self._socket.recv(ENCRYPTED_BYTES, self._flags)
             if not encrypted:
                 break
             tls.take(encrypted)

@@ -11,6 +11,14 @@ TURN_S: Final = 0.005
 """After so long others get their turn."""
 
 
+def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """True if the caller is called by that loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
 class Turns:
     """What all who share this do in one round of the event loop is a turn; event loop only."""
 

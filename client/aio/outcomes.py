@@ -10,6 +10,8 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from penstock.runtime.turns import runs_here
+
 T = TypeVar("T")
 
 
@@ -40,6 +42,9 @@ class Outcomes:
             if self._is_called:
                 return
             self._is_called = True
+        if runs_here(self.loop):
+            self.loop.call_soon(self._settle)
+            return
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody waits any more
             self.loop.call_soon_threadsafe(self._settle)
 

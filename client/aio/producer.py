@@ -24,7 +24,7 @@ class AsyncProducer(Twin):
     """:class:`~penstock.client.Producer`, awaited. Nothing here blocks the event loop.
 
     Cancelling a send takes back nothing: the message may be sent all the same. ``on_delivery`` is called in threads
-    of the client, as there, not by the event loop.
+    of the client, as there, not by the event loop, but for :meth:`work_in_loop`.
     """
 
     _sync: Producer
@@ -44,6 +44,17 @@ class AsyncProducer(Twin):
     def pending(self) -> int:
         """Messages that are accepted and not yet acknowledged or given up."""
         return self._sync.pending
+
+    def work_in_loop(self) -> None:
+        """Have the running event loop send, and read the receipts, and no threads of the client.
+
+        For a program that sends many messages one by one and does little else in its loop: nothing else is woken for
+        them. Call it before the first message. The loop must live until the producer is closed. It calls
+        ``on_delivery``, and may call nothing of :attr:`producer` that waits: it would wait for itself.
+        """
+        loop = asyncio.get_running_loop()
+        self._sync._calls.connections.work_in(loop)
+        self._sync._sender.work_in(loop)
 
     @taking(Producer.send)
     async def send(self, *message: Any, **options: Any) -> SendReceipt:
@@ -84,10 +95,9 @@ class AsyncProducer(Twin):
 
         Returns at once. Where they have to wait, as of :meth:`send_async`, each is sent as there, and not together.
         """
-        sizes: dict[str, int] = {}
-        for each in messages:
-            sizes[each.topic] = sizes.get(each.topic, 0) + len(each.body) + RECORD_COST
-        if any(self._turns.is_waiting(topic) or self._sync.would_block(topic, size) for topic, size in sizes.items()):
+        size = sum(len(each.body) + RECORD_COST for each in messages)
+        topics = {each.topic for each in messages}
+        if any(self._turns.is_waiting(topic) or self._sync.would_block(topic, size) for topic in topics):
             return [self.send_async(**_fields_of(each), timeout_s=timeout_s, **options) for each in messages]
         outcomes = self._outcomes_here()
         return [outcomes.follow(each) for each in self._sync.send_batch_async(messages, timeout_s=timeout_s, **options)]

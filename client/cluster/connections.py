@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -148,6 +149,10 @@ class Connections:
     def wait(self, address: str, future: Future[T], timeout_s: float) -> T:
         """The result of ``future``, which a standing request there completes; see :meth:`DataStreams.wait`."""
         return self._data.wait(address, future, timeout_s)
+
+    def work_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have that event loop read what data ports answer from now on; see :meth:`DataStreams.work_in`."""
+        self._data.work_in(loop)
 
     def leave(self, address: str) -> None:
         """Break the stream to the broker at ``address``: another is master, and what is not answered goes there."""

@@ -10,6 +10,8 @@ way: the answer then wakes the thread that wants it, not another that would have
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -31,6 +33,8 @@ T = TypeVar("T")
 
 REST_S = 0.05
 """A stream's own thread reads again when nobody else has for so long."""
+LOOP_LIVES_S = 1.0
+"""A stream whose answers an event loop reads looks so often whether that still lives."""
 PATIENCE_S = 0.05
 """Who reads for an answer looks so often for one that is late, or came otherwise."""
 
@@ -69,9 +73,11 @@ class Asked(NamedTuple):
 class Stream:
     """One stream until it breaks."""
 
-    def __init__(self, address: str, open_link: OpenLink) -> None:
+    def __init__(self, address: str, open_link: OpenLink, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """``loop``: reads, while it lives; None: threads do."""
         self._address = address
         self._open_link = open_link
+        self._loop = loop
         self._lock = threading.Lock()  # guards all of this, and the order in which is sent
         self._number = 0
         self._under_way: dict[int, Asked] = {}  # by number
@@ -85,7 +91,7 @@ class Stream:
         self._is_resting = False  # the own thread waits for `_wanted`, and whoever awaits an answer reads
         self._wanted = threading.Event()
         self._reading = threading.Lock()  # held by whoever reads; taken before the other one. It guards what follows.
-        self._patience_s = 0.0  # of the link
+        self._patience_s: float | None = 0.0  # of the link
         self._reads = 0  # how often somebody read for an answer
         self._was_awaited = False  # the last answer, by its own waiting thread
 
@@ -148,14 +154,16 @@ class Stream:
                 for number in numbers:  # no answer will come
                     del self._under_way[number]
             link, owes = self._link, bool(self._under_way or self._standing)
-            silent_s = now - max(self._owes_since, link.heard_at if link is not None else now)
+            heard_at = link.heard_at if link is not None else now
+            silent_s = now - max(self._owes_since, heard_at)
             is_due = silent_s >= PING_S or (self._standing and now - self._pinged_at >= PING_S)
             if link is not None and owes and is_due and silent_s < SILENCE_S:
                 link.send(self._number, Method.PING)
                 self._pinged_at = now
         for _, future in late:
             _fail(future, self._not_sent() if link is None else self._unanswered())
-        if silent_s >= SILENCE_S and owes:
+        # What has come may not be read yet, or have been read just now.
+        if silent_s >= SILENCE_S and owes and (link is None or not (link.has_unread() or link.heard_at != heard_at)):
             self._break(broken(self._address, f"silent for {silent_s:.1f} s"))
         return min(due, now + PING_S) if owes else due
 
@@ -189,6 +197,8 @@ class Stream:
                 self._early.clear()
                 self._link = link
                 self._owes_since = time.monotonic()
+            if self._loop is not None:
+                self._leave_to(self._loop, link)
             while not self._is_broken:
                 with self._reading:
                     self._read(link, 0.0)
@@ -199,6 +209,34 @@ class Stream:
             link.close()
             with self._reading:
                 link.leave()
+
+    def _leave_to(self, loop: asyncio.AbstractEventLoop, link: DataLink) -> None:
+        """Have the loop read until the stream breaks, or the loop is closed."""
+        has_left = threading.Event()
+
+        def leave() -> None:
+            loop.remove_reader(link.fileno())
+            has_left.set()
+
+        self._patience_s = None
+        link.begin_to_receive(None)
+        with contextlib.suppress(RuntimeError):  # it is closed
+            loop.call_soon_threadsafe(loop.add_reader, link.fileno(), self._on_readable, link)
+            while not self._is_broken and not loop.is_closed():
+                self._wanted.wait(LOOP_LIVES_S)
+            loop.call_soon_threadsafe(leave)
+            while not has_left.wait(LOOP_LIVES_S) and not loop.is_closed():
+                log.debug("the event loop is busy broker=%s", self._address)
+        self._loop = None
+
+    def _on_readable(self, link: DataLink) -> None:
+        try:
+            self._read(link, None)
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
+            self._break(self._broken_by(error))
+        except BaseException:
+            self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
+            raise
 
     def read_for(self, future: Awaited[Any]) -> None:
         """Read until ``future`` is done, unless somebody else reads."""
@@ -233,7 +271,7 @@ class Stream:
     def _reads_until(self, future: Future[Any], deadline: float) -> bool:
         """Read until ``future`` is done, or it is too late. False: somebody else reads, or there is no connection."""
         link = self._link
-        if link is None or not self._reading.acquire(blocking=False):
+        if link is None or self._loop is not None or not self._reading.acquire(blocking=False):
             return False
         try:
             self._reads += 1
@@ -259,7 +297,7 @@ class Stream:
             return False
         return all(asked.is_attended() for asked in self._standing.values())
 
-    def _read(self, link: DataLink, patience_s: float) -> None:
+    def _read(self, link: DataLink, patience_s: float | None) -> None:
         if patience_s != self._patience_s:
             self._patience_s = patience_s
             link.begin_to_receive(patience_s)

@@ -5,6 +5,7 @@ A stream opens with the first request after there was none, and breaks as a whol
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,11 @@ class DataStreams:
         self._changed = threading.Event()
         self._watching: threading.Thread | None = None
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def work_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have that event loop read the streams that open from now on, and no threads."""
+        self._loop = loop
 
     def ask(
         self,
@@ -130,7 +136,7 @@ class DataStreams:
                 self._watching.start()
             stream = self._streams.get(address)
             if stream is None or not stream.send(method, content, asked):
-                made = Stream(address, open_link)
+                made = Stream(address, open_link, self._loop)
                 made.send(method, content, asked)
                 self._streams[address] = made  # not before: who leaves it breaks what it has, and nothing is sent then
                 made.begin()

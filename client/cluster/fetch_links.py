@@ -293,9 +293,7 @@ class FetchLinks:
 
     def _look_for_end(self, line: _Line) -> None:
         """A connection that was idle may have ended."""
-        poll = select.poll()
-        poll.register(line.descriptor, select.POLLIN)
-        if poll.poll(0):
+        if line.link is not None and line.link.has_unread():
             self._receive(line)
 
     def _break(self, line: _Line, error: PenstockError) -> None:

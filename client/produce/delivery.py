@@ -56,7 +56,8 @@ class Shipping:
     encoder: Encoder
     buffer: Buffer
     health: BrokerHealth
-    wake: Callable[[], None]  # the sender thread
+    wake: Callable[[], None]  # the sender
+    may_wait: Callable[[], bool]  # for what the sender does
     on_delivery: Callable[[Delivery], None] | None
     trace: SendTrace | None = None
     failures: Failures = field(default_factory=Failures)
@@ -137,14 +138,16 @@ class TopicDelivery:
         self._shipping.wake()
 
     def admit(self, part: Part, deadline: float) -> None:
-        """Count a part into the buffer as soon as there is room.
+        """Count a part into the buffer as soon as there is room; at once, where the caller may not wait.
 
         Raises:
             BufferFull: there was none before the deadline; nobody sends it.
         """
         shipping = self._shipping
         try:
-            shipping.buffer.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0), shipping.wake)
+            if shipping.may_wait():
+                left_s = max(deadline - time.monotonic(), 0.0)
+                shipping.buffer.wait_for_room(part.cost, left_s, shipping.wake)
         except BaseException as error:
             part.fail(error)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -14,6 +15,7 @@ from penstock.formats.attributes.message_types import MessageType, conflict, dem
 from penstock.formats.destination import Destination, Ordinary
 from penstock.proto.errors import ClientClosed
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.runtime.turns import runs_here
 
 from ..cluster import Calls, WriteQueues
 from ..cluster.choices import Choices
@@ -30,10 +32,12 @@ log = logging.getLogger(__name__)
 IDLE_ROUNDS = 20  # rounds without work before the thread sleeps until it is woken
 PAUSE_S = 0.005  # between looks at topics that have nothing to do
 PAUSE_S_MAX = 1.0
+STOP_S = 10.0
+LOOP_PAUSE_S = 0.0005  # between two turns of an event loop that nobody asks for
 
 
 class Sender:
-    """Pumps every topic of one producer in a daemon thread.
+    """Pumps every topic of one producer in a daemon thread, or in an event loop.
 
     While messages come it looks every few milliseconds; when none come it sleeps. ``is_sleeping`` tells ``produce``
     to wake it: set before the last look at the accumulators, so that a message is either seen or sees it.
@@ -45,6 +49,7 @@ class Sender:
         self._topics: tuple[TopicDelivery, ...] = ()  # replaced by callers that hold the producer's lock
         self._event = threading.Event()
         self._is_stopped = False
+        self._loop: _LoopTurns | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-sender", daemon=True)
         self._thread.start()
 
@@ -55,18 +60,33 @@ class Sender:
 
     def wake(self) -> None:
         """Look at all topics soon."""
+        if self._loop is not None:
+            self._loop.wake()
+        else:
+            self._event.set()
+
+    def may_wait(self) -> bool:
+        """True if the caller may wait for something to be sent: it is not the loop that does it."""
+        return self._loop is None or not runs_here(self._loop.loop)
+
+    def work_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have that event loop do it from now on, and no thread. The loop outlives this object."""
+        self._loop = _LoopTurns(loop, self._pump_all)
+        self._loop.wake()
         self._event.set()
 
     def stop(self) -> None:
         """End the thread; what is not sent stays where it is. May be called again."""
         self._is_stopped = True
         self._event.set()
+        if self._loop is not None:
+            self._loop.stop()
         if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=STOP_S)
 
     def _run(self) -> None:
         quiet = 0
-        while not self._is_stopped:
+        while not self._is_stopped and self._loop is None:
             self._event.clear()
             due = self._pump_all()
             has_open = any(len(topic.open) for topic in self._topics)
@@ -85,6 +105,9 @@ class Sender:
                 was_woken = self._event.wait(None if pause == NEVER else pause)
                 quiet = 0 if was_woken and self.is_sleeping else quiet
             self.is_sleeping = False
+        self.is_sleeping = True  # whoever produces wakes it each time
+        if self._loop is not None:
+            self._loop.wake()  # for whoever did not yet
 
     def _pump_all(self) -> float:
         due = NEVER
@@ -95,6 +118,42 @@ class Sender:
             except Exception:  # the thread serves every topic: one that fails is logged, the others go on
                 log.exception("sending failed topic=%s", topic.topic)
         return due
+
+
+class _LoopTurns:
+    """Calls ``work`` in rounds of an event loop: the next one after :meth:`wake`, and when ``work`` said it is due."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], float]) -> None:
+        self.loop = loop
+        self._work = work
+        self._working = threading.Lock()  # held by a turn while it works
+        self._is_coming = self._is_stopped = False  # a turn; false before it begins, so that it sees all before a wake
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Have a turn soon. For any thread."""
+        if self._is_coming:
+            return
+        self._is_coming = True
+        with contextlib.suppress(RuntimeError):  # closed: nothing is sent any more
+            (self.loop.call_soon if runs_here(self.loop) else self.loop.call_soon_threadsafe)(self._turn)
+
+    def stop(self) -> None:
+        """Have no more turns; one that is under way has ended. For any thread."""
+        self._is_stopped = True
+        self.wake()  # which takes the timer back
+        if not runs_here(self.loop) and self._working.acquire(timeout=STOP_S):
+            self._working.release()
+
+    def _turn(self) -> None:
+        self._is_coming = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        with self._working:
+            due = NEVER if self._is_stopped else self._work()
+        if due < NEVER:
+            self._timer = self.loop.call_later(max(due - time.monotonic(), LOOP_PAUSE_S), self.wake)
 
 
 class Deliveries:

@@ -15,6 +15,7 @@ from penstock.client.cluster import BROKER, Calls, Service, back_off_s, master_o
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import RouteNotFound
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.runtime.turns import runs_here
 
 T = TypeVar("T")
 
@@ -137,6 +138,9 @@ async def answered(call: Any, address: str) -> Any:
             done.set_result(None)
 
     def on_end(_: Any) -> None:
+        if runs_here(loop):
+            tell()
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(tell)
 

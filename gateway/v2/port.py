@@ -114,9 +114,11 @@ async def opened(nameservers: str, security: Security, access: Access | None) ->
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-gateway")
     loop = asyncio.get_running_loop()
     calls = Calls.to(nameservers, tls=security.tls, credentials=security.credentials)
+    calls.connections.work_in(loop)
     producer = await loop.run_in_executor(
         threads, partial(AsyncProducer, nameservers, group="PENSTOCK_GATEWAY", **settings)
     )
+    producer.work_in_loop()
     port = Port(calls, threads, producer, make, access)
     running = [asyncio.create_task(work) for work in (port.sweep_forever(), port.renewal.run())]
     try:

@@ -17,7 +17,10 @@ from penstock.runtime.data_link import DataLink
 from tests.support.broker.requests import batch
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.data import Peer, trust_silence
+from tests.support.loops import RunningLoop, running_loop
 from tests.support.waiting import wait_until
+
+__all__ = ["running_loop"]
 
 
 @pytest.fixture
@@ -31,9 +34,14 @@ def broker(cluster: RunningCluster) -> RunningBroker:
     return cluster.brokers["broker-a"]
 
 
-@pytest.fixture
-def connections(cluster: RunningCluster) -> Iterator[Connections]:
+@pytest.fixture(params=["threads", "a loop"])
+def connections(
+    cluster: RunningCluster, running_loop: RunningLoop, request: pytest.FixtureRequest
+) -> Iterator[Connections]:
+    """Whose answers are read by threads, or by a loop."""
     made = Connections(cluster.namesrv)
+    if request.param == "a loop":
+        made.work_in(running_loop.loop)
     yield made
     made.close()
 

@@ -38,6 +38,40 @@ def test_the_asyncio_twin_sends_many_at_once(one: RunningCluster) -> None:
     assert len(stored(one)) == 104
 
 
+def test_a_loop_that_sends_itself_waits_for_no_room(one: RunningCluster, broker: RunningBroker) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv, buffer_bytes=64 << 10) as producer:
+            producer.work_in_loop()
+            first = producer.send_async(TOPIC, b"first")
+            await first
+            sends, batches = [], []
+            with broker.faults.holding("Append"):
+                for number in range(40):  # of which the body is the smallest part
+                    sends.append(producer.send_async(TOPIC, b"%d" % number, properties={"p": "v" * 9000}))
+                    messages = [Message(TOPIC, b"b", properties={"p": "v" * 9000})] * 2
+                    batches += producer.send_batch_async(messages)
+                    await producer.produce(TOPIC, b"p") if number < 3 else None
+                await asyncio.sleep(0)
+            await asyncio.gather(*sends, *batches)
+            await producer.flush()
+
+    asyncio.run(run())
+    assert len(stored(one)) == 1 + 40 * 3 + 3
+
+
+def test_what_is_produced_as_the_loop_takes_over_is_sent(one: RunningCluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            await asyncio.to_thread(producer.producer.prepare, TOPIC)
+            producer.work_in_loop()
+            await asyncio.sleep(0)
+            await producer.produce(TOPIC, b"x")
+            await eventually(lambda: not producer.pending)
+
+    asyncio.run(run())
+    assert stored(one) == [b"x"]
+
+
 def test_a_batch_without_waiting_also_where_its_topic_is_not_known_yet(one: RunningCluster) -> None:
     messages = [Message(TOPIC, b"%d" % number, "tag", ["key"], {"p": "v"}) for number in range(10)]
 
