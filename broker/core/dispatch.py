@@ -62,6 +62,7 @@ class Watcher(Protocol):
 
     def offer(self, fresh: Fresh) -> bool:
         """Give a record that is not dispatched yet to whoever waits for it. True if nobody here waits for it now."""
+        return not self.waits_for(fresh.topic)
 
     def on_arrived(self, arrivals: Arrivals) -> None:
         """These queues have new messages."""
@@ -107,8 +108,7 @@ class Dispatcher:
         ``fresh``: if it is one record. Whoever waits for it need not wait for its dispatch.
         """
         begin, stop = self._known
-        dispatched = self._store.dispatched_offset
-        if stop != start or dispatched >= start or len(self._ends) >= TOPICS_MAX:
+        if stop != start or self._store.dispatched_offset >= start or len(self._ends) >= TOPICS_MAX:
             begin = start
             self._ends.clear()
             self._fresh, self._is_wanted = None, False
@@ -120,7 +120,10 @@ class Dispatcher:
         if not self._is_wanted and any(watcher.waits_for(topic) for watcher in self.watchers):
             # What a state record says may be about the topic, and is not seen yet.
             may_offer = fresh is not None and self._fresh is None and names.STATE_TOPIC not in self._ends
-            self._fresh, self._is_wanted = fresh if may_offer else self._fresh, not may_offer
+            if may_offer:
+                self._fresh = fresh
+            else:
+                self._is_wanted = True
 
     def hurry(self, asked: Asked | None = None) -> None:
         """Somebody waits from now on, for messages that are ``asked`` for if known, which may be in the log already."""
@@ -161,8 +164,10 @@ class Dispatcher:
         """
         store = self._store
         shown = store.dispatched_offset
-        if self._is_known and not (self._has(topic) and queue_id in (self._ends.get(topic) or (queue_id,))):
-            shown = max(shown, self._known[1])  # nothing of it is in the stretch
+        ends = self._ends.get(topic)
+        is_there = self._has(topic) and (ends is None or queue_id in ends)
+        if self._is_known and not is_there:
+            shown = max(shown, self._known[1])
         return max(store.end_offset - shown, 0) // FIXED_BYTES
 
     async def wait_dispatched(self, end: int) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 
 from penstock.proto.errors import FlowControl
 
-from ...core.dispatch import Arrivals, Fresh
+from ...core.dispatch import Arrivals, Watcher
 
 
-class Waiters:
+class Waiters(Watcher):
     """By topic; event loop only. A watcher of the dispatcher."""
 
     def __init__(self, most: int, on_added: Callable[[], None] = lambda: None) -> None:
@@ -27,10 +27,6 @@ class Waiters:
     def waits_for(self, topic: str) -> bool:
         """True if a receive waits: of its group's retry topic too."""
         return self.count > 0
-
-    def offer(self, fresh: Fresh) -> bool:
-        """See :class:`~...core.dispatch.Watcher`."""
-        return not self.waits_for(fresh.topic)
 
     @contextlib.contextmanager
     def waiting(self, topics: Collection[str]) -> Iterator[asyncio.Future[None]]:

@@ -19,7 +19,7 @@ import numpy as np
 from penstock.proto import names
 
 from ...core.core import Core
-from ...core.dispatch import Arrivals, Fresh
+from ...core.dispatch import Arrivals, Watcher
 from ...core.journal import Journal
 from ...core.tables.producers import Receipt
 from .listeners import Listener, Listeners
@@ -41,7 +41,7 @@ LOOK_BACK_MAX: Final = 1 << 20
 """Replies of all clients that are looked through for one that listens anew: those before are not sent to it."""
 
 
-class Pusher:
+class Pusher(Watcher):
     """Reads the topic of replies of one broker; event loop only, and only a master pushes."""
 
     def __init__(self, core: Core) -> None:
@@ -63,10 +63,6 @@ class Pusher:
     def waits_for(self, topic: str) -> bool:
         """See :class:`~...core.dispatch.Watcher`."""
         return topic == self.topic and bool(self)
-
-    def offer(self, fresh: Fresh) -> bool:
-        """See :class:`~...core.dispatch.Watcher`."""
-        return not self.waits_for(fresh.topic)
 
     def expect(self) -> None:
         """A reply is about to be appended: as soon as it can be read, it is wanted, unless its append pushes it."""

@@ -51,9 +51,11 @@ class Fetching:
         return dispatched, results[0], bodies_of(records)
 
 
-def kit() -> Kit:
-    parts = Kit()
+def kit(*, holds: bool = False) -> Kit:
+    parts = Kit(holds=holds)
     parts.add_topic()
+    if holds:
+        parts.confirm()
     parts.dispatch()
     return parts
 
@@ -96,10 +98,7 @@ async def has_it_once(linger_s: float) -> None:
 async def test_who_comes_later_for_what_others_were_given_has_it_dispatched() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "LINGER_S", 3600)
-        parts = Kit(holds=True)
-        parts.add_topic()
-        parts.confirm()
-        parts.dispatch()
+        parts = kit(holds=True)
         first = Fetching(parts, wanting((0, 0), max_wait_ms=60_000))
         await parts.append([b"one"])
         parts.core.events.on_confirmed(parts.store.end_offset)
@@ -185,10 +184,7 @@ async def once_dispatched(why: str) -> None:
 
 @in_loop
 async def test_what_is_not_confirmed_is_not_given_away_nor_when_another_has_become_master_since() -> None:
-    parts = Kit(holds=True)
-    parts.add_topic()
-    parts.confirm()
-    parts.dispatch()
+    parts = kit(holds=True)
     waiting = Fetching(parts, wanting((0, 0), max_wait_ms=60_000))
     await parts.append([b"not yet"])
     for _ in range(5):
