@@ -427,8 +427,7 @@ class Producer:
         wait_s = self._patience_s(timeout_s)
         self._deliveries.known[Ordinary(topic)].seal()
         self._sender.wake()
-        if self._sender.may_wait():
-            self._buffer.wait_for_room(cost, wait_s, self._sender.wake)
+        self._shipping.wait_for_room(cost, wait_s)
 
     def _produce_unusual(
         self,

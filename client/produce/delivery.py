@@ -62,6 +62,11 @@ class Shipping:
     trace: SendTrace | None = None
     failures: Failures = field(default_factory=Failures)
 
+    def wait_for_room(self, cost: int, timeout_s: float) -> None:
+        """Return when ``cost`` fits the buffer; at once, where the caller may not wait. Raises BufferFull."""
+        if self.may_wait():
+            self.buffer.wait_for_room(cost, timeout_s, self.wake)
+
 
 class TopicDelivery:
     """The messages for one destination, from the accumulator to their receipts. Thread-safe.
@@ -143,11 +148,8 @@ class TopicDelivery:
         Raises:
             BufferFull: there was none before the deadline; nobody sends it.
         """
-        shipping = self._shipping
         try:
-            if shipping.may_wait():
-                left_s = max(deadline - time.monotonic(), 0.0)
-                shipping.buffer.wait_for_room(part.cost, left_s, shipping.wake)
+            self._shipping.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0))
         except BaseException as error:
             part.fail(error)
             raise

@@ -288,12 +288,14 @@ def _milliseconds(stamp: Timestamp) -> int:
 
 def timestamp(milliseconds: int) -> Timestamp:
     """The protocol's form of a time in ms since 1970 UTC."""
-    return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+    _set_time(made := Timestamp(), milliseconds)
+    return made
 
 
 def duration(milliseconds: int) -> Duration:
     """The protocol's form of a time span in ms."""
-    return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+    _set_time(made := Duration(), milliseconds)
+    return made
 
 
 def deliver(
