@@ -47,7 +47,12 @@ def main() -> None:
 
         return penstock.broker.store.store
 
-    compile_kernels(show, [("client", client), ("store", store)])
+    def gateway() -> object:
+        import penstock.gateway.v2.port
+
+        return penstock.gateway.v2.port
+
+    compile_kernels(show, [("client", client), ("store", store), ("gateway", gateway)])
 
 
 if __name__ == "__main__":

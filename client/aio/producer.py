@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from penstock.formats.columns import Column
+
 from ..cluster import check_timeout
 from ..message import Message, MessageView, SendReceipt
 from ..produce.parts import RECORD_COST
+from ..produce.receipts import RunReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..signatures import taking
 from .outcomes import Outcomes
@@ -101,6 +104,23 @@ class AsyncProducer(Twin):
             return [self.send_async(**_fields_of(each), timeout_s=timeout_s, **options) for each in messages]
         outcomes = self._outcomes_here()
         return [outcomes.follow(each) for each in self._sync.send_batch_async(messages, timeout_s=timeout_s, **options)]
+
+    def send_columns(
+        self, topic: str, bodies: Column, properties: Column, *, timeout_s: float | None = None
+    ) -> asyncio.Future[RunReceipt] | None:
+        """Start to send messages whose property strings are encoded already, as one batch to one queue.
+
+        They are of no special type; nothing of them is checked again. The future of the running loop ends with the
+        place of all of them, or with the error of all. None: they would have to wait, as of :meth:`send_async`, or
+        are not sent as they are here (more than a batch, to be compressed, or with spans): send them otherwise.
+        """
+        deadline = self._sync._deadline(timeout_s)
+        part = self._sync._maker.whole(bodies, properties, deadline)
+        if part is None or self._turns.is_waiting(topic) or self._sync.would_block(topic, part.cost):
+            return None
+        sent = self._sync._deliveries.start_whole(topic, part, deadline)
+        self._sync._sender.wake()
+        return self._outcomes_here().follow(sent)
 
     recall = in_thread(Producer.recall)
 

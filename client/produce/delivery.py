@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.formats.destination import Destination
 from penstock.proto.errors import (
@@ -25,7 +25,7 @@ from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendRe
 from ..cluster import Connections, Directory, WriteQueues, store_host_of
 from ..cluster.connections import Receipts
 from ..cluster.retry import NEVER
-from ..message import Delivery, FailedDelivery, SendReceipt
+from ..message import Delivery, FailedDelivery
 from ..statistics import Stopwatch
 from .accumulator import Accumulator
 from .buffer import Buffer
@@ -33,7 +33,7 @@ from .config import ProducerConfig
 from .health import BrokerHealth
 from .lanes import Lanes
 from .parts import Batch, Failure, Kind, Part, limited, new_part
-from .receipts import Failures, receipts_of
+from .receipts import Failures, receipts_of, runs_of
 
 if TYPE_CHECKING:
     from ..trace.sending import SendTrace
@@ -319,7 +319,11 @@ class TopicDelivery:
         if first.owner is not None:
             _tell_owners(batch, receipt)
         if futures:
-            receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
+            receipts: list[Any] = (
+                runs_of(batch, receipt)
+                if first.is_whole
+                else receipts_of(self.destination, batch, receipt, store_host_of(address))
+            )
             for future, one in zip(futures, receipts, strict=True):
                 _complete(future, one)
         for part in batch.parts:
@@ -394,9 +398,7 @@ def closed() -> ClientClosed:
     return ClientClosed("the producer is closed: make a new one")
 
 
-def _complete(
-    future: Future[SendReceipt], receipt: SendReceipt | None = None, error: PenstockError | None = None
-) -> None:
+def _complete(future: Future[Any], receipt: object = None, error: PenstockError | None = None) -> None:
     try:
         if error is not None:
             future.set_exception(error)

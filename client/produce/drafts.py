@@ -35,7 +35,7 @@ from ..message import DeliverAt, Message, MessageQueue
 from ..telemetry import Telemetry
 from .config import ProducerConfig
 from .keys import checked_body, checked_sharding_key, key_column, property_bytes, property_column
-from .parts import Kind, Part, limited, new_part
+from .parts import RECORD_COST, Kind, Part, limited, new_part
 
 UNCUT = 1 << 62  # more than any limit
 LEVEL_MAX: Final = 128
@@ -265,6 +265,18 @@ class PartMaker:
         sharding_keys = [draft.sharding_key for draft in drafts]
         if any(key is not None for key in sharding_keys):
             part.set_hashes(sharding_keys)
+        return part
+
+    def whole(self, bodies: Column, properties: Column, deadline: float) -> Part | None:
+        """Messages with encoded properties and one future; None: they cannot be sent as one, or not as they are."""
+        cost = len(bodies.data) + len(properties.data) + RECORD_COST * len(bodies)
+        is_plain = len(bodies) > 1 or len(bodies.data) < self.plain_below
+        if self._telemetry is not None or not is_plain or cost > self._config.batch_bytes_max:
+            return None
+        if len(bodies) > self._config.batch_count_max:
+            return None
+        part = Part(Kind.SEND, bodies, properties, cost=cost, deadline=deadline, is_whole=True)
+        part.futures.append(Future())
         return part
 
     def limited(self, part: Part) -> list[Part]:

@@ -52,7 +52,7 @@ class Encoder:
             **destination.flags,
         )
         topic = destination.stored_topic
-        if count > 1 and (self._tells_sizes or any(part.futures for part in parts)):
+        if count > 1 and (self._tells_sizes or any(part.futures and not part.is_whole for part in parts)):
             batch.record_sizes = record_sizes(
                 bodies, properties, topic=topic, sys_flag=sys_flag, born_host=self._born_host
             )

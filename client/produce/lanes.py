@@ -244,14 +244,24 @@ class Lanes:
         """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
         batches: list[Batch] = []
         while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
-            may_grow = len(self.waiting) == 1 and self.waiting[0].may_grow(self.half_full, self._config.batch_count_max)
-            chosen = self._next_queue(now, per_broker, SMALL_PER_BROKER if may_grow else LANES)
+            chosen = self._next_queue(now, per_broker, SMALL_PER_BROKER if self._may_grow() else LANES)
             if chosen is None:
                 break
             parts = self._joined(self.waiting)
             queue_ids = np.full(sum(part.count for part in parts), chosen[1], dtype=np.int32)
             batches.append(self._new_batch(self._lane(*chosen), parts, queue_ids))
         return batches
+
+    def _may_grow(self) -> bool:
+        """True if all that waits is one batch of senders' messages, and less than half full."""
+        first, cost = self.waiting[0], 0
+        for part in self.waiting:
+            cost += part.cost
+            if cost >= self.half_full or not part.may_grow(self.half_full, self._config.batch_count_max):
+                return False
+            if part is not first and not part.is_like(first):
+                return False
+        return True
 
     def _next_queue(self, now: float, per_broker: int, small_per_broker: int = LANES) -> tuple[str, int] | None:
         avoided = self._avoided(now)
@@ -395,9 +405,11 @@ class Lanes:
         is_moving = self._leave(batch)
         if batch.unknown is not None:
             return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
-        if batch.count == 1 or not _is_of_one(error):
-            return [Failure(batch.parts, error)]
-        parts = batch.parts if len(batch.parts) > 1 else batch.parts[0].halves()
+        parts = batch.parts
+        if not _is_of_one(error) or (len(parts) == 1 and (parts[0].count == 1 or parts[0].is_whole)):
+            return [Failure(parts, error)]
+        if len(parts) == 1:
+            parts = parts[0].halves()
         for part in parts:
             part.is_alone = True
         self._again(batch.lane, parts, 0.0, 0.0, is_moving)

@@ -18,7 +18,6 @@ from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import OutcomeUnknown, PenstockError
 
 from ..cluster.retry import NEVER
-from ..message import SendReceipt
 
 RECORD_COST = 112
 """What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
@@ -52,7 +51,8 @@ class Part:
 
     ``bodies`` and ``properties`` have one item per message (no properties: ``None``). ``hashes`` are the sharding
     keys' hashes, ``keyed`` which messages have such a key (all: ``None``). ``place``: the queue of the sender's choice.
-    A part without ``hashes`` and ``place`` may go to any queue.
+    A part without ``hashes`` and ``place`` may go to any queue. ``is_whole``: its messages are never parted, and it has
+    one future, which ends with a :class:`~.receipts.RunReceipt`.
     """
 
     kind: Kind
@@ -66,11 +66,12 @@ class Part:
     place: tuple[str, int] | None = None  # broker name and queue id
     lengths: npt.NDArray[np.int64] | None = None  # of the bodies, where they are known already
     queue_ids: npt.NDArray[np.int32] | None = None  # once its lane is chosen by hash
-    futures: list[Future[SendReceipt]] = field(default_factory=list)  # SEND: one per message
+    futures: list[Future[Any]] = field(default_factory=list)  # SEND: one per message, or for all (is_whole)
     message_ids: list[str] = field(default_factory=list)  # SEND: one per message
     dues_ms: list[int] = field(default_factory=list)  # SEND, of messages for later: one per message
     sys_flag: int = 0
     no_wait: bool = False  # answered when the master has it
+    is_whole: bool = False
     attempts: int = 0  # tries that ended without storing
     refusals: int = 0  # those that a broker refused
     not_before: float = 0.0
@@ -122,10 +123,10 @@ class Part:
     def is_like(self, other: Part) -> bool:
         """True if both may be in one batch."""
         is_alike = self.kind is other.kind and self.sys_flag == other.sys_flag and self.no_wait == other.no_wait
-        return is_alike and not self.is_alone and not other.is_alone
+        return is_alike and self.is_whole == other.is_whole and not self.is_alone and not other.is_alone
 
     def may_grow(self, bytes_max: int, count_max: int) -> bool:
-        """True if other waiting messages may still become a part of this one (see :meth:`may_take`)."""
+        """True if other waiting messages may still become a part of its batch."""
         return (
             self.kind is Kind.SEND
             and not self.is_bound
@@ -338,6 +339,10 @@ class Batch:
     sent_at: float = 0.0
     retry_at: float | None = None  # None: under way
     unknown: OutcomeUnknown | None = None  # a try ended without word: it may be stored
+    cost: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost = sum(part.cost for part in self.parts)
 
     @property
     def count(self) -> int:
@@ -352,7 +357,7 @@ class Batch:
     def is_small(self, bytes_max: int) -> bool:
         """True for a batch that other waiting messages could have shared, and whose answer is near."""
         first, is_first_try = self.parts[0], not self.attempts and self.retry_at is None
-        return is_first_try and first.kind is Kind.SEND and not first.is_bound and first.cost < bytes_max
+        return is_first_try and first.kind is Kind.SEND and not first.is_bound and self.cost < bytes_max
 
 
 class Failure(NamedTuple):

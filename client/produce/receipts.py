@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,25 @@ GRACE_S = 0.25
 """The sender thread ends what is late; a waiting caller gives it this long to say how, then says unknown itself."""
 
 _STATUS = {value: SendStatus(name) for name, value in WireStatus.items()}
+
+
+class RunReceipt(NamedTuple):
+    """Where messages lie that were sent as one: in one queue, each behind the other."""
+
+    queue_id: int
+    queue_offset: int
+    """Of the first of them."""
+    status: SendStatus
+
+
+def runs_of(batch: Batch, receipt: AppendReceipt) -> list[RunReceipt]:
+    """Where the messages of each part of ``batch`` lie; its parts are whole, and so share a queue."""
+    status, queue_id, offset = _STATUS[receipt.status], receipt.queue_ids[0], receipt.queue_offsets[0]
+    runs = []
+    for part in batch.parts:
+        runs.append(RunReceipt(queue_id, offset, status))
+        offset += part.count
+    return runs
 
 
 def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, store_host: Host) -> list[SendReceipt]:

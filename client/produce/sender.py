@@ -25,7 +25,8 @@ from ..statistics import ProducerStatistics, latency_of
 from .accumulator import Accumulator
 from .delivery import Shipping, TopicDelivery, closed
 from .drafts import Draft, PartMaker
-from .parts import limited
+from .parts import Part, limited
+from .receipts import RunReceipt
 
 log = logging.getLogger(__name__)
 
@@ -237,6 +238,17 @@ class Deliveries:
             with contextlib.suppress(ClientClosed):  # others may be stored: each message's future says for itself
                 delivery.enqueue(limited(part, config.batch_bytes_max, config.batch_count_max))
         return [futures[index] for index in range(len(drafts))]
+
+    def start_whole(self, topic: str, part: Part, deadline: float) -> Future[RunReceipt]:
+        """Queue a part whose messages stay together, without keys, and of no special type; its future.
+
+        Raises:
+            What :meth:`get` raises: nothing is queued. BufferFull, ClientClosed: nor then.
+        """
+        delivery = self.get(Ordinary(topic), deadline, False)
+        delivery.admit(part, deadline)
+        delivery.enqueue([part])
+        return part.futures[0]
 
     def statistics(self) -> ProducerStatistics:
         """The sums over all of them."""

@@ -79,7 +79,8 @@ class Port:
             "QueryOffset": self.offsets.query,
         }
         streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive, "PullMessage": self.offsets.pull}
-        return self._service.methods(unary, streaming, self.telemetry)
+        plain: dict[str, Any] = {"SendMessage": self.sending.send_plain}
+        return self._service.methods(unary, plain, streaming, self.telemetry)
 
     async def sweep_forever(self) -> None:
         """Forget clients that are silent, and what was kept for them."""

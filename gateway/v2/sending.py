@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.client import Message, PenstockError, SendReceipt, SendStatus
+from penstock.client import CorruptBatch, Message, MessageTooLarge, PenstockError, SendReceipt, SendStatus
 from penstock.client.aio import AsyncProducer
 from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.compression import Packed
@@ -19,7 +19,7 @@ from penstock.gateway.v2.wire.service_pb2 import (
     SendMessageResponse,
     SendResultEntry,
 )
-from penstock.proto.errors import InvalidArgument
+from penstock.proto.errors import InvalidArgument, MessageTypeConflict
 from penstock.proto.names import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
@@ -28,18 +28,21 @@ from .callers import Caller
 from .clients import Clients
 from .messages import Draft, draft_of
 from .names import topic_of
+from .plain import MESSAGES_MAX, answer, read
 from .routes import accepted_types
 from .status import Refusal, merged, named, ok, status_of
 from .transactions import Transactions
 
 log = logging.getLogger(__name__)
 
-MESSAGES_MAX: Final = 1024
 TOPICS_MAX: Final = 10_000
 RECALL_HANDLE_MAX: Final = 4096
 TIMEOUT_S: Final = 10.0
 _HURRY: Final = 0.9
 """The answer is to be there before the client gives up."""
+
+_OF_ONE: Final = (CorruptBatch, MessageTooLarge, MessageTypeConflict)
+"""One message may be the reason that none of its batch is stored."""
 
 _STORED: Final = {
     SendStatus.SEND_OK: named(Code.OK),
@@ -59,6 +62,34 @@ class Sending:
         self._clients = clients
         self._taken: dict[str, tuple[TopicRoute, frozenset[int]]] = {}  # by topic: what it takes by its newest route
 
+    async def send_plain(self, caller: Caller, content: bytes) -> bytes | None:
+        """The answer, as bytes, to a request whose messages are plain; None: see :meth:`send`, nothing is sent.
+
+        Raises:
+            Refusal, PenstockError: no such topic.
+        """
+        plain = read(content, caller.host)
+        if plain is None:
+            return None
+        topic = topic_of(plain.topic, caller.namespace)
+        if NORMAL not in self._types_of(topic, await self._brokers.route(topic)):
+            return None
+        self._clients.publishes(self._clients.heard(caller), topic)
+        try:
+            sent = self._producer.send_columns(topic, plain.bodies, plain.properties, timeout_s=_time_for(caller))
+        except PenstockError:
+            return None
+        if sent is None:
+            return None
+        try:
+            stored = await sent
+        except _OF_ONE:  # the others are to be stored, and each has its own answer
+            return None
+        except PenstockError as error:
+            entries = [_entry(message_id, error) for message_id in plain.message_ids]
+            return _response(entries).SerializeToString()
+        return answer(plain, stored.queue_offset, _STORED[stored.status])
+
     async def send(self, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
         """An entry for each message, in their order; nothing is sent where one of them is refused.
 
@@ -76,7 +107,7 @@ class Sending:
         drafts = [draft_of(message, caller) for message in request.messages]
         self._check_types(topic, await self._brokers.route(topic), drafts)
         self._clients.publishes(self._clients.heard(caller), topic)
-        timeout_s = max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
+        timeout_s = _time_for(caller)
         # No task for each message: those of a request are taken in their order, and end together.
         waiting = self._together(topic, drafts, timeout_s) or [
             self._started(topic, draft, timeout_s) for draft in drafts
@@ -86,24 +117,28 @@ class Sending:
             outcomes = [await _outcome(waiting[0])]
         else:
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-        entries = [_entry(*each) for each in zip(drafts, outcomes, strict=True)]
-        return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
+        return _response([_entry(draft.message_id, *each) for draft, *each in zip(drafts, outcomes, strict=True)])
 
     def _check_types(self, topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None:
         """Make sure that the topic takes these. Raises Refusal."""
-        known = self._taken.get(topic)
-        if known is None or known[0] is not route:
-            if len(self._taken) >= TOPICS_MAX:
-                self._taken.clear()
-            known = self._taken[topic] = route, _taken_by(topic, route)
+        taken = self._types_of(topic, route)
         for draft in drafts:
-            if draft.type not in known[1]:
+            if draft.type not in taken:
                 expected = "|".join(MessageType.Name(each) for each in accepted_types(route))
                 raise Refusal(
                     Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                     f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
                     f"{MessageType.Name(draft.type)}",
                 )
+
+    def _types_of(self, topic: str, route: TopicRoute) -> frozenset[int]:
+        """The types of messages that the topic takes. Raises Refusal: none."""
+        known = self._taken.get(topic)
+        if known is None or known[0] is not route:
+            if len(self._taken) >= TOPICS_MAX:
+                self._taken.clear()
+            known = self._taken[topic] = route, _taken_by(topic, route)
+        return known[1]
 
     def _together(self, topic: str, drafts: Sequence[Draft], timeout_s: float) -> list[asyncio.Future[SendReceipt]]:
         """Several messages that may go to any queue are on their way, to one, as RocketMQ's batches are; else none."""
@@ -177,16 +212,25 @@ async def _outcome(sent: asyncio.Future[SendReceipt]) -> SendReceipt | BaseExcep
         return error
 
 
-def _entry(draft: Draft, outcome: SendReceipt | BaseException) -> SendResultEntry:
+def _time_for(caller: Caller) -> float:
+    """How long sending may take."""
+    return max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
+
+
+def _response(entries: Sequence[SendResultEntry]) -> SendMessageResponse:
+    return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
+
+
+def _entry(message_id: str, outcome: SendReceipt | BaseException) -> SendResultEntry:
     if isinstance(outcome, SendReceipt):
         return SendResultEntry(
             status=_STORED[outcome.status],
-            message_id=draft.message_id,
-            transaction_id=draft.message_id,
+            message_id=message_id,
+            transaction_id=message_id,
             offset=max(outcome.queue_offset, 0),
             recall_handle=outcome.recall_handle,
         )
-    made = SendResultEntry(message_id=draft.message_id, transaction_id=draft.message_id)
+    made = SendResultEntry(message_id=message_id, transaction_id=message_id)
     if isinstance(outcome, InvalidArgument):  # our own limit of all properties together
         made.status.CopyFrom(Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=outcome.message))
     elif isinstance(outcome, PenstockError | Refusal):

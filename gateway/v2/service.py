@@ -27,6 +27,7 @@ STREAMS_MAX: Final = 10_000
 """Telemetry streams of all clients at a time."""
 
 Unary = Callable[[Caller, Any], Awaitable[Any]]
+Plain = Callable[[Caller, bytes], Awaitable[bytes | None]]
 Streaming = Callable[[Caller, Any], AsyncGenerator[Any, None]]
 Answer = Callable[[Call], Awaitable[None]]
 
@@ -41,9 +42,13 @@ class Service:
         self._requests = Requests(MESSAGE_BYTES_MAX)
 
     def methods(
-        self, unary: dict[str, Unary], streaming: dict[str, Streaming], telemetry: Telemetry
+        self,
+        unary: dict[str, Unary],
+        plain: dict[str, Plain],
+        streaming: dict[str, Streaming],
+        telemetry: Telemetry,
     ) -> dict[str, Method]:
-        """What answers each of the service's methods, by path."""
+        """What answers each of the service's methods, by path; ``plain`` is asked first, and may have no answer."""
         made: dict[str, Method] = {}
         for method in SERVICE.methods:
             asked, answer = getattr(wire, method.input_type.name), getattr(wire, method.output_type.name)
@@ -54,17 +59,22 @@ class Service:
             elif method.server_streaming:
                 made[path] = Method(self._streaming(name, streaming.get(name), asked, answer))
             else:
-                made[path] = Method(self._unary(name, unary.get(name), asked, answer))
+                made[path] = Method(self._unary(name, unary.get(name), plain.get(name), asked, answer))
         return made
 
-    def _unary(self, name: str, method: Unary | None, asked: type[Wire], answer: type[Any]) -> Answer:
+    def _unary(
+        self, name: str, method: Unary | None, plain: Plain | None, asked: type[Wire], answer: type[Any]
+    ) -> Answer:
         async def answered(call: Call) -> None:
             try:
                 caller = caller_of(call, self._access)
-                told = await _implemented(name, method)(caller, await self._requests.decoded(asked, call.request))
+                told = None if plain is None else await plain(caller, call.request)
+                if told is None:
+                    request = await self._requests.decoded(asked, call.request)
+                    told = (await _implemented(name, method)(caller, request)).SerializeToString()
             except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller, and logged
-                told = answer(status=status_of(error, name))
-            call.finish(told.SerializeToString())
+                told = answer(status=status_of(error, name)).SerializeToString()
+            call.finish(told)
 
         return answered
 

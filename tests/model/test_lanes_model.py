@@ -1,5 +1,7 @@
 """Whatever becomes of batches and routes: of one key, no queue stores a message behind a later one, and none twice.
 
+What is sent as one lies together in one queue, or nowhere.
+
 A machine of random steps over :class:`~penstock.client.produce.lanes.Lanes` and groups that store what they are sent:
 answers come, are lost or are refusals, masters go and return, groups and queues are added, and time passes.
 """
@@ -18,10 +20,11 @@ from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.health import BrokerHealth
 from penstock.client.produce.lanes import Lanes
 from penstock.client.produce.parts import LANES, Batch, Failure, Kind, Part
-from penstock.proto.errors import BrokerUnavailable, NotMaster
+from penstock.proto.errors import BrokerUnavailable, MessageTooLarge, NotMaster
 
 BROKEN = BrokerUnavailable("broker: unavailable: Socket closed", status="UNAVAILABLE")
 REFUSED = NotMaster("broker is a slave", epoch=2)
+TOO_LARGE = MessageTooLarge("one of these is too large")
 KEYS = 12
 GROUPS = ("a", "b", "c")
 
@@ -31,6 +34,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.stored: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self.whole: list[bytes] = []
         self._seen: set[tuple[str, int, int]] = set()
 
     def store(self, batch: Batch) -> None:
@@ -39,6 +43,11 @@ class Groups:
             return
         self._seen.add(mark)
         bodies = [body for part in batch.parts for body in part.bodies]
+        if batch.parts[0].is_whole:
+            assert all(part.is_whole and not part.is_bound for part in batch.parts)
+            assert len(set(batch.queue_ids.tolist())) == 1
+            self.whole += [b" ".join(part.bodies) for part in batch.parts]
+            return
         for body, queue_id in zip(bodies, batch.queue_ids.tolist(), strict=True):
             key, number = map(int, body.split(b":"))
             self.stored[batch.lane.broker_name, queue_id].append((key, number))
@@ -58,6 +67,8 @@ class LanesMachine(RuleBasedStateMachine):
         self.under_way: list[Batch] = []
         self.sent: dict[int, int] = defaultdict(int)
         self.failed: set[bytes] = set()
+        self.sent_whole: list[bytes] = []
+        self.failed_whole: list[bytes] = []
 
     @rule(keys=st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=6), is_mixed=st.booleans())
     def produce(self, keys: list[int], is_mixed: bool) -> None:
@@ -74,7 +85,19 @@ class LanesMachine(RuleBasedStateMachine):
         self.lanes.add([part])
         self.pump()
 
-    @rule(index=st.integers(0, 20), fate=st.sampled_from(["stored", "stored", "lost", "lost before", "refused"]))
+    @rule(count=st.integers(1, 4), large=st.booleans())
+    def send_whole(self, count: int, large: bool) -> None:
+        number = len(self.sent_whole)
+        bodies = [b"%d.%d" % (number, each) for each in range(count)]
+        self.sent_whole.append(b" ".join(bodies))
+        cost = 300_000 if large else 100
+        self.lanes.add([Part(Kind.SEND, bodies, None, cost=cost, deadline=self.now + 60, is_whole=True)])
+        self.pump()
+
+    @rule(
+        index=st.integers(0, 20),
+        fate=st.sampled_from(["stored", "stored", "lost", "lost before", "refused", "too large"]),
+    )
     def answer(self, index: int, fate: str) -> None:
         if not self.under_way:
             return
@@ -86,6 +109,8 @@ class LanesMachine(RuleBasedStateMachine):
             self.lanes.acknowledged(batch)
         elif fate == "refused":
             self.fail(self.lanes.on_error(batch, REFUSED, self.now))
+        elif fate == "too large":
+            self.fail(self.lanes.on_error(batch, TOO_LARGE, self.now))
         else:
             self.fail(self.lanes.on_error(batch, BROKEN, self.now))
         self.pump()
@@ -116,7 +141,9 @@ class LanesMachine(RuleBasedStateMachine):
             self.under_way.append(batch)
 
     def fail(self, failures: list[Failure]) -> None:
-        self.failed |= {body for failure in failures for part in failure.parts for body in part.bodies}
+        parts = [part for failure in failures for part in failure.parts]
+        self.failed_whole += [b" ".join(part.bodies) for part in parts if part.is_whole]
+        self.failed |= {body for part in parts if not part.is_whole for body in part.bodies}
 
     @invariant()
     def each_queue_has_the_messages_of_a_key_once_and_in_order(self) -> None:
@@ -156,6 +183,8 @@ class LanesMachine(RuleBasedStateMachine):
         for key, count in self.sent.items():
             for number in range(count):
                 assert (key, number) in stored or b"%d:%d" % (key, number) in self.failed
+        assert len(self.groups.whole) == len(set(self.groups.whole)), "what was sent as one is stored twice"
+        assert set(self.sent_whole) == {*self.groups.whole, *self.failed_whole}
         self.each_queue_has_the_messages_of_a_key_once_and_in_order()
 
 

@@ -20,8 +20,8 @@ REWRITTEN = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
 
 OTHERS = (
     "penstock.broker.store.store",
-    "penstock.formats.record.kernels.columns penstock.inspection penstock.pipeline.columns.column_kernels "
-    "penstock.pipeline.columns.part_kernels",
+    "penstock.formats.record.kernels.columns penstock.gateway.v2.port penstock.inspection "
+    "penstock.pipeline.columns.column_kernels penstock.pipeline.columns.part_kernels",
 )
 
 

@@ -10,11 +10,13 @@ import pytest
 from penstock.client import Message
 from penstock.client.aio import AsyncProducer
 from penstock.client.aio.turns import WAITING_MAX, Turns
+from penstock.formats.columns import Column
 from penstock.proto.errors import BufferFull, ClientClosed, InvalidArgument
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import eventually
 
 TOPIC = "orders"
+NONE = Column.repeated(b"", 3)
 
 
 def stored(cluster: RunningCluster) -> list[bytes]:
@@ -57,6 +59,35 @@ def test_a_loop_that_sends_itself_waits_for_no_room(one: RunningCluster, broker:
 
     asyncio.run(run())
     assert len(stored(one)) == 1 + 40 * 3 + 3
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_columns_go_as_one_or_are_to_be_sent_otherwise(
+    one: RunningCluster, broker: RunningBroker, *, in_loop: bool
+) -> None:
+    bodies, properties = Column.of([b"1", b"2", b"3"]), Column.of([b"TAGS\x01a\x02", b"", b"TAGS\x01b\x02"])
+
+    async def run() -> None:
+        producer = AsyncProducer(one.namesrv, buffer_bytes=64 << 10)
+        if in_loop:
+            producer.work_in_loop()
+        assert producer.send_columns(TOPIC, bodies, properties) is None  # its route is not known
+        await producer.send(TOPIC, b"0")
+        first, second = producer.send_columns(TOPIC, bodies, properties), producer.send_columns(TOPIC, bodies, NONE)
+        assert first is not None
+        assert second is not None
+        place, other = await first, await second
+        assert place.queue_id != other.queue_id or abs(place.queue_offset - other.queue_offset) == 3
+        with broker.faults.holding("Append"):
+            held = producer.send_columns(TOPIC, Column.of([b"l" * 40_000]), Column.of([b""]))
+            assert held is not None
+            assert producer.send_columns(TOPIC, Column.of([b"l" * 40_000]), Column.of([b""])) is None  # no room
+        await held
+        await producer.close()
+        assert producer.send_columns(TOPIC, bodies, properties) is None
+
+    asyncio.run(run())
+    assert sorted(map(len, stored(one))) == [1] * 7 + [40_000]
 
 
 def test_what_is_produced_as_the_loop_takes_over_is_sent(one: RunningCluster) -> None:

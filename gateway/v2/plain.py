@@ -1,0 +1,101 @@
+"""SendMessage with messages that have nothing unusual about them: from the request's bytes to the answer's.
+
+No object is made of a message. What a request asks and gets is what :mod:`.sending` would do with it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from penstock.formats.columns import Bytes, Column
+from penstock.gateway.v2.wire.definition_pb2 import Code, Resource, Status
+from penstock.gateway.v2.wire.service_pb2 import SendMessageResponse, SendResultEntry
+
+from .kernels.answers import ENTRY_BYTES, write_entries
+from .kernels.requests import OWN_BYTES, count_messages, read_messages
+from .status import merged
+
+REQUEST_BYTES_MAX: Final = 512 * 1024
+"""Of one that is read here: what a batch takes."""
+MESSAGES_MAX: Final = 1024
+
+
+class PlainSend(NamedTuple):
+    """A request's messages, as they are to be stored."""
+
+    topic: Resource
+    bodies: Column
+    properties: Column
+    request: Bytes
+    spans: npt.NDArray[np.int64]
+    """Where the topic, and each message's id, begin and end in it."""
+
+    @property
+    def message_ids(self) -> list[str]:
+        """The messages' ids, in their order."""
+        content, spans = self.request.tobytes(), self.spans[2:].tolist()
+        return [content[start:end].decode() for start, end in zip(spans[::2], spans[1::2], strict=True)]
+
+
+def read(request: bytes, host: str) -> PlainSend | None:
+    """The messages of a SendMessageRequest; None where one of them, or the request, has to be looked at closely.
+
+    ``host``: where messages were born that do not say it.
+    """
+    size = len(request)
+    if size > REQUEST_BYTES_MAX:
+        return None
+    content, born_host = np.frombuffer(request, np.uint8), _encoded(host)
+    count = count_messages(content)
+    if not 0 < count <= MESSAGES_MAX:
+        return None
+    bodies, body_ends = np.empty(size, np.uint8), np.empty(count, np.int64)
+    properties = np.empty(size + count * (OWN_BYTES + len(born_host)), np.uint8)
+    property_ends, spans = np.empty(count, np.int64), np.empty(2 * count + 2, np.int64)
+    if not read_messages(content, born_host, bodies, body_ends, properties, property_ends, spans):
+        return None
+    topic = _topic(request[spans[0] : spans[1]])
+    if topic is None:
+        return None
+    return PlainSend(
+        topic,
+        Column(bodies[: body_ends[-1]], body_ends),
+        Column(properties[: property_ends[-1]], property_ends),
+        content,
+        spans,
+    )
+
+
+def answer(sent: PlainSend, offset: int, status: Status) -> bytes:
+    """The answer to who sent these, which are stored in one queue from ``offset`` on, with that status each."""
+    whole, each = _beginnings(status.code, status.message)
+    ids = int((sent.spans[3::2] - sent.spans[2::2]).sum())
+    out = np.empty(len(whole) + (len(each) + ENTRY_BYTES) * len(sent.bodies) + 2 * ids, np.uint8)
+    written = write_entries(sent.request, sent.spans, offset, whole, each, out)
+    return out[:written].tobytes()
+
+
+@lru_cache(maxsize=4096)
+def _topic(content: bytes) -> Resource | None:
+    try:
+        return Resource.FromString(content)
+    except DecodeError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _encoded(host: str) -> Bytes:
+    return np.frombuffer(host.encode(), np.uint8)
+
+
+@lru_cache
+def _beginnings(code: Code, text: str) -> tuple[Bytes, Bytes]:
+    """What an answer, and an entry of it, begin with."""
+    status = Status(code=code, message=text)
+    made = SendMessageResponse(status=merged([status])), SendResultEntry(status=status)
+    return np.frombuffer(made[0].SerializeToString(), np.uint8), np.frombuffer(made[1].SerializeToString(), np.uint8)
