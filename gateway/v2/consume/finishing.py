@@ -30,7 +30,7 @@ from ..brokers import Brokers
 from ..callers import Caller
 from ..names import group_of, topic_of
 from ..status import Refusal, merged, ok, status_of
-from .handles import changed, receipt_of, receipts_of
+from .handles import Together, changed, receipt_of
 from .renewal import Renewal
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
@@ -86,14 +86,13 @@ class Acknowledgements:
             self._sending = None
 
     async def _ask(self, handles: Sequence[Receipt]) -> list[Status]:
-        content = AcknowledgeRequest(group=self._group, receipts=receipts_of(handles)).SerializeToString()
+        asked = Together.of(handles)
+        content = AcknowledgeRequest(group=self._group, receipts=asked.receipts).SerializeToString()
         try:
             reply = await self._brokers.at_data_port(
                 self._broker_name, Method.ACKNOWLEDGE, content, AcknowledgeReply.FromString, TIMEOUT_S
             )
-            statuses = [_status(each) for each in reply.statuses] or [_OK] * len(handles)
-            if len(statuses) != len(handles):
-                raise PenstockError(f"broker {self._broker_name}: {len(statuses)} answers to {len(handles)} receipts")
+            statuses = [_status(each) for each in asked.told(reply.statuses)]
         except Exception as error:  # noqa: BLE001  callers wait for their futures, whatever happens here
             return [status_of(error, "AckMessage")] * len(handles)
         return statuses
@@ -197,8 +196,10 @@ class Finishing:
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
 
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
-        reply = await changed(self._brokers, handle.broker_name, handle.group, [handle], invisible_ms, timeout_s)
-        _check(reply.statuses)
+        reply, statuses = await changed(
+            self._brokers, handle.broker_name, handle.group, [handle], invisible_ms, timeout_s
+        )
+        _check(statuses)
         return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
     async def forward(
@@ -217,7 +218,7 @@ class Finishing:
             reply = await self._brokers.at_master(
                 handle.broker_name,
                 "ForwardToDeadLetters",
-                ForwardRequest(group=group, receipts=receipts_of([handle])),
+                ForwardRequest(group=group, receipts=Together.of([handle]).receipts),
                 max(min(caller.deadline_s, TIMEOUT_S), 0.1),
                 service=PopStub,
             )

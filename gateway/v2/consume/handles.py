@@ -5,14 +5,21 @@ change them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple, Self
 
+from penstock.client import PenstockError
 from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt
 from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import ChangeInvisibleReply, ChangeInvisibleRequest, Receipts
+from penstock.proto.wire.pop_pb2 import (
+    RECEIPT_OK,
+    ChangeInvisibleReply,
+    ChangeInvisibleRequest,
+    Receipts,
+    ReceiptStatus,
+)
 
 from ..brokers import Brokers
 from ..status import Refusal
@@ -39,29 +46,59 @@ def receipt_of(handle: str, group: str, topic: str) -> Receipt:
     return found
 
 
-def receipts_of(deliveries: Iterable[Receipt]) -> list[Receipts]:
-    """Deliveries of one broker group and consumer group as brokers take them, one for each, in their order."""
-    return [
-        Receipts(
-            topic=each.topic,
-            queue_id=each.queue_id,
-            check_point=each.check_point,
-            epoch=each.epoch,
-            visible_ms=each.visible_ms,
-            offsets=[each.offset],
-        )
-        for each in deliveries
-    ]
+class Together(NamedTuple):
+    """Deliveries of one broker group and consumer group as brokers take them: those of one check point as one."""
+
+    receipts: list[Receipts]
+    places: list[int]
+    """Of each delivery: where the broker's answer has its status."""
+
+    @classmethod
+    def of(cls, deliveries: Iterable[Receipt]) -> Self:
+        """Those of one queue and check point by ascending offset; one that comes twice is asked for once."""
+        found: dict[tuple[str, int, int, int, int], dict[int, list[int]]] = {}
+        count = 0
+        for _, topic, _, queue_id, offset, *given in deliveries:
+            check_point, epoch, visible_ms = given
+            offsets = found.setdefault((topic, queue_id, check_point, epoch, visible_ms), {})
+            offsets.setdefault(offset, []).append(count)
+            count += 1
+        places, receipts, place = [0] * count, [], 0
+        for (topic, queue_id, check_point, epoch, visible_ms), offsets in found.items():
+            ascending = sorted(offsets)
+            for offset in ascending:
+                for index in offsets[offset]:
+                    places[index] = place
+                place += 1
+            made = Receipts(topic=topic, queue_id=queue_id, check_point=check_point, epoch=epoch, visible_ms=visible_ms)
+            made.offsets.extend(ascending)
+            receipts.append(made)
+        return cls(receipts, places)
+
+    def told(self, statuses: Sequence[ReceiptStatus]) -> list[ReceiptStatus]:
+        """The status of each delivery, by the broker's answer.
+
+        Raises:
+            PenstockError: it has not one for each.
+        """
+        if not statuses:
+            return [RECEIPT_OK] * len(self.places)
+        asked = sum(len(each.offsets) for each in self.receipts)
+        if len(statuses) != asked:
+            raise PenstockError(f"the broker has {len(statuses)} answers to {asked} receipts")
+        return [statuses[place] for place in self.places]
 
 
 async def changed(
     brokers: Brokers, broker_name: str, group: str, handles: Sequence[Receipt], invisible_ms: int, timeout_s: float
-) -> ChangeInvisibleReply:
-    """What the broker group says when these deliveries of its are to come again so long from now.
+) -> tuple[ChangeInvisibleReply, list[ReceiptStatus]]:
+    """What the broker group says when these deliveries of its are to come again so long from now, and of each.
 
     Raises:
         PenstockError: it could not be asked, or refused.
     """
-    request = ChangeInvisibleRequest(group=group, receipts=receipts_of(handles), invisible_ms=invisible_ms)
+    asked = Together.of(handles)
+    request = ChangeInvisibleRequest(group=group, receipts=asked.receipts, invisible_ms=invisible_ms)
     content, take = request.SerializeToString(), ChangeInvisibleReply.FromString
-    return await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
+    reply = await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
+    return reply, asked.told(reply.statuses)

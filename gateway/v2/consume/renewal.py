@@ -156,12 +156,11 @@ class Renewal:
         """False: the broker could not be asked."""
         handles = [held.handle for held in deliveries]
         try:
-            reply = await changed(self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S)
+            reply, statuses = await changed(self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S)
         except PenstockError as error:
             log.info("deliveries not renewed broker=%s group=%s error=%s", broker_name, group, error.message)
             self._put_off(deliveries)
             return False
-        statuses = reply.statuses or [RECEIPT_OK] * len(deliveries)
         for held, status in zip(deliveries, statuses, strict=True):
             if status != RECEIPT_OK or invisible_ms != INVISIBLE_MS:
                 self.drop(held.text)
