@@ -80,13 +80,15 @@ SYSTEM_NAMES: Final = frozenset(
 """Properties of records that are no user's."""
 
 _DUE: Final = (names.TIMER_OUT_MS, names.TIMER_DELIVER_MS, names.START_DELIVER_TIME)
-_LATER: Final = frozenset({*_DUE, names.DELAY})
+LATER: Final = frozenset({*_DUE, names.DELAY})
+"""Properties of messages that were sent for later."""
 _LITE_TOPIC: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}", re.ASCII)
 _ENCODINGS: Final = frozenset({Encoding.ENCODING_UNSPECIFIED, IDENTITY, GZIP})
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = 47
 """zlib's word for telling by the header which of both it is."""
-_DIGITS_MAX: Final = 15
+TIME_DIGITS_MAX: Final = 15
+"""A property with more digits is no time."""
 _TRANSACTION_BITS: Final = 0b1100
 _COMMITTED: Final = 0b1000
 
@@ -316,7 +318,7 @@ def deliver(
     into.topic.CopyFrom(topic)
     body, encoding = _readable(view)
     into.body = body
-    is_later = not _LATER.isdisjoint(found)
+    is_later = not LATER.isdisjoint(found)
     # Field by field: messages made apart, to be copied into this one, cost three times as much.
     system = into.system_properties
     if names.KEYS in found:
@@ -381,6 +383,6 @@ def _stored_type(view: MessageView, found: Mapping[str, str], *, is_later: bool)
 
 
 def _number(text: str | None, otherwise: int) -> int:
-    if text is None or not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX:
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > TIME_DIGITS_MAX:
         return otherwise
     return min(int(text), TIME_MS_MAX)

@@ -29,6 +29,7 @@ STREAMS_MAX: Final = 10_000
 Unary = Callable[[Caller, Any], Awaitable[Any]]
 Plain = Callable[[Caller, bytes], Awaitable[bytes | None]]
 Streaming = Callable[[Caller, Any], AsyncGenerator[Any, None]]
+"""Gives messages, or bytes: messages end to end, each with its head (:meth:`~..http2.call.Call.write_framed`)."""
 Answer = Callable[[Call], Awaitable[None]]
 
 
@@ -86,7 +87,10 @@ class Service:
                 # A caller that names no deadline and reads nothing would keep its messages for ever.
                 async with asyncio.timeout(caller.deadline_s), contextlib.aclosing(answers):
                     async for each in answers:
-                        await call.write(each.SerializeToString())
+                        if isinstance(each, bytes):
+                            await call.write_framed(each)
+                        else:
+                            await call.write(each.SerializeToString())
             except TimeoutError:
                 call.fail(End.DEADLINE_EXCEEDED, f"{name}: the answer was not read in time")
             except CallOver:

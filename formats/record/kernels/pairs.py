@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int64
 
-from ...intrinsics.kernel import BYTES, kernel
+from ...intrinsics.kernel import BYTES, LONGS, kernel
 from ...intrinsics.memory import load_u8
 from ...intrinsics.text import find_byte_at
 
@@ -75,3 +75,18 @@ def hash_at(address, start, end):
     for at in range(start, end):
         result = (result ^ np.uint64(load_u8(address, at))) * _FNV_PRIME
     return np.int64(result)
+
+
+@kernel(int64, LONGS, int64)
+def place_of(hashes, wanted):
+    """Where a hash is in ascending ones; -1: it is not there."""
+    low, high = np.int64(0), np.int64(len(hashes))
+    while low < high:
+        middle = (low + high) // 2
+        if hashes[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    if low < len(hashes) and hashes[low] == wanted:
+        return low
+    return np.int64(-1)

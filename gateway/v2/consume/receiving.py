@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final, NamedTuple
 
-from penstock.client import InvalidArgument, MessageView, PenstockError
+from penstock.client import InvalidArgument, PenstockError
 from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
 from penstock.formats.record.batch import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Status
@@ -26,10 +26,11 @@ from penstock.runtime.turns import Turns
 from ..brokers import Brokers
 from ..callers import Caller
 from ..clients import REQUEST_S, Clients
-from ..messages import deliver, timestamp
+from ..messages import timestamp
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .finishing import INVISIBLE_MS_MAX, Finishing
+from .giving import Given, Giving
 from .handles import changed
 from .renewal import INVISIBLE_MS, Renewal
 
@@ -50,7 +51,7 @@ SMALL_TOPIC: Final = 100_000
 _LONGER_S: Final = 0.005
 _BEGINS: Final = 10_000
 
-Answers = AsyncGenerator[ReceiveMessageResponse, None]
+Answers = AsyncGenerator[ReceiveMessageResponse | bytes, None]
 
 
 class _Wish(NamedTuple):
@@ -89,24 +90,25 @@ class Receiving:
         wish = _wish(caller, request, client.request_s)
         route = await self._brokers.served_route(wish.subscription.topic)
         broker_name = self._broker_of(route, request.message_queue.broker.name)
-        received: list[tuple[Receipt, ReceiveMessageResponse]] = []
+        received: list[Given] = []
         is_told = False
         try:
             await self._poll(caller, request, wish, broker_name, received)
             if request.auto_renew:
-                for handle, answer in received:
-                    self._renewal.hold(answer.message.system_properties.receipt_handle, handle, caller.client_id)
+                for receipt in _receipts_of(received):
+                    self._renewal.hold(receipt.text(), receipt, caller.client_id)
             status = ok() if received else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
             yield ReceiveMessageResponse(status=status)
-            for _, answer in received:
-                yield answer
+            for given in received:
+                yield given.content
             yield ReceiveMessageResponse(delivery_timestamp=timestamp(time.time_ns() // 1_000_000))
             is_told = True
         finally:
             if received and not is_told:
-                for _, answer in received:
-                    self._renewal.drop(answer.message.system_properties.receipt_handle)
-                self._in_background(self._given_back(broker_name, wish.group, [handle for handle, _ in received]))
+                receipts = _receipts_of(received)
+                for receipt in receipts:
+                    self._renewal.drop(receipt.text())
+                self._in_background(self._given_back(broker_name, wish.group, receipts))
 
     async def _poll(
         self,
@@ -114,7 +116,7 @@ class Receiving:
         request: ReceiveMessageRequest,
         wish: _Wish,
         broker_name: str,
-        received: list[tuple[Receipt, ReceiveMessageResponse]],
+        received: list[Given],
     ) -> None:
         """Receive into ``received``; return when there is something, or not before the time is over."""
         topic = wish.subscription.topic
@@ -160,34 +162,23 @@ class Receiving:
         broker_name: str,
         reply: ReceiveReply,
         records: memoryview,
-        received: list[tuple[Receipt, ReceiveMessageResponse]],
+        received: list[Given],
     ) -> None:
-        tags = wish.subscription.tags
+        giving = Giving(request.message_queue.topic, caller.namespace, wish.subscription.tags, wish.invisible_ms)
         start = 0
         for result in reply.results:
             await self._turns.have()
             batch = RecordBatch(records[start : start + result.bytes])
             start += result.bytes
-            for index in range(result.count):
-                view = MessageView(batch, index, broker_name)
-                place = (wish.group, result.topic, broker_name, result.queue_id, view.queue_offset)
-                handle = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
-                if tags and view.tag not in tags:
-                    self._finishing.finish([handle])  # another tag with the same hash
-                    continue
-                attempt = view.reconsume_times + 1 + (result.redelivered[index] if result.redelivered else 0)
-                answer = ReceiveMessageResponse()
-                deliver(
-                    answer.message,
-                    view,
-                    request.message_queue.topic,
-                    caller.namespace,
-                    attempt=attempt,
-                    receipt_handle=handle.text(),
-                    invisible_ms=wish.invisible_ms,
-                )
-                received.append((handle, answer))
+            place = (wish.group, result.topic, broker_name, result.queue_id, 0)
+            first = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
+            unwanted: list[Receipt] = []  # of another tag with the same hash
+            for given in giving.given(batch, first, result.redelivered, unwanted):
+                if given.receipts:
+                    received.append(given)
                 await self._turns.have()
+            if unwanted:
+                self._finishing.finish(unwanted)
 
     def _broker_of(self, route: TopicRoute, wanted: str) -> str:
         """The broker group that was named; of an unknown name any, each in turn."""
@@ -230,6 +221,10 @@ class Receiving:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _receipts_of(received: Iterable[Given]) -> list[Receipt]:
+    return [receipt for given in received for receipt in given.receipts]
 
 
 def subscription_of(topic: str, given: FilterExpression) -> Subscription:

@@ -84,8 +84,8 @@ def put_number(address, at, value):
 
 @kernel(int64, int64, int64, int64, int64, int64, int64)
 def put_content(address, at, number, source, start, end):
-    """Write the field ``number``, below 16, with the bytes ``[start, end)`` at ``source``; where the next byte goes."""
-    store_i8(address, at, number << 3 | CONTENT)
-    at = put_number(address, at + 1, end - start)
+    """Write the field ``number`` with the bytes ``[start, end)`` at ``source``; where the next byte goes."""
+    at = put_number(address, at, number << 3 | CONTENT)
+    at = put_number(address, at, end - start)
     copy_bytes(address, at, source, start, end - start)
     return at + end - start

@@ -14,7 +14,7 @@ from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_LONGS, kern
 from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_u8, store_i8
 from penstock.formats.intrinsics.text import equal_at
 from penstock.formats.record import properties as names
-from penstock.formats.record.kernels.pairs import hash_at, name_hash, pair_name
+from penstock.formats.record.kernels.pairs import hash_at, name_hash, pair_name, place_of
 from penstock.gateway.v2.wire.definition_pb2 import Encoding, Message, MessageType, SystemProperties
 from penstock.gateway.v2.wire.service_pb2 import SendMessageRequest
 
@@ -26,6 +26,7 @@ from ..messages import (
     TIME_MS_MAX,
 )
 from .fields import CONTENT, NUMBER, content_at, has_byte, is_visible, number_at
+from .texts import put_digits
 
 USER_PROPERTIES_MAX: Final = 32
 """Of a plain message."""
@@ -57,7 +58,7 @@ _PLAIN_ENCODING, _PLAIN_TYPE = int(Encoding.IDENTITY), int(MessageType.NORMAL)  
 _TAGS_PAIR, _KEYS_PAIR, _ID_PAIR = pair_name(names.TAGS), pair_name(names.KEYS), pair_name(names.UNIQ_KEY)
 _HOST_PAIR, _TIME_PAIR = pair_name(names.BORN_HOST), pair_name(names.BORN_TIMESTAMP)
 _PAIR_END, _NAME_END = 2, 1
-_SPACE, _BAR, _ZERO = 0x20, 0x7C, 0x30
+_SPACE, _BAR = 0x20, 0x7C
 _RESERVED = np.sort(
     np.array([name_hash(name) for name in SYSTEM_NAMES | names.RESERVED | names.UNKEPT | {names.SHARDING_KEY}])
 )
@@ -89,14 +90,7 @@ def _is_reserved(address, start, end):
             i += 1
         if i == len(_TRANSIENT):
             return True
-    wanted, low, high = hash_at(address, start, end), 0, len(_RESERVED)
-    while low < high:
-        middle = (low + high) // 2
-        if _RESERVED[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low < len(_RESERVED) and _RESERVED[low] == wanted
+    return place_of(_RESERVED, hash_at(address, start, end)) >= 0
 
 
 @kernel(int64, int64, int64, BYTES, int64, int64, int64)
@@ -108,19 +102,6 @@ def _put_pair(out, at, name, source, start, end):
     at += end - start
     store_i8(out, at, _PAIR_END)
     return at + 1
-
-
-@kernel(int64, int64, int64, int64)
-def _put_digits(out, at, value):
-    """Write a number in decimal digits; where the next byte goes."""
-    size, rest = 1, value
-    while rest > 9:
-        rest //= 10
-        size += 1
-    for i in range(size):
-        store_i8(out, at + size - 1 - i, _ZERO + value % 10)
-        value //= 10
-    return at + size
 
 
 @kernel(int64, int64, int64, int64)
@@ -330,7 +311,7 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
             properties_at = _put_pair(properties_out, properties_at, _HOST_PAIR, address_of(caller), 0, len(caller))
         if born_ms >= 0:
             copy_bytes(properties_out, properties_at, address_of(_TIME_PAIR), 0, len(_TIME_PAIR))
-            properties_at = _put_digits(properties_out, properties_at + len(_TIME_PAIR), born_ms)
+            properties_at = put_digits(properties_out, properties_at + len(_TIME_PAIR), born_ms)
             store_i8(properties_out, properties_at, _PAIR_END)
             properties_at += 1
         property_ends[i] = properties_at
