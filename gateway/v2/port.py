@@ -79,7 +79,10 @@ class Port:
             "QueryOffset": self.offsets.query,
         }
         streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive, "PullMessage": self.offsets.pull}
-        plain: dict[str, Any] = {"SendMessage": self.sending.send_plain}
+        plain: dict[str, Any] = {
+            "SendMessage": self.sending.send_plain,
+            "AckMessage": self.finishing.acknowledge_plain,
+        }
         return self._service.methods(unary, plain, streaming, self.telemetry)
 
     async def sweep_forever(self) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from penstock.client import OutcomeUnknown, PenstockError
 from penstock.gateway.v2.wire.definition_pb2 import Code, Status
@@ -21,20 +20,21 @@ from penstock.gateway.v2.wire.service_pb2 import (
     ForwardMessageToDeadLetterQueueResponse,
 )
 from penstock.proto.data_frames import Method
+from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
-from penstock.proto.wire.pop_pb2 import RECEIPT_OK, AcknowledgeReply, AcknowledgeRequest, ForwardRequest
+from penstock.proto.wire.pop_pb2 import AcknowledgeReply, AcknowledgeRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
 from ..callers import Caller
 from ..names import group_of, topic_of
 from ..status import Refusal, merged, ok, status_of
-from .handles import Together, changed, receipt_of
+from .handles import Together, changed, receipt_of, told_of
+from .plain import ENTRIES_MAX, answer, read
 from .renewal import Renewal
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
-ENTRIES_MAX: Final = 1024
 TIMEOUT_S: Final = 10.0
 _OK: Final = ok()
 _EXPIRED: Final = Status(
@@ -54,7 +54,7 @@ class Acknowledgements:
         self._brokers = brokers
         self._broker_name = broker_name
         self._group = group
-        self._waiting: deque[tuple[Sequence[Receipt], asyncio.Future[list[Status]]]] = deque()
+        self._waiting: deque[tuple[Together, asyncio.Future[list[Status]]]] = deque()
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -62,10 +62,10 @@ class Acknowledgements:
         """True while nothing is under way."""
         return self._sending is None
 
-    def add(self, handles: Sequence[Receipt]) -> asyncio.Future[list[Status]]:
+    def add(self, deliveries: Together) -> asyncio.Future[list[Status]]:
         """What the broker says of each; the future ends with as many statuses in any case."""
         future: asyncio.Future[list[Status]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((handles, future))
+        self._waiting.append((deliveries, future))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         return future
@@ -74,28 +74,28 @@ class Acknowledgements:
         try:
             while self._waiting:
                 taken = [self._waiting.popleft()]
-                count = len(taken[0][0])
-                while self._waiting and (count := count + len(self._waiting[0][0])) <= ENTRIES_MAX:
+                count = taken[0][0].asked
+                while self._waiting and (count := count + self._waiting[0][0].asked) <= ENTRIES_MAX:
                     taken.append(self._waiting.popleft())
-                statuses = iter(await self._ask([handle for handles, _ in taken for handle in handles]))
-                for handles, future in taken:
-                    found = list(islice(statuses, len(handles)))
+                told = await self._ask([deliveries for deliveries, _ in taken])
+                for (_, future), statuses in zip(taken, told, strict=True):
                     if not future.done():
-                        future.set_result(found)
+                        future.set_result(statuses)
         finally:
             self._sending = None
 
-    async def _ask(self, handles: Sequence[Receipt]) -> list[Status]:
-        asked = Together.of(handles)
-        content = AcknowledgeRequest(group=self._group, receipts=asked.receipts).SerializeToString()
+    async def _ask(self, asked: Sequence[Together]) -> list[list[Status]]:
+        """The statuses of each."""
+        receipts = [part for each in asked for part in each.receipts]
+        content = AcknowledgeRequest(group=self._group, receipts=receipts).SerializeToString()
         try:
             reply = await self._brokers.at_data_port(
                 self._broker_name, Method.ACKNOWLEDGE, content, AcknowledgeReply.FromString, TIMEOUT_S
             )
-            statuses = [_status(each) for each in asked.told(reply.statuses)]
+            told = [[_OK if is_ok else _EXPIRED for is_ok in each] for each in told_of(asked, reply.statuses)]
         except Exception as error:  # noqa: BLE001  callers wait for their futures, whatever happens here
-            return [status_of(error, "AckMessage")] * len(handles)
-        return statuses
+            return [[status_of(error, "AckMessage")] * len(each.places) for each in asked]
+        return told
 
 
 class Finishing:
@@ -104,7 +104,31 @@ class Finishing:
     def __init__(self, brokers: Brokers, renewal: Renewal) -> None:
         self._brokers = brokers
         self._renewal = renewal
-        self._lines: dict[tuple[str, str], Acknowledgements] = {}
+        self._lines: dict[tuple[str, ...], Acknowledgements] = {}
+
+    async def acknowledge_plain(self, caller: Caller, content: bytes) -> bytes | None:
+        """The answer, as bytes, where the request has receipts of what was received together, and none that is renewed.
+
+        None: see :meth:`acknowledge`, nothing is done.
+
+        Raises:
+            Refusal: bad names.
+        """
+        plain = read(content)
+        if plain is None or self._renewal.holds_any:
+            return None
+        group, topic = group_of(plain.group, caller.namespace), topic_of(plain.topic, caller.namespace)
+        first = plain.first
+        if first.group != group or first.topic not in (topic, RETRY_PREFIX + group):
+            return None
+        if not await self._is_at_its_broker(first, {}):
+            return None
+        asked = Together.of_one(first, plain.offsets)
+        statuses = await self._line(first.broker_name, group).add(asked)
+        if any(status is not _OK for status in statuses):
+            request = AckMessageRequest.FromString(content)
+            return _response(request, statuses).SerializeToString()
+        return answer(plain)
 
     async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
         """An entry for each of the request, in their order: one bad handle harms no other.
@@ -119,11 +143,7 @@ class Finishing:
         if len(request.entries) > ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"{len(request.entries)} entries: at most {ENTRIES_MAX} at once")
         statuses = await self._acknowledged([entry.receipt_handle for entry in request.entries], group, topic)
-        entries = [
-            AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
-            for entry, status in zip(request.entries, statuses, strict=True)
-        ]
-        return AckMessageResponse(status=merged(statuses), entries=entries)
+        return _response(request, statuses)
 
     async def _acknowledged(self, texts: Sequence[str], group: str, topic: str) -> list[Status]:
         """What becomes of each handle. One that is refused is not asked for; the others go to their brokers at once."""
@@ -153,28 +173,33 @@ class Finishing:
         handle = receipt_of(text, group, topic)
         if self._renewal.holds(text):
             handle = await self._renewal.current(text, handle)
-        if handle.topic not in routes:
-            routes[handle.topic] = None
-            with contextlib.suppress(PenstockError):  # perhaps its broker is away for a moment
-                routes[handle.topic] = await self._brokers.route(handle.topic)
-        route = routes[handle.topic]
-        if route is not None and not any(
-            each.broker_name == handle.broker_name for each in (*route.queues, *route.absent)
-        ):
+        if not await self._is_at_its_broker(handle, routes):
             raise Refusal(
                 Code.INVALID_RECEIPT_HANDLE,
                 f"INVALID_RECEIPT_HANDLE: topic {handle.topic} is not at broker {handle.broker_name[:64]!r}",
             )
         return handle
 
+    async def _is_at_its_broker(self, handle: Receipt, routes: Routes) -> bool:
+        """True if its topic is, or may be, at the broker group that it names."""
+        if handle.topic not in routes:
+            routes[handle.topic] = None
+            with contextlib.suppress(PenstockError):  # perhaps its broker is away for a moment
+                routes[handle.topic] = await self._brokers.route(handle.topic)
+        route = routes[handle.topic]
+        return route is None or any(each.broker_name == handle.broker_name for each in (*route.queues, *route.absent))
+
     def finish(self, handles: Sequence[Receipt]) -> asyncio.Future[list[Status]]:
         """Acknowledge deliveries of one broker group to one consumer group, with others on their way there."""
-        key = handles[0].broker_name, handles[0].group
+        return self._line(handles[0].broker_name, handles[0].group).add(Together.of(handles))
+
+    def _line(self, *key: str) -> Acknowledgements:
+        """That of a broker group and consumer group."""
         line = self._lines.get(key)
         if line is None:
             self._lines = {known: each for known, each in self._lines.items() if not each.is_idle}
             line = self._lines[key] = Acknowledgements(self._brokers, *key)
-        return line.add(handles)
+        return line
 
     async def change(self, caller: Caller, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
         """The new handle; the old one where it was not changed, since clients keep whatever they are told."""
@@ -196,10 +221,9 @@ class Finishing:
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
 
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
-        reply, statuses = await changed(
-            self._brokers, handle.broker_name, handle.group, [handle], invisible_ms, timeout_s
-        )
-        _check(statuses)
+        place = handle.broker_name, handle.group
+        reply, (is_changed,) = await changed(self._brokers, *place, [handle], invisible_ms, timeout_s)
+        _require(is_changed)
         return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
     async def forward(
@@ -214,25 +238,31 @@ class Finishing:
         topic = topic_of(request.topic, caller.namespace)
         text = request.receipt_handle
         handle = await self._handle(text, group, topic, {})
+        asked = Together.of([handle])
         try:
             reply = await self._brokers.at_master(
                 handle.broker_name,
                 "ForwardToDeadLetters",
-                ForwardRequest(group=group, receipts=Together.of([handle]).receipts),
+                ForwardRequest(group=group, receipts=asked.receipts),
                 max(min(caller.deadline_s, TIMEOUT_S), 0.1),
                 service=PopStub,
             )
         except OutcomeUnknown as error:
             raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
-        _check(reply.statuses)
+        ((is_forwarded,),) = told_of([asked], reply.statuses)
+        _require(is_forwarded)
         self._renewal.drop(text)
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
-def _status(receipt: Any) -> Status:
-    return _OK if receipt == RECEIPT_OK else _EXPIRED
+def _response(request: AckMessageRequest, statuses: Sequence[Status]) -> AckMessageResponse:
+    entries = [
+        AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+        for entry, status in zip(request.entries, statuses, strict=True)
+    ]
+    return AckMessageResponse(status=merged(statuses), entries=entries)
 
 
-def _check(statuses: Sequence[Any]) -> None:
-    if any(each != RECEIPT_OK for each in statuses):
+def _require(is_in_order: bool) -> None:
+    if not is_in_order:
         raise Refusal(_EXPIRED.code, _EXPIRED.message)

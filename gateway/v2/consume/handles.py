@@ -50,49 +50,68 @@ class Together(NamedTuple):
     """Deliveries of one broker group and consumer group as brokers take them: those of one check point as one."""
 
     receipts: list[Receipts]
-    places: list[int]
+    places: Sequence[int]
     """Of each delivery: where the broker's answer has its status."""
+
+    @property
+    def asked(self) -> int:
+        """How many statuses the broker's answer has."""
+        return sum(len(each.offsets) for each in self.receipts)
+
+    @classmethod
+    def of_one(cls, first: Receipt, offsets: Sequence[int]) -> Self:
+        """Those of one queue and check point, as ``first`` is; the offsets ascend."""
+        made = Receipts(
+            topic=first.topic,
+            queue_id=first.queue_id,
+            check_point=first.check_point,
+            epoch=first.epoch,
+            visible_ms=first.visible_ms,
+        )
+        made.offsets.extend(offsets)
+        return cls([made], range(len(offsets)))
 
     @classmethod
     def of(cls, deliveries: Iterable[Receipt]) -> Self:
         """Those of one queue and check point by ascending offset; one that comes twice is asked for once."""
-        found: dict[tuple[str, int, int, int, int], dict[int, list[int]]] = {}
+        found: dict[Receipt, dict[int, list[int]]] = {}  # by the first of them, without its offset
         count = 0
-        for _, topic, _, queue_id, offset, *given in deliveries:
-            check_point, epoch, visible_ms = given
-            offsets = found.setdefault((topic, queue_id, check_point, epoch, visible_ms), {})
-            offsets.setdefault(offset, []).append(count)
+        for each in deliveries:
+            found.setdefault(each._replace(offset=0), {}).setdefault(each.offset, []).append(count)
             count += 1
         places, receipts, place = [0] * count, [], 0
-        for (topic, queue_id, check_point, epoch, visible_ms), offsets in found.items():
+        for first, offsets in found.items():
             ascending = sorted(offsets)
             for offset in ascending:
                 for index in offsets[offset]:
                     places[index] = place
                 place += 1
-            made = Receipts(topic=topic, queue_id=queue_id, check_point=check_point, epoch=epoch, visible_ms=visible_ms)
-            made.offsets.extend(ascending)
-            receipts.append(made)
+            receipts += cls.of_one(first, ascending).receipts
         return cls(receipts, places)
 
-    def told(self, statuses: Sequence[ReceiptStatus]) -> list[ReceiptStatus]:
-        """The status of each delivery, by the broker's answer.
 
-        Raises:
-            PenstockError: it has not one for each.
-        """
-        if not statuses:
-            return [RECEIPT_OK] * len(self.places)
-        asked = sum(len(each.offsets) for each in self.receipts)
-        if len(statuses) != asked:
-            raise PenstockError(f"the broker has {len(statuses)} answers to {asked} receipts")
-        return [statuses[place] for place in self.places]
+def told_of(asked: Sequence[Together], statuses: Sequence[ReceiptStatus]) -> list[list[bool]]:
+    """Whether each delivery was in order, by a broker's answer to all of these.
+
+    Raises:
+        PenstockError: it has not a status for each.
+    """
+    if not statuses:
+        return [[True] * len(each.places) for each in asked]
+    total = sum(each.asked for each in asked)
+    if len(statuses) != total:
+        raise PenstockError(f"the broker has {len(statuses)} answers to {total} receipts")
+    told, start = [], 0
+    for each in asked:
+        told.append([statuses[start + place] == RECEIPT_OK for place in each.places])
+        start += each.asked
+    return told
 
 
 async def changed(
     brokers: Brokers, broker_name: str, group: str, handles: Sequence[Receipt], invisible_ms: int, timeout_s: float
-) -> tuple[ChangeInvisibleReply, list[ReceiptStatus]]:
-    """What the broker group says when these deliveries of its are to come again so long from now, and of each.
+) -> tuple[ChangeInvisibleReply, list[bool]]:
+    """What the broker group says when these deliveries of its are to come again so long from now; True: each that will.
 
     Raises:
         PenstockError: it could not be asked, or refused.
@@ -101,4 +120,4 @@ async def changed(
     request = ChangeInvisibleRequest(group=group, receipts=asked.receipts, invisible_ms=invisible_ms)
     content, take = request.SerializeToString(), ChangeInvisibleReply.FromString
     reply = await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
-    return reply, asked.told(reply.statuses)
+    return reply, told_of([asked], reply.statuses)[0]

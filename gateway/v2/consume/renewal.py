@@ -19,7 +19,6 @@ from typing import Final
 
 from penstock.client import PenstockError
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import RECEIPT_OK
 
 from ..brokers import Brokers
 from .handles import changed
@@ -71,6 +70,11 @@ class Renewal:
         self._held[text] = held
         self._clients[client_id].add(text)
         heapq.heappush(self._due, (held.due_s, text))
+
+    @property
+    def holds_any(self) -> bool:
+        """True if there is a handle that is renewed."""
+        return bool(self._held)
 
     def holds(self, text: str) -> bool:
         """True if the handle is renewed."""
@@ -156,13 +160,13 @@ class Renewal:
         """False: the broker could not be asked."""
         handles = [held.handle for held in deliveries]
         try:
-            reply, statuses = await changed(self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S)
+            reply, are_changed = await changed(self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S)
         except PenstockError as error:
             log.info("deliveries not renewed broker=%s group=%s error=%s", broker_name, group, error.message)
             self._put_off(deliveries)
             return False
-        for held, status in zip(deliveries, statuses, strict=True):
-            if status != RECEIPT_OK or invisible_ms != INVISIBLE_MS:
+        for held, is_changed in zip(deliveries, are_changed, strict=True):
+            if not is_changed or invisible_ms != INVISIBLE_MS:
                 self.drop(held.text)
                 continue
             held.failures = 0
