@@ -35,6 +35,9 @@ class Outcomes:
         return mine
 
     def _on_end(self, mine: asyncio.Future[Any], future: Future[Any]) -> None:
+        if runs_here(self.loop):
+            _settle(mine, future)
+            return
         with self._lock:
             if self.loop.is_closed():
                 return
@@ -42,22 +45,24 @@ class Outcomes:
             if self._is_called:
                 return
             self._is_called = True
-        if runs_here(self.loop):
-            self.loop.call_soon(self._settle)
-            return
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nobody waits any more
-            self.loop.call_soon_threadsafe(self._settle)
+            self.loop.call_soon_threadsafe(self._settle_all)
 
-    def _settle(self) -> None:
+    def _settle_all(self) -> None:
         with self._lock:
             self._is_called = False
             ended, self._ended = self._ended, deque()
         for mine, future in ended:
-            if mine.done():
-                continue  # its owner does not wait any more
-            if future.cancelled():
-                mine.cancel()
-            elif (error := future.exception()) is not None:  # the same for all of a batch: not raised here
-                mine.set_exception(error)
-            else:
-                mine.set_result(future.result())
+            _settle(mine, future)
+
+
+def _settle(mine: asyncio.Future[Any], future: Future[Any]) -> None:
+    """End ``mine`` as ``future`` has ended, unless its owner does not wait any more."""
+    if mine.done():
+        return
+    if future.cancelled():
+        mine.cancel()
+    elif (error := future.exception()) is not None:  # the same for all of a batch: not raised here
+        mine.set_exception(error)
+    else:
+        mine.set_result(future.result())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import types
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
 
@@ -52,6 +53,28 @@ class Method(NamedTuple):
     """Begins with the request, or, where the client streams, at once. The call ends with it, as OK."""
     is_streaming: bool = False
     """True if the client sends as many messages as it likes; otherwise it is one, :attr:`Call.request`."""
+    begins_at_once: bool = False
+    """True if it begins as the request comes, and has a task only where it waits; it needs none until then."""
+
+
+async def _went_on(running: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    """Go on with a coroutine that has run as far as it waits for this."""
+    await _rest_of(running, waits_for)
+
+
+@types.coroutine
+def _rest_of(running: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    while True:
+        try:
+            yield waits_for
+        except BaseException as error:  # noqa: BLE001  it is for whoever waits
+            try:
+                waits_for = running.throw(error)
+            except StopIteration:
+                return
+        else:
+            yield from running
+            return
 
 
 class CallOver(Exception):
@@ -322,7 +345,14 @@ class Call:
     # Inside.
 
     def _start(self) -> None:
-        self._task = self._connection.loop.create_task(self._run())
+        running = self._run()
+        waits_for: Any = None
+        if self._method.begins_at_once and self._connection.turns.has_time:
+            try:
+                waits_for = running.send(None)
+            except StopIteration:
+                return
+        self._task = self._connection.loop.create_task(running if waits_for is None else _went_on(running, waits_for))
 
     async def _run(self) -> None:
         try:

@@ -126,9 +126,8 @@ class Connection(asyncio.Protocol):
             return
         self.heard_at = self.now()
         self._is_asked = False
-        if self._rest:
-            data = self._rest + data
-        self._take_apart(data)
+        with self.out.gathering():
+            self._take_apart(self._rest + data if self._rest else data)
 
     def go_on(self) -> None:
         """It is this connection's turn again."""

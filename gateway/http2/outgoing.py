@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from .frames import FRAME_BYTES_MAX, WINDOW
@@ -45,6 +46,15 @@ class Outgoing:
             self.flush()
         else:
             self._flush_soon()
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Send what comes in the block behind it, and not in the next round."""
+        self._is_flushing = True
+        try:
+            yield
+        finally:
+            self._flush_now()
 
     def flush(self) -> None:
         """Send it now."""

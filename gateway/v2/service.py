@@ -60,7 +60,8 @@ class Service:
             elif method.server_streaming:
                 made[path] = Method(self._streaming(name, streaming.get(name), asked, answer))
             else:
-                made[path] = Method(self._unary(name, unary.get(name), plain.get(name), asked, answer))
+                answers = self._unary(name, unary.get(name), plain.get(name), asked, answer)
+                made[path] = Method(answers, begins_at_once=True)
         return made
 
     def _unary(
