@@ -126,8 +126,9 @@ class Connection(asyncio.Protocol):
             return
         self.heard_at = self.now()
         self._is_asked = False
-        with self.out.gathering():
-            self._take_apart(self._rest + data if self._rest else data)
+        self.out.gather()
+        self._take_apart(self._rest + data if self._rest else data)
+        self.out.let_go()
 
     def go_on(self) -> None:
         """It is this connection's turn again."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from .frames import FRAME_BYTES_MAX, WINDOW
@@ -47,14 +46,20 @@ class Outgoing:
         else:
             self._flush_soon()
 
-    @contextlib.contextmanager
-    def gathering(self) -> Iterator[None]:
-        """Send what comes in the block behind it, and not in the next round."""
+    def gather(self) -> None:
+        """Keep what is sent until :meth:`let_go`, which comes in this round."""
         self._is_flushing = True
-        try:
-            yield
-        finally:
-            self._flush_now()
+
+    def let_go(self) -> None:
+        """Send what there is; see :meth:`gather`."""
+        self._is_flushing = False
+        if self._is_pumping:
+            self._is_pumping = False
+            for call in list(self._blocked):
+                if self.window <= 0 or self.is_paused:
+                    break
+                self.pump(call)
+        self.flush()
 
     def flush(self) -> None:
         """Send it now."""
@@ -125,14 +130,4 @@ class Outgoing:
     def _flush_soon(self) -> None:
         if not self._is_flushing:
             self._is_flushing = True
-            self._loop.call_soon(self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._is_flushing = False
-        if self._is_pumping:
-            self._is_pumping = False
-            for call in list(self._blocked):
-                if self.window <= 0 or self.is_paused:
-                    break
-                self.pump(call)
-        self.flush()
+            self._loop.call_soon(self.let_go)

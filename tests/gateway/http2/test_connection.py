@@ -82,7 +82,8 @@ def test_header_fields_may_come_in_several_frames_with_padding_and_priority() ->
     with_peer(body)
 
 
-def test_many_calls_are_under_way_at_a_time_and_each_has_its_own_answer() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_many_calls_are_under_way_at_a_time_and_each_has_its_own_answer(at_once: bool) -> None:
     async def later(call: Call) -> None:
         for _ in range(int(call.request) % 7):
             await asyncio.sleep(0)
@@ -98,7 +99,7 @@ def test_many_calls_are_under_way_at_a_time_and_each_has_its_own_answer() -> Non
             found[came.stream] = messages_of(came.content)[0]
         assert found == {stream: b"%d" % stream for stream in streams}
 
-    with_peer(body, methods={"/test/Later": Method(later)})
+    with_peer(body, methods={"/test/Later": Method(later, begins_at_once=at_once)})
 
 
 # Windows.
@@ -326,7 +327,8 @@ def test_what_a_client_breaks_off_is_cancelled() -> None:
     with_peer(body, methods=hanging.methods)
 
 
-def test_an_answer_to_a_client_that_has_gone_is_nobodys() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_answer_to_a_client_that_has_gone_is_nobodys(at_once: bool) -> None:
     ended: list[str] = []
 
     async def late(call: Call) -> None:
@@ -346,7 +348,7 @@ def test_an_answer_to_a_client_that_has_gone_is_nobodys() -> None:
         await eventually(lambda: ended, WAIT_S, "it is cancelled")
         assert it.server.held == 0
 
-    with_peer(body, methods={"/test/Late": Method(late)})
+    with_peer(body, methods={"/test/Late": Method(late, begins_at_once=at_once)})
 
 
 def test_a_call_that_takes_longer_than_its_deadline_ends(monkeypatch: pytest.MonkeyPatch) -> None:

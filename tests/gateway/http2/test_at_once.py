@@ -1,0 +1,61 @@
+"""Calls that begin as their request comes, in the round of the loop that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from penstock.gateway.http2.call import Call, Method
+from penstock.gateway.http2.frames import Status
+from penstock.runtime.turns import TURN_S
+from tests.support.http2 import WAIT_S, Peer, Running, with_peer
+from tests.support.waiting import eventually
+
+
+def test_a_call_that_begins_at_once_has_a_task_only_where_it_waits() -> None:
+    has_task: list[bool] = []
+    waited_for: list[asyncio.Future[str]] = []
+
+    async def asked(call: Call) -> None:
+        has_task.append(asyncio.current_task() is not None)
+        if call.request == b"fails":
+            raise ValueError("it fails")
+        if call.request == b"waits":
+            waited_for.append(asyncio.get_running_loop().create_future())
+            with contextlib.suppress(ValueError):
+                await waited_for[0]
+            has_task.append(asyncio.current_task() is not None)
+            await asyncio.sleep(0)
+        call.finish(call.request)
+
+    async def body(_: Running, peer: Peer) -> None:
+        assert (await peer.ask(1, b"now", "/test/Asked").answer(1)).messages == [b"now"]
+        assert has_task == [False]
+        assert (await peer.ask(3, b"fails", "/test/Asked").answer(3)).status == Status.INTERNAL
+        peer.ask(5, b"waits", "/test/Asked")
+        await eventually(lambda: waited_for, WAIT_S, "it waits")
+        waited_for[0].set_exception(ValueError("of what is waited for"))
+        assert (await peer.answer(5)).messages == [b"waits"]
+        assert has_task == [False, False, False, True]
+
+    with_peer(body, methods={"/test/Asked": Method(asked, begins_at_once=True)})
+
+
+def test_many_calls_that_begin_at_once_leave_others_their_turn() -> None:
+    turns: list[int] = []
+
+    async def slow(call: Call) -> None:
+        turns.append(call._connection.turns.number)
+        ends_s = time.perf_counter() + TURN_S / 4
+        while time.perf_counter() < ends_s:
+            pass
+        call.finish(b"")
+
+    async def body(_: Running, peer: Peer) -> None:
+        for stream in range(1, 61, 2):
+            peer.ask(stream, b"", "/test/Slow")
+        await eventually(lambda: len(turns) == 30, WAIT_S, "all are answered")
+        assert max(map(turns.count, turns)) <= 5  # as many as a turn has time for, and one that began in it
+
+    with_peer(body, methods={"/test/Slow": Method(slow, begins_at_once=True)})
