@@ -107,15 +107,16 @@ class AsyncProducer(Twin):
 
     def send_columns(
         self, topic: str, bodies: Column, properties: Column, *, timeout_s: float | None = None
-    ) -> asyncio.Future[RunReceipt] | None:
-        """Start to send messages whose property strings are encoded already, as one batch to one queue.
+    ) -> asyncio.Future[RunReceipt | SendReceipt] | None:
+        """Start to send messages whose property strings are encoded already, to one queue, all or none of them.
 
         They are of no special type; nothing of them is checked again. The future of the running loop ends with the
-        place of all of them, or with the error of all. None: they would have to wait, as of :meth:`send_async`, or
-        are not sent as they are here (more than a batch, to be compressed, or with spans): send them otherwise.
+        place of the first, which the others follow, or with the error of all. None: they would have to wait, as of
+        :meth:`send_async`, or are not sent as they are (more than a batch, to be compressed, traced): send them
+        otherwise.
         """
         deadline = self._sync._deadline(timeout_s)
-        part = self._sync._maker.whole(bodies, properties, deadline)
+        part = None if self._sync._shipping.trace else self._sync._maker.whole(bodies, properties, deadline)
         if part is None or self._turns.is_waiting(topic) or self._sync.would_block(topic, part.cost):
             return None
         sent = self._sync._deliveries.start_whole(topic, part, deadline)

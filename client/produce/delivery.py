@@ -33,7 +33,7 @@ from .config import ProducerConfig
 from .health import BrokerHealth
 from .lanes import Lanes
 from .parts import Batch, Failure, Kind, Part, limited, new_part
-from .receipts import Failures, receipts_of, runs_of
+from .receipts import Failures, receipts_of
 
 if TYPE_CHECKING:
     from ..trace.sending import SendTrace
@@ -319,11 +319,7 @@ class TopicDelivery:
         if first.owner is not None:
             _tell_owners(batch, receipt)
         if futures:
-            receipts: list[Any] = (
-                runs_of(batch, receipt)
-                if first.is_whole
-                else receipts_of(self.destination, batch, receipt, store_host_of(address))
-            )
+            receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
             for future, one in zip(futures, receipts, strict=True):
                 _complete(future, one)
         for part in batch.parts:

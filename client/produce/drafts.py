@@ -268,14 +268,24 @@ class PartMaker:
         return part
 
     def whole(self, bodies: Column, properties: Column, deadline: float) -> Part | None:
-        """Messages with encoded properties and one future; None: they cannot be sent as one, or not as they are."""
-        cost = len(bodies.data) + len(properties.data) + RECORD_COST * len(bodies)
-        is_plain = len(bodies) > 1 or len(bodies.data) < self.plain_below
-        if self._telemetry is not None or not is_plain or cost > self._config.batch_bytes_max:
+        """Messages with encoded properties and one future; None: they cannot be sent as one, or not as they are.
+
+        One alone is an ordinary message, which others may join.
+        """
+        config, count, size = self._config, len(bodies), len(bodies.data)
+        cost = size + len(properties.data) + RECORD_COST * count
+        is_plain = size <= config.body_bytes_max if count > 1 else size < self.plain_below
+        if (
+            self._telemetry is not None
+            or not is_plain
+            or cost > config.batch_bytes_max
+            or count > config.batch_count_max
+        ):
             return None
-        if len(bodies) > self._config.batch_count_max:
-            return None
-        part = Part(Kind.SEND, bodies, properties, cost=cost, deadline=deadline, is_whole=True)
+        if count == 1:
+            part = Part(Kind.SEND, [bodies[0]], [properties[0]], cost=cost, deadline=deadline, message_ids=[""])
+        else:
+            part = Part(Kind.SEND, bodies, properties, cost=cost, deadline=deadline, is_whole=True)
         part.futures.append(Future())
         return part
 

@@ -45,7 +45,7 @@ from ..cluster.queues import WriteQueues
 from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
 from .health import BrokerHealth
-from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part
+from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part, halved
 from .receipts import unsent
 from .sharding.key_moves import KeyMoves
 
@@ -98,8 +98,7 @@ class Lanes:
         if last is None or not last.may_take(part, self._config.batch_bytes_max, self._config.batch_count_max):
             line.append(part)
             return None
-        last.absorb(part)
-        return last
+        return line.absorb(part)
 
     def adopt(self, queues: WriteQueues, now: float) -> None:
         """The route changed: what waited for it goes on."""
@@ -254,14 +253,9 @@ class Lanes:
 
     def _may_grow(self) -> bool:
         """True if all that waits is one batch of senders' messages, and less than half full."""
-        first, cost = self.waiting[0], 0
-        for part in self.waiting:
-            cost += part.cost
-            if cost >= self.half_full or not part.may_grow(self.half_full, self._config.batch_count_max):
-                return False
-            if part is not first and not part.is_like(first):
-                return False
-        return True
+        line = self.waiting
+        is_one = not line.unshared and line.partable <= 1
+        return is_one and line.cost < self.half_full and line.messages < self._config.batch_count_max
 
     def _next_queue(self, now: float, per_broker: int, small_per_broker: int = LANES) -> tuple[str, int] | None:
         avoided = self._avoided(now)
@@ -408,11 +402,7 @@ class Lanes:
         parts = batch.parts
         if not _is_of_one(error) or (len(parts) == 1 and (parts[0].count == 1 or parts[0].is_whole)):
             return [Failure(parts, error)]
-        if len(parts) == 1:
-            parts = parts[0].halves()
-        for part in parts:
-            part.is_alone = True
-        self._again(batch.lane, parts, 0.0, 0.0, is_moving)
+        self._again(batch.lane, halved(parts), 0.0, 0.0, is_moving)
         return []
 
     def _on_not_stored(self, batch: Batch, error: PenstockError, now: float) -> list[Failure]:

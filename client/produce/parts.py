@@ -75,7 +75,7 @@ class Part:
     attempts: int = 0  # tries that ended without storing
     refusals: int = 0  # those that a broker refused
     not_before: float = 0.0
-    is_alone: bool = False  # never joined with others: one of its messages was refused
+    trial: object = None  # joined with those of the same one alone: a message of them was refused
     error: PenstockError | None = None  # of the last try
     owner: Owner | None = None  # of halves: their transaction
     held_s: float = 0.0  # monotonic, when its producer took it; of traced ones
@@ -123,18 +123,12 @@ class Part:
     def is_like(self, other: Part) -> bool:
         """True if both may be in one batch."""
         is_alike = self.kind is other.kind and self.sys_flag == other.sys_flag and self.no_wait == other.no_wait
-        return is_alike and self.is_whole == other.is_whole and not self.is_alone and not other.is_alone
+        return is_alike and self.trial is other.trial
 
-    def may_grow(self, bytes_max: int, count_max: int) -> bool:
-        """True if other waiting messages may still become a part of its batch."""
-        return (
-            self.kind is Kind.SEND
-            and not self.is_bound
-            and not self.attempts
-            and not self.is_alone
-            and self.cost < bytes_max
-            and self.count < count_max
-        )
+    @property
+    def may_share(self) -> bool:
+        """True if it may wait for others that share its batch."""
+        return self.kind is Kind.SEND and not self.is_bound and not self.attempts and self.trial is None
 
     def may_take(self, other: Part, bytes_max: int, count_max: int) -> bool:
         """True if ``other``, one waiting message, may become a part of this one, which was never sent."""
@@ -174,14 +168,6 @@ class Part:
         """One part per group of indexes; the groups hold every index once. The costs add up to this one's."""
         parts = [self.take(group) for group in groups]
         parts[-1].cost += self.cost - sum(part.cost for part in parts)
-        return parts
-
-    def halves(self) -> list[Part]:
-        """Two parts of half the messages each, to find the one that a broker refuses."""
-        middle = self.count // 2
-        parts = self.split([np.arange(middle), np.arange(middle, self.count)])
-        for part in parts:
-            part.is_alone = True
         return parts
 
     def set_hashes(self, keys: Sequence[str | None]) -> None:
@@ -270,18 +256,50 @@ def _shared(properties: Sequence[bytes | None]) -> bytes | None:
     return first if is_shared else None
 
 
+def halved(parts: list[Part]) -> list[Part]:
+    """The same messages in two trials, to find the one that a broker refuses; of one part, which is not whole, two."""
+    if len(parts) == 1:
+        middle = parts[0].count // 2
+        parts = parts[0].split([np.arange(middle), np.arange(middle, parts[0].count)])
+    trials = object(), object()
+    for index, part in enumerate(parts):
+        part.trial = trials[2 * index // len(parts)]
+    return parts
+
+
 class Line(deque[Part]):
-    """Parts in order. :attr:`earliest`: none of them is late before; looking at each would cost more than sending."""
+    """Parts in order, and what they are together: looking at each would cost more than sending.
+
+    :attr:`earliest`: none of them is late before. ``cost``, ``messages``: their sums. ``unshared``: how many may not
+    wait for others. ``partable``: how many are not whole.
+    """
 
     earliest = NEVER
+    cost = messages = unshared = partable = 0
 
     def append(self, part: Part) -> None:
         super().append(part)
-        self.earliest = min(self.earliest, part.deadline)
+        self._came(part)
 
     def appendleft(self, part: Part) -> None:
         super().appendleft(part)
-        self.earliest = min(self.earliest, part.deadline)
+        self._came(part)
+
+    def popleft(self) -> Part:
+        part = super().popleft()
+        self.cost -= part.cost
+        self.messages -= part.count
+        self.unshared -= not part.may_share
+        self.partable -= not part.is_whole
+        return part
+
+    def absorb(self, part: Part) -> Part:
+        """Make ``part`` a part of the last one (see :meth:`Part.may_take`), which is returned."""
+        last = self[-1]
+        last.absorb(part)
+        self.cost += part.cost
+        self.messages += part.count
+        return last
 
     def extend(self, parts: Iterable[Part]) -> None:
         for part in parts:
@@ -294,6 +312,14 @@ class Line(deque[Part]):
     def clear(self) -> None:
         super().clear()
         self.earliest = NEVER
+        self.cost = self.messages = self.unshared = self.partable = 0
+
+    def _came(self, part: Part) -> None:
+        self.earliest = min(self.earliest, part.deadline)
+        self.cost += part.cost
+        self.messages += part.count
+        self.unshared += not part.may_share
+        self.partable += not part.is_whole
 
     def look(self) -> None:
         """Have ``earliest`` exact again: parts that left may have been the earliest."""

@@ -39,18 +39,13 @@ class RunReceipt(NamedTuple):
     status: SendStatus
 
 
-def runs_of(batch: Batch, receipt: AppendReceipt) -> list[RunReceipt]:
-    """Where the messages of each part of ``batch`` lie; its parts are whole, and so share a queue."""
-    status, queue_id, offset = _STATUS[receipt.status], receipt.queue_ids[0], receipt.queue_offsets[0]
-    runs = []
-    for part in batch.parts:
-        runs.append(RunReceipt(queue_id, offset, status))
-        offset += part.count
-    return runs
+def receipts_of(
+    destination: Destination, batch: Batch, receipt: AppendReceipt, store_host: Host
+) -> list[SendReceipt | RunReceipt]:
+    """Where each message, or each whole part, of ``batch`` lies.
 
-
-def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, store_host: Host) -> list[SendReceipt]:
-    """Where each message of ``batch`` lies: records follow each other, and each queue's offsets count up."""
+    Records follow each other, and each queue's offsets count up.
+    """
     topic, gives_offsets = destination.topic, destination.gives_offsets
     if gives_offsets:
         next_offsets = dict(zip(receipt.queue_ids, receipt.queue_offsets, strict=True))
@@ -61,34 +56,45 @@ def receipts_of(destination: Destination, batch: Batch, receipt: AppendReceipt, 
         sizes = np.array(receipt.record_sizes, np.int64) if receipt.record_sizes else batch.record_sizes
         positions = (receipt.physical_offset + np.cumsum(sizes) - sizes).tolist()
     status = _STATUS[receipt.status]
-    message_ids = [message_id for part in batch.parts for message_id in part.message_ids]
     broker_name, stored_ms = batch.lane.broker_name, receipt.store_timestamp_ms
     duplicate, epoch = receipt.duplicate, receipt.epoch
-    dues = [due_ms for part in batch.parts for due_ms in part.dues_ms]
-    handles: Iterable[str] = repeat("", len(message_ids))
-    if dues:
-        handles = map(RecallHandle.encode, map(RecallHandle, repeat(topic), repeat(broker_name), dues, message_ids))
-    receipts = []
-    for message_id, queue_id, position, handle in zip(
-        message_ids, batch.queue_ids.tolist(), positions, handles, strict=True
-    ):
-        queue_offset = next_offsets[queue_id]
-        next_offsets[queue_id] = queue_offset + gives_offsets
-        receipts.append(
-            SendReceipt(
-                message_id,
-                topic,
-                broker_name,
-                queue_id,
-                queue_offset,
-                offset_message_id(store_host, position),
-                status,
-                stored_ms,
-                duplicate,
-                epoch,
-                handle,
+    queue_ids = batch.queue_ids.tolist()
+    receipts: list[SendReceipt | RunReceipt] = []
+    start = 0
+    for part in batch.parts:
+        end = start + part.count
+        if part.is_whole:
+            queue_id = queue_ids[start]
+            receipts.append(RunReceipt(queue_id, next_offsets[queue_id], status))
+            next_offsets[queue_id] += part.count
+            start = end
+            continue
+        message_ids = part.message_ids
+        handles: Iterable[str] = repeat("", len(message_ids))
+        if part.dues_ms:
+            named = map(RecallHandle, repeat(topic), repeat(broker_name), part.dues_ms, message_ids)
+            handles = map(RecallHandle.encode, named)
+        for message_id, queue_id, position, handle in zip(
+            message_ids, queue_ids[start:end], positions[start:end], handles, strict=True
+        ):
+            queue_offset = next_offsets[queue_id]
+            next_offsets[queue_id] = queue_offset + gives_offsets
+            receipts.append(
+                SendReceipt(
+                    message_id,
+                    topic,
+                    broker_name,
+                    queue_id,
+                    queue_offset,
+                    offset_message_id(store_host, position),
+                    status,
+                    stored_ms,
+                    duplicate,
+                    epoch,
+                    handle,
+                )
             )
-        )
+        start = end
     return receipts
 
 

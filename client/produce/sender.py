@@ -239,16 +239,20 @@ class Deliveries:
                 delivery.enqueue(limited(part, config.batch_bytes_max, config.batch_count_max))
         return [futures[index] for index in range(len(drafts))]
 
-    def start_whole(self, topic: str, part: Part, deadline: float) -> Future[RunReceipt]:
-        """Queue a part whose messages stay together, without keys, and of no special type; its future.
+    def start_whole(self, topic: str, part: Part, deadline: float) -> Future[RunReceipt | SendReceipt]:
+        """Queue a part of :meth:`.drafts.PartMaker.whole`, whose messages are of no special type; its future.
 
         Raises:
             What :meth:`get` raises: nothing is queued. BufferFull, ClientClosed: nor then.
         """
         delivery = self.get(Ordinary(topic), deadline, False)
         delivery.admit(part, deadline)
-        delivery.enqueue([part])
-        return part.futures[0]
+        future = part.futures[0]
+        if part.is_whole:
+            delivery.enqueue([part])
+        else:
+            delivery.join(part)
+        return future
 
     def statistics(self) -> ProducerStatistics:
         """The sums over all of them."""

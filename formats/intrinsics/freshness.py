@@ -2,7 +2,8 @@
 
 Numba's cache knows the content of a kernel's own file, not of the files whose kernels were compiled into it. After an
 upgrade that repairs, say, the bounds of :mod:`.scanning`, the cached kernel of :mod:`.placing` would go on with the
-old ones. So each cache directory holds a stamp of all sources that its kernels may contain.
+old ones, and so would one that holds a constant of a module without kernels. So each cache directory holds a stamp of
+all sources that its kernels may contain (:func:`sources`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.proto.errors import ConfigError
 
 _STAMP = "penstock-kernels.stamp"
 _FORMATS = Path(__file__).parents[1]
+_SAYS_SO = b"Frozen into kernels"
 
 
 def drop_stale_kernels(module_file: str) -> None:
@@ -69,13 +71,19 @@ def _component(module: Path) -> Path:
     return folder
 
 
+def sources(component: Path) -> dict[Path, bytes]:
+    """What a component's kernels may contain: the formats, and its own sources with kernels or that say so."""
+    found = {path: path.read_bytes() for path in sorted(_FORMATS.rglob("*.py"))}
+    for path in sorted(component.rglob("*.py")):
+        source = path.read_bytes()
+        if any(word in source for word in (b"numba", b"@kernel(", _SAYS_SO)):
+            found[path] = source
+    return found
+
+
 @cache
 def _digest(component: Path) -> str:
-    """The hash of all sources with kernels that a component's kernels may contain: its own, and the formats'."""
     found = hashlib.sha256()
-    for directory in dict.fromkeys((_FORMATS, component)):
-        for path in sorted(directory.rglob("*.py")):
-            source = path.read_bytes()
-            if b"numba" in source or b"@kernel(" in source:
-                found.update(path.name.encode() + b"\0" + source)
+    for path, source in sources(component).items():
+        found.update(path.name.encode() + b"\0" + source)
     return found.hexdigest()

@@ -11,10 +11,12 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from penstock.proto import frames
+from penstock.proto.errors import MessageTooLarge
 
 from ..columns import Column, Repeated
 from .kernels import encode_batch, encoded_bytes
 from .layout import Host
+from .properties import PROPERTIES_BYTES_MAX
 
 _WRITABLE = 0x200  # PyBUF_WRITE
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -65,7 +67,15 @@ def frame_batch(
         time.time_ns() // 1_000_000,
         host,
     )
-    assert written == size, (written, size)
+    if written < 0:
+        index = -1 - written
+        raise MessageTooLarge(
+            f"message {index} of the batch cannot be laid out: its properties take {properties.lengths[index]} bytes, "
+            f"at most {PROPERTIES_BYTES_MAX} are allowed",
+            index=int(index),
+        )
+    if written != size:  # or what was in that memory before would be sent
+        raise AssertionError(f"{written} bytes of records where {size} were counted")
     return message
 
 

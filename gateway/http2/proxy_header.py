@@ -88,4 +88,6 @@ def _binary(first: bytes) -> Header | None:
 def _source(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> str:
     if port > 65535:
         raise ValueError(f"port {port}")
+    if address.version == 6 and address.scope_id is not None:  # any text at all
+        raise ValueError("an address with a scope, which is another machine's")
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -48,6 +48,7 @@ from .status import Refusal
 
 log = logging.getLogger(__name__)
 
+# Frozen into kernels, which are compiled again when anything here changes (formats/intrinsics/freshness.py).
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 USER_PROPERTIES_MAX: Final = 128
 PROPERTIES_BYTES_MAX: Final = 16 * 1024

@@ -17,12 +17,13 @@ from penstock.gateway.v2.wire.definition_pb2 import Code, Resource, Status
 from penstock.gateway.v2.wire.service_pb2 import SendMessageResponse, SendResultEntry
 
 from .kernels.answers import ENTRY_BYTES, write_entries
-from .kernels.requests import OWN_BYTES, count_messages, read_messages
+from .kernels.requests import HOST_BYTES_MAX, OWN_BYTES, count_messages, read_messages
 from .status import merged
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
 """Of one that is read here: what a batch takes."""
 MESSAGES_MAX: Final = 1024
+RESOURCE_BYTES_MAX: Final = 1024
 
 
 class PlainSend(NamedTuple):
@@ -52,14 +53,14 @@ def read(request: bytes, host: str) -> PlainSend | None:
         return None
     content, born_host = np.frombuffer(request, np.uint8), _encoded(host)
     count = count_messages(content)
-    if not 0 < count <= MESSAGES_MAX:
+    if born_host is None or not 0 < count <= MESSAGES_MAX:
         return None
     bodies, body_ends = np.empty(size, np.uint8), np.empty(count, np.int64)
     properties = np.empty(size + count * (OWN_BYTES + len(born_host)), np.uint8)
     property_ends, spans = np.empty(count, np.int64), np.empty(2 * count + 2, np.int64)
     if not read_messages(content, born_host, bodies, body_ends, properties, property_ends, spans):
         return None
-    topic = _topic(request[spans[0] : spans[1]])
+    topic = resource_of(request[spans[0] : spans[1]])
     if topic is None:
         return None
     return PlainSend(
@@ -80,8 +81,13 @@ def answer(sent: PlainSend, offset: int, status: Status) -> bytes:
     return out[:written].tobytes()
 
 
+def resource_of(content: bytes) -> Resource | None:
+    """The name in a request; None: it is none, or longer than any."""
+    return _resource(content) if len(content) <= RESOURCE_BYTES_MAX else None
+
+
 @lru_cache(maxsize=4096)
-def _topic(content: bytes) -> Resource | None:
+def _resource(content: bytes) -> Resource | None:
     try:
         return Resource.FromString(content)
     except DecodeError:
@@ -89,8 +95,10 @@ def _topic(content: bytes) -> Resource | None:
 
 
 @lru_cache(maxsize=4096)
-def _encoded(host: str) -> Bytes:
-    return np.frombuffer(host.encode(), np.uint8)
+def _encoded(host: str) -> Bytes | None:
+    """A host as kernels take it; None: of one whose name is not as plain."""
+    is_plain = host.isascii() and host.isprintable() and " " not in host and len(host) <= HOST_BYTES_MAX
+    return np.frombuffer(host.encode(), np.uint8) if is_plain and host else None
 
 
 @lru_cache

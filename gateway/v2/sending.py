@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.client import CorruptBatch, Message, MessageTooLarge, PenstockError, SendReceipt, SendStatus
@@ -68,7 +70,7 @@ class Sending:
         Raises:
             Refusal, PenstockError: no such topic.
         """
-        plain = read(content, caller.host)
+        plain, until_s = read(content, caller.host), time.monotonic() + caller.deadline_s
         if plain is None:
             return None
         topic = topic_of(plain.topic, caller.namespace)
@@ -83,11 +85,13 @@ class Sending:
             return None
         try:
             stored = await sent
-        except _OF_ONE:  # the others are to be stored, and each has its own answer
-            return None
         except PenstockError as error:
-            entries = [_entry(message_id, error) for message_id in plain.message_ids]
-            return _response(entries).SerializeToString()
+            ids = plain.message_ids
+            if len(ids) == 1 or not isinstance(error, _OF_ONE):
+                return _response([_entry(message_id, error) for message_id in ids]).SerializeToString()
+            # The others are to be stored, and each has its own answer.
+            left = replace(caller, deadline_s=max(until_s - time.monotonic(), 0.0))
+            return (await self.send(left, SendMessageRequest.FromString(content))).SerializeToString()
         return answer(plain, stored.queue_offset, _STORED[stored.status])
 
     async def send(self, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:

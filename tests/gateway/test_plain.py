@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from penstock.client import Forbidden, SendReceipt, SendStatus
 from penstock.client.produce.drafts import Draft
-from penstock.formats.record.properties import TRANSIENT_PREFIX, decode_properties
+from penstock.formats.columns import Column
+from penstock.formats.record.properties import PROPERTIES_ROOM, TRANSIENT_PREFIX, decode_properties
+from penstock.gateway.v2 import sending
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.messages import SYSTEM_NAMES, draft_of
 from penstock.gateway.v2.names import topic_of
@@ -19,6 +22,7 @@ from penstock.gateway.v2.sending import _STORED, _entry, _response
 from penstock.gateway.v2.status import Refusal
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.errors import MessageTooLarge
 from penstock.proto.requests import decoded
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.gateway import Client, RunningGateway, message, topic_of_type, wish
@@ -170,6 +174,35 @@ def test_a_request_of_too_many_messages_or_bytes_or_of_none_is_looked_at_closely
     assert not is_plain(message("topic"), message("other"))
 
 
+@pytest.mark.parametrize("count", [100, 8000, 16_000, 16_300, 16_301, 16_384])
+def test_keys_that_fit_but_for_what_stands_between_them_are_looked_at_closely(count: int) -> None:
+    sent = [message("topic"), message("topic", keys=["k"] * count), message("topic")]
+    plain = read(wire.SendMessageRequest(messages=sent).SerializeToString(), CALLER.host)
+    assert plain is None or int(plain.properties.lengths.max()) <= PROPERTIES_ROOM
+    assert (plain is None) == (count >= 16_300)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "fe80::1%\x02TAGS\x01forged\x02", "ä", "h" * 256])
+def test_of_a_caller_with_an_odd_host_all_is_looked_at_closely(host: str) -> None:
+    content = wire.SendMessageRequest(messages=[message("topic")]).SerializeToString()
+    assert read(content, CALLER.host) is not None
+    assert read(content, host) is None
+
+
+def test_a_topic_that_is_longer_than_any_is_not_kept() -> None:
+    for length in (1, 1000, 1100, 400_000):
+        content = wire.SendMessageRequest(messages=[message("t" * length)]).SerializeToString()
+        assert (read(content, CALLER.host) is not None) == (length <= 1000)
+
+
+def test_a_length_of_more_than_five_bytes_is_looked_at_closely() -> None:
+    content = wire.SendMessageRequest(messages=[message("topic")]).SerializeToString()
+    (size,) = content[1:2]
+    for more in range(8):
+        longer = content[:1] + bytes((size | 128, *[128] * more, 0)) + content[2:]
+        assert check_same(longer) == (more + 2 <= 5)
+
+
 @pytest.mark.parametrize("offset", [0, 1, 95, 127, 128, 1 << 40, (1 << 63) - 40])
 @pytest.mark.parametrize("status", list(SendStatus))
 def test_the_answer_is_that_of_messages_one_by_one(offset: int, status: SendStatus) -> None:
@@ -211,6 +244,51 @@ def test_one_that_a_broker_refuses_takes_no_other_along(client: Client) -> None:
     while {100, 101} - found:
         found |= {len(body) for body in client.receive(wish("group", "topic")).bodies}
     assert 100 << 10 not in found
+
+
+def test_one_alone_that_a_broker_refuses_is_not_sent_again(client: Client, cluster: RunningCluster) -> None:
+    asked = cluster.brokers["broker-a"].faults.requests["Append"]
+    before = len(asked)
+    assert codes(client.send(message("topic", bytes(100 << 10)))) == ["MESSAGE_BODY_TOO_LARGE"] * 2
+    assert len(asked) == before + 1
+
+
+def test_others_of_a_refused_batch_have_what_is_left_of_the_time(
+    client: Client, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[float] = []
+    send, time_for = sending.Sending.send, sending._time_for
+
+    async def noting(self: sending.Sending, caller: Caller, request: wire.SendMessageRequest) -> Any:
+        times.append(caller.deadline_s)
+        return await send(self, caller, request)
+
+    def noted(caller: Caller) -> float:
+        times.append(caller.deadline_s)
+        return time_for(caller)
+
+    monkeypatch.setattr(sending.Sending, "send", noting)
+    monkeypatch.setattr(sending, "_time_for", noted)
+    cluster.brokers["broker-a"].faults.refuse("Append", MessageTooLarge("one of them"), times=1)
+    assert codes(client.send(*[message("topic") for _ in range(3)])) == ["OK"] * 4
+    as_one, one_by_one, _ = times
+    assert one_by_one < as_one
+
+
+def test_one_that_cannot_be_laid_out_takes_no_other_along(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unchecked(content: bytes, host: str) -> PlainSend | None:
+        found = read(content, host)
+        if found is None or found.message_ids != ["long"]:
+            return found
+        return found._replace(properties=Column.of([b"k\x01" + b"v" * 33_000 + b"\x02"]))
+
+    monkeypatch.setattr(sending, "read", unchecked)
+    with ThreadPoolExecutor(8) as callers:
+        calls = [callers.submit(client.send, message("topic", message_id="long"))]
+        calls += [callers.submit(client.send, *[message("topic") for _ in range(1 + n % 2)]) for n in range(40)]
+        answers = [call.result() for call in calls]
+    assert codes(answers[0]) == ["MESSAGE_BODY_TOO_LARGE"] * 2
+    assert {code for answered in answers[1:] for code in codes(answered)} == {"OK"}
 
 
 def test_an_error_is_each_messages_answer(client: Client, cluster: RunningCluster) -> None:

@@ -50,7 +50,9 @@ async def serving(methods: Mapping[str, Method] | None = None) -> AsyncIterator[
     loop.set_exception_handler(lambda _, context: wrong.append(context))
     server = Server()
     port = server.listen("127.0.0.1", 0, "listenPort", is_plain=True)
-    server.start({ECHO: Method(echo, begins_at_once=True), STREAM: Method(echo_each, is_streaming=True), **(methods or {})})
+    server.start(
+        {ECHO: Method(echo, begins_at_once=True), STREAM: Method(echo_each, is_streaming=True), **(methods or {})}
+    )
     try:
         async with asyncio.timeout(WAIT_S):
             yield Running(server, port)

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from penstock.formats.columns import Bytes
 from penstock.gateway.v2.wire.definition_pb2 import Resource
@@ -18,6 +17,7 @@ from penstock.gateway.v2.wire.service_pb2 import AckMessageResponse, AckMessageR
 from penstock.proto.receipts import LENGTH_MAX, VERSION, Receipt
 
 from ..kernels.acknowledgements import COMMON, ENTRY_BYTES, find_entries, read_receipts, write_answers
+from ..plain import resource_of
 from ..status import merged, ok
 
 ENTRIES_MAX: Final = 1024
@@ -49,10 +49,10 @@ def read(request: bytes) -> PlainAcknowledgement | None:
         return None
     try:
         version, *places = head[:size].tobytes().decode().split(" ")
-        group, topic = _resource(request[names[0] : names[1]]), _resource(request[names[2] : names[3]])
-    except (UnicodeDecodeError, DecodeError):
+    except UnicodeDecodeError:
         return None
-    if version != VERSION or len(places) != 3:
+    group, topic = resource_of(request[names[0] : names[1]]), resource_of(request[names[2] : names[3]])
+    if group is None or topic is None or version != VERSION or len(places) != 3:
         return None
     (its_group, its_topic, broker_name), (queue_id, check_point, epoch, visible_ms) = places, common.tolist()
     first = Receipt(its_group, its_topic, broker_name, queue_id, int(offsets[0]), check_point, epoch, visible_ms)
@@ -67,11 +67,6 @@ def answer(acknowledged: PlainAcknowledgement) -> bytes:
     out = np.empty(len(whole) + entries + (ENTRY_BYTES + len(each)) * (len(spans) // 2), np.uint8)
     written = write_answers(acknowledged.request, spans, whole, each, out)
     return out[:written].tobytes()
-
-
-@lru_cache(maxsize=4096)
-def _resource(content: bytes) -> Resource:
-    return Resource.FromString(content)
 
 
 @lru_cache

@@ -13,7 +13,6 @@ from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_u8, 
 from penstock.formats.intrinsics.text import equal_at
 from penstock.formats.record.kernels.pairs import number_at as decimal_at
 from penstock.gateway.v2.wire.service_pb2 import AckMessageEntry, AckMessageRequest, AckMessageResponse
-from penstock.proto.receipts import LENGTH_MAX
 
 from .fields import CONTENT, NUMBER_BYTES_MAX, content_at, put_number
 
@@ -59,7 +58,7 @@ def find_entries(request, names):
 @kernel(int64, int64, int64, int64, int64)
 def _decoded(address, start, end, out):
     """Decode URL-safe base64 without padding; how many bytes that are, -1: it is none, or not as it is written."""
-    if end - start > LENGTH_MAX or (end - start) % 4 == 1:
+    if (end - start) % 4 == 1:
         return np.int64(-1)
     bits, held, size = np.int64(0), 0, np.int64(0)
     for at in range(start, end):
@@ -103,12 +102,13 @@ def _numbers(address, size, found):
 def read_receipts(request, head, common, offsets, spans):
     """Take the receipts of a request of ``len(offsets)`` entries, if they are of what was received together.
 
-    The answer is how long the beginning of their texts is that goes to ``head`` (``LENGTH_MAX`` bytes): all in front of
+    The answer is how long the beginning of their texts is that goes to ``head``: all in front of
     the numbers; -1: they are not of one such beginning, one queue and check point with ascending offsets, or not plain.
+    No handle is longer than ``head``.
     ``common`` gets their other numbers, ``spans`` where each entry begins and ends in ``request``.
     """
     address, end, to = address_of(request), np.int64(len(request)), address_of(head)
-    text, found = np.empty(LENGTH_MAX, np.uint8), np.empty(COMMON + 1, np.int64)
+    text, found = np.empty(len(head), np.uint8), np.empty(COMMON + 1, np.int64)
     said = address_of(text)
     at, count, head_size = np.int64(0), 0, np.int64(-1)
     while at < end:
@@ -132,7 +132,7 @@ def read_receipts(request, head, common, offsets, spans):
                         return np.int64(-1)
             else:
                 return np.int64(-1)
-        if handle < 0:
+        if handle < 0 or handle_end - handle > len(head):
             return np.int64(-1)
         size = _decoded(address, handle, handle_end, said)
         size = _numbers(said, size, found) if size > 0 else np.int64(-1)

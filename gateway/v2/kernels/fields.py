@@ -16,6 +16,7 @@ from penstock.formats.intrinsics.memory import copy_bytes, load_u8, store_i8
 NUMBER, CONTENT = 0, 2
 """How fields are written: the low three bits of what each begins with; the rest is the field's number."""
 NUMBER_BYTES_MAX: Final = 9
+LENGTH_BYTES_MAX: Final = 5
 _SPACE, _TILDE = 0x20, 0x7E
 
 
@@ -37,7 +38,7 @@ def number_at(address, at, end):
 def content_at(address, at, end):
     """Where the content begins and ends whose length is at ``at``; (-1, -1): it would not end before ``end``."""
     size, start = number_at(address, at, end)
-    if size < 0 or size > end - start:
+    if size < 0 or size > end - start or start - at > LENGTH_BYTES_MAX:
         return np.int64(-1), np.int64(-1)
     return start, start + size
 

@@ -315,4 +315,6 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
             store_i8(properties_out, properties_at, _PAIR_END)
             properties_at += 1
         property_ends[i] = properties_at
+        if properties_at - (property_ends[i - 1] if i > 0 else 0) > names.PROPERTIES_ROOM:
+            return False
     return True

@@ -93,6 +93,7 @@ def test_other_bytes_are_no_proxy_header(first: bytes) -> None:
     [
         b"PROXY TCP4 10.1.2.3 10.0.0.1 99999 8081\r\n",
         b"PROXY TCP4 10.1.2 10.0.0.1 4711 8081\r\n",
+        b"PROXY TCP6 fe80::1%\x02TAGS\x01x ::1 4711 8081\r\n",
         b"PROXY TCP4 10.1.2.3\r\n",
         b"PROXY \xff\r\n",
         b"PROXY " + b"x" * 101,

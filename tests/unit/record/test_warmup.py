@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,35 @@ def test_a_machine_without_a_writable_cache_is_told_what_to_set(package: Path, m
     monkeypatch.setattr(freshness, "njit", refuse)
     with pytest.raises(ConfigError, match="NUMBA_CACHE_DIR"):
         freshness.drop_stale_kernels(str(package))
+
+
+def test_kernels_contain_nothing_of_a_source_whose_change_would_go_unnoticed() -> None:
+    """Constants are frozen into kernels: their modules are among the sources that the cache is stamped with."""
+    root = Path(freshness.__file__).parents[2]
+    seen = 0
+    for component in ("formats", "broker", "gateway", "inspection", "pipeline"):
+        stamped = freshness.sources(root / component)
+        for path, source in stamped.items():
+            if b"@kernel(" not in source or path.parent.name == "intrinsics":
+                continue
+            for module in _imported(path, root, source.decode()):
+                is_contract = "wire" in module.parts or root / "proto" in module.parents  # their numbers never change
+                assert is_contract or module in stamped, f"{path} holds what is in {module}: say so there"
+                seen += 1
+    assert seen > 100
+
+
+def _imported(path: Path, root: Path, source: str) -> Iterator[Path]:
+    """The files of the product's modules that a source imports from."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        name = node.module or ""
+        if not node.level and not name.startswith("penstock."):
+            continue
+        base = path.parents[node.level - 1] if node.level else root
+        module = base.joinpath(*(name if node.level else name.removeprefix("penstock.")).split("."))
+        for each in (*(module / alias.name for alias in node.names), module):
+            for found in (each.with_suffix(".py"), each / "__init__.py"):
+                if found.is_file():
+                    yield found
