@@ -11,6 +11,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from penstock.gateway.v2.wire.definition_pb2 import Code, Resource
 from penstock.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from penstock.proto.names import GROUP_LENGTH_MAX as KEPT_LENGTH_MAX
@@ -19,6 +21,7 @@ from .status import Refusal
 
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 255
+RESOURCE_BYTES_MAX: Final = 1024
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _SYSTEM_TOPIC_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
 _SYSTEM_TOPICS = frozenset({"BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"})
@@ -104,6 +107,19 @@ def _within(name: str, space: str, code: Code, longest: int) -> str:
 def _derived(name: str) -> str:
     """The beginning of the name of a topic that belongs to a group; the group's namespace comes behind it."""
     return next((prefix for prefix in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(prefix)), "")
+
+
+def resource_in(content: bytes) -> Resource | None:
+    """What these bytes of a request name; None: nothing, or more than any name takes."""
+    return _resource(content) if len(content) <= RESOURCE_BYTES_MAX else None
+
+
+@lru_cache(maxsize=4096)
+def _resource(content: bytes) -> Resource | None:
+    try:
+        return Resource.FromString(content)
+    except DecodeError:
+        return None
 
 
 def resource_of(name: str, namespace: str) -> Resource:

@@ -25,11 +25,11 @@ from .consume.receiving import Receiving
 from .consume.renewal import Renewal
 from .groups import Groups
 from .messages import BODY_BYTES_MAX
+from .produce.sending import Sending
+from .produce.transactions import Transactions
 from .routes import Routes
-from .sending import Sending
 from .service import Service
 from .telemetry import Telemetry
-from .transactions import Transactions
 
 log = logging.getLogger(__name__)
 

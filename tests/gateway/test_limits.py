@@ -33,10 +33,10 @@ from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
 from penstock.gateway.v2.messages import deliver, draft_of
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
+from penstock.gateway.v2.produce.transactions import Transactions
 from penstock.gateway.v2.service import SERVICE, Service
 from penstock.gateway.v2.settings import BYTES_MAX, answer_to
 from penstock.gateway.v2.status import Refusal, ok, status_of
-from penstock.gateway.v2.transactions import Transactions
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.errors import FlowControl

@@ -13,12 +13,12 @@ from penstock.client import Forbidden, SendReceipt, SendStatus
 from penstock.client.produce.drafts import Draft
 from penstock.formats.columns import Column
 from penstock.formats.record.properties import PROPERTIES_ROOM, TRANSIENT_PREFIX, decode_properties
-from penstock.gateway.v2 import sending
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.messages import SYSTEM_NAMES, draft_of
 from penstock.gateway.v2.names import topic_of
-from penstock.gateway.v2.plain import PlainSend, answer, read
-from penstock.gateway.v2.sending import _STORED, _entry, _response
+from penstock.gateway.v2.produce import sending
+from penstock.gateway.v2.produce.plain import PlainSend, answer, read
+from penstock.gateway.v2.produce.sending import _STORED, _entry, _response
 from penstock.gateway.v2.status import Refusal
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire

@@ -17,7 +17,7 @@ from penstock.gateway.v2.wire.service_pb2 import AckMessageResponse, AckMessageR
 from penstock.proto.receipts import LENGTH_MAX, VERSION, Receipt
 
 from ..kernels.acknowledgements import COMMON, ENTRY_BYTES, find_entries, read_receipts, write_answers
-from ..plain import resource_of
+from ..names import resource_in
 from ..status import merged, ok
 
 ENTRIES_MAX: Final = 1024
@@ -51,7 +51,7 @@ def read(request: bytes) -> PlainAcknowledgement | None:
         version, *places = head[:size].tobytes().decode().split(" ")
     except UnicodeDecodeError:
         return None
-    group, topic = resource_of(request[names[0] : names[1]]), resource_of(request[names[2] : names[3]])
+    group, topic = resource_in(request[names[0] : names[1]]), resource_in(request[names[2] : names[3]])
     if group is None or topic is None or version != VERSION or len(places) != 3:
         return None
     (its_group, its_topic, broker_name), (queue_id, check_point, epoch, visible_ms) = places, common.tolist()

@@ -10,20 +10,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from penstock.formats.columns import Bytes, Column
 from penstock.gateway.v2.wire.definition_pb2 import Code, Resource, Status
 from penstock.gateway.v2.wire.service_pb2 import SendMessageResponse, SendResultEntry
 
-from .kernels.answers import ENTRY_BYTES, write_entries
-from .kernels.requests import HOST_BYTES_MAX, OWN_BYTES, count_messages, read_messages
-from .status import merged
+from ..kernels.answers import ENTRY_BYTES, write_entries
+from ..kernels.requests import HOST_BYTES_MAX, OWN_BYTES, count_messages, read_messages
+from ..names import resource_in
+from ..status import merged
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
 """Of one that is read here: what a batch takes."""
 MESSAGES_MAX: Final = 1024
-RESOURCE_BYTES_MAX: Final = 1024
 
 
 class PlainSend(NamedTuple):
@@ -60,7 +59,7 @@ def read(request: bytes, host: str) -> PlainSend | None:
     property_ends, spans = np.empty(count, np.int64), np.empty(2 * count + 2, np.int64)
     if not read_messages(content, born_host, bodies, body_ends, properties, property_ends, spans):
         return None
-    topic = resource_of(request[spans[0] : spans[1]])
+    topic = resource_in(request[spans[0] : spans[1]])
     if topic is None:
         return None
     return PlainSend(
@@ -79,19 +78,6 @@ def answer(sent: PlainSend, offset: int, status: Status) -> bytes:
     out = np.empty(len(whole) + (len(each) + ENTRY_BYTES) * len(sent.bodies) + 2 * ids, np.uint8)
     written = write_entries(sent.request, sent.spans, offset, whole, each, out)
     return out[:written].tobytes()
-
-
-def resource_of(content: bytes) -> Resource | None:
-    """The name in a request; None: it is none, or longer than any."""
-    return _resource(content) if len(content) <= RESOURCE_BYTES_MAX else None
-
-
-@lru_cache(maxsize=4096)
-def _resource(content: bytes) -> Resource | None:
-    try:
-        return Resource.FromString(content)
-    except DecodeError:
-        return None
 
 
 @lru_cache(maxsize=4096)

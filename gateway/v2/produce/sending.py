@@ -25,14 +25,14 @@ from penstock.proto.errors import InvalidArgument, MessageTypeConflict
 from penstock.proto.names import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-from .brokers import Brokers
-from .callers import Caller
-from .clients import Clients
-from .messages import Draft, draft_of
-from .names import topic_of
+from ..brokers import Brokers
+from ..callers import Caller
+from ..clients import Clients
+from ..messages import Draft, draft_of
+from ..names import topic_of
+from ..routes import accepted_types
+from ..status import Refusal, merged, named, ok, status_of
 from .plain import MESSAGES_MAX, answer, read
-from .routes import accepted_types
-from .status import Refusal, merged, named, ok, status_of
 from .transactions import Transactions
 
 log = logging.getLogger(__name__)

@@ -30,13 +30,13 @@ from penstock.proto.names import GROUP_LENGTH_MAX, HALF_TOPIC
 from penstock.proto.wire.broker_pb2 import QueryMessagesRequest
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest, HalfRange
 
-from .brokers import Brokers
-from .callers import Caller
-from .clients import Client, Clients
-from .messages import Draft, deliver
-from .names import resource_of, topic_of
-from .routes import accepted_types
-from .status import Refusal, ok
+from ..brokers import Brokers
+from ..callers import Caller
+from ..clients import Client, Clients
+from ..messages import Draft, deliver
+from ..names import resource_of, topic_of
+from ..routes import accepted_types
+from ..status import Refusal, ok
 
 log = logging.getLogger(__name__)
 
