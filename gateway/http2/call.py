@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import types
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -54,27 +53,33 @@ class Method(NamedTuple):
     is_streaming: bool = False
     """True if the client sends as many messages as it likes; otherwise it is one, :attr:`Call.request`."""
     begins_at_once: bool = False
-    """True if it begins as the request comes, and has a task only where it waits; it needs none until then."""
+    """True if it begins as the request comes, and has a task only where it waits.
+
+    Until then it must not need one, as :func:`asyncio.timeout` does.
+    """
 
 
-async def _went_on(running: Coroutine[Any, Any, None], waits_for: Any) -> None:
-    """Go on with a coroutine that has run as far as it waits for this."""
-    await _rest_of(running, waits_for)
+class _Begun(Coroutine[Any, Any, None]):
+    """A coroutine that has run as far as it waits for something, for a task to go on with."""
 
+    def __init__(self, running: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._running = running
+        self._waits_for = waits_for
 
-@types.coroutine
-def _rest_of(running: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    while True:
-        try:
-            yield waits_for
-        except BaseException as error:  # noqa: BLE001  it is for whoever waits
-            try:
-                waits_for = running.throw(error)
-            except StopIteration:
-                return
-        else:
-            yield from running
-            return
+    def send(self, value: Any) -> Any:
+        waits_for, self._waits_for = self._waits_for, None
+        return self._running.send(value) if waits_for is None else waits_for
+
+    def throw(self, *error: Any) -> Any:
+        """Also of a task that was cancelled before it began: it is for whoever waits."""
+        self._waits_for = None
+        return self._running.throw(*error)
+
+    def close(self) -> None:
+        self._running.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._running.__await__()
 
 
 class CallOver(Exception):
@@ -352,7 +357,10 @@ class Call:
                 waits_for = running.send(None)
             except StopIteration:
                 return
-        self._task = self._connection.loop.create_task(running if waits_for is None else _went_on(running, waits_for))
+            except asyncio.CancelledError:  # by what it waited for: nobody else's call ends with it
+                self.break_off(Code.CANCEL)
+                return
+        self._task = self._connection.loop.create_task(running if waits_for is None else _Begun(running, waits_for))
 
     async def _run(self) -> None:
         try:

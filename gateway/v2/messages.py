@@ -58,6 +58,7 @@ TRACE_CONTEXT_BYTES_MAX: Final = 4096
 LITE_TOPIC_BYTES_MAX: Final = 64
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
+ATTEMPT_MAX: Final = 2**31 - 1
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: clients cannot read a later time."""
 
@@ -335,7 +336,7 @@ def deliver(
     system.store_host = view.store_host
     system.queue_id = view.queue_id
     system.queue_offset = view.queue_offset
-    system.delivery_attempt = attempt
+    system.delivery_attempt = min(attempt, ATTEMPT_MAX)
     if view.tag is not None:
         system.tag = view.tag
     if names.SHARDING_KEY in found:

@@ -17,6 +17,7 @@ from penstock.gateway.v2.kernels.md5 import HEX_BYTES, put_md5
 from penstock.gateway.v2.messages import SYSTEM_NAMES
 from penstock.gateway.v2.wire.definition_pb2 import Resource
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse
+from penstock.proto.errors import Corrupt
 from penstock.proto.receipts import Receipt
 
 TOPIC = Resource(name="topic", resource_namespace="space")
@@ -136,6 +137,24 @@ def test_large_ones_are_given_some_at_a_time() -> None:
     given = list(Giving(Resource(name="t"), "", (), 10_000).given(batch_of(records), FIRST, [], []))
     assert [len(each.receipts) for each in given] == [1, 1, 2, 2]
     assert [len(each.message.body) for each in answers(given)] == sizes
+
+
+@pytest.mark.parametrize("text", ["n\x011\x02", "n\x01一\x02"])
+def test_attempts_beyond_what_a_field_holds_take_no_other_along(text: str) -> None:
+    times = [0, (1 << 31) - 1, 1]
+    records = [Record(topic="t", body=b"b", properties=text.encode(), reconsume_times=each) for each in times]
+    given = list(Giving(Resource(name="t"), "", (), 10_000).given(batch_of(records), FIRST, [], []))
+    attempts = [each.message.system_properties.delivery_attempt for each in answers(given)]
+    assert attempts == [1, (1 << 31) - 1, 2]
+
+
+def test_counts_of_deliveries_that_are_not_of_these_records_are_refused() -> None:
+    batch = batch_of([Record(topic="t", body=b"b")] * 3)
+    giving = Giving(Resource(name="t"), "", (), 10_000)
+    for again in ([1], [1] * 4):
+        with pytest.raises(Corrupt, match="3 records"):
+            list(giving.given(batch, FIRST, again, []))
+    assert len(answers(list(giving.given(batch, FIRST, [1 << 40, 0, 1], [])))) == 3
 
 
 def test_dead_letters_tell_where_they_come_from() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.gateway.v2.consume.finishing import _response
 from penstock.gateway.v2.consume.handles import Together, receipt_of, told_of
-from penstock.gateway.v2.consume.plain import answer, read
+from penstock.gateway.v2.consume.plain import REQUEST_BYTES_MAX, answer, read
 from penstock.gateway.v2.status import Refusal, ok
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
@@ -142,6 +142,9 @@ def test_a_request_of_too_many_entries_or_of_none_is_looked_at_closely() -> None
     assert check_same(request(*together(1024)).SerializeToString())
     assert not check_same(request(*together(1025)).SerializeToString())
     assert not check_same(request().SerializeToString())
+    large = request(*together(3))
+    large.entries[1].message_id = "i" * REQUEST_BYTES_MAX
+    assert not check_same(large.SerializeToString())
     with pytest.raises(InvalidArgument):
         decoded(wire.AckMessageRequest, b"\x0a", 10)
     assert read(b"\x0a") is None

@@ -115,7 +115,7 @@ class Finishing:
             Refusal: bad names.
         """
         plain = read(content)
-        if plain is None or self._renewal.holds_any:
+        if plain is None or (self._renewal.holds_any and any(map(self._renewal.holds, plain.handles))):
             return None
         group, topic = group_of(plain.group, caller.namespace), topic_of(plain.topic, caller.namespace)
         first = plain.first

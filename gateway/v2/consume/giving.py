@@ -16,6 +16,7 @@ from penstock.formats.record.batch import RecordBatch
 from penstock.gateway.http2.frames import MESSAGE_HEAD
 from penstock.gateway.v2.wire.definition_pb2 import Message, Resource, SystemProperties
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse
+from penstock.proto.errors import Corrupt
 from penstock.proto.names import DLQ_PREFIX
 from penstock.proto.receipts import VERSION, Receipt
 
@@ -54,7 +55,12 @@ class Giving:
 
         ``first``: the receipt of one of them, which says all but the offset. ``again``: how often each was given out
         in its place before; none: never.
+
+        Raises:
+            Corrupt: ``again`` is not of these records.
         """
+        if again and len(again) != len(batch):
+            raise Corrupt(f"broker {first.broker_name}: {len(again)} counts of deliveries for {len(batch)} records")
         receipts = [first._replace(offset=offset) for offset in batch.queue_offsets.tolist()]
         ends = np.cumsum(batch.rows["size"], dtype=np.int64)
         start = 0

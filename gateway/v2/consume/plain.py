@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.formats.columns import Bytes
 from penstock.gateway.v2.wire.definition_pb2 import Resource
-from penstock.gateway.v2.wire.service_pb2 import AckMessageResponse, AckMessageResultEntry
+from penstock.gateway.v2.wire.service_pb2 import AckMessageRequest, AckMessageResponse, AckMessageResultEntry
 from penstock.proto.receipts import LENGTH_MAX, VERSION, Receipt
 
 from ..kernels.acknowledgements import COMMON, ENTRY_BYTES, find_entries, read_receipts, write_answers
@@ -21,6 +21,8 @@ from ..names import resource_in
 from ..status import merged, ok
 
 ENTRIES_MAX: Final = 1024
+REQUEST_BYTES_MAX: Final = 4 << 20
+"""Of one that is read here: more than entries of the longest receipts take."""
 
 
 class PlainAcknowledgement(NamedTuple):
@@ -35,12 +37,20 @@ class PlainAcknowledgement(NamedTuple):
     spans: npt.NDArray[np.int64]
     """Where each entry begins and ends in it."""
 
+    @property
+    def handles(self) -> list[str]:
+        """The receipts' texts."""
+        entries = AckMessageRequest.FromString(self.request.tobytes()).entries
+        return [entry.receipt_handle for entry in entries]
+
 
 def read(request: bytes) -> PlainAcknowledgement | None:
     """What an AckMessageRequest acknowledges; None where it has to be looked at closely."""
+    if len(request) > REQUEST_BYTES_MAX:
+        return None
     content, names = np.frombuffer(request, np.uint8), np.empty(4, np.int64)
-    count = find_entries(content, names)
-    if not 0 < count <= ENTRIES_MAX:
+    count = find_entries(content, ENTRIES_MAX, names)
+    if count <= 0:
         return None
     head, common = np.empty(LENGTH_MAX, np.uint8), np.empty(COMMON, np.int64)
     offsets, spans = np.empty(count, np.int64), np.empty(2 * count, np.int64)

@@ -176,9 +176,10 @@ class Receiving:
             for given in giving.given(batch, first, result.redelivered, unwanted):
                 if given.receipts:
                     received.append(given)
+                if unwanted:
+                    self._finishing.finish(unwanted)
+                    unwanted.clear()
                 await self._turns.have()
-            if unwanted:
-                self._finishing.finish(unwanted)
 
     def _broker_of(self, route: TopicRoute, wanted: str) -> str:
         """The broker group that was named; of an unknown name any, each in turn."""

@@ -34,9 +34,12 @@ _SIX_BITS[np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _INT32_MAX = (1 << 31) - 1
 
 
-@kernel(int64, BYTES, OUT_LONGS)
-def find_entries(request, names):
-    """How many entries the request has; -1: it holds something else. ``names``: where group and topic begin and end."""
+@kernel(int64, BYTES, int64, OUT_LONGS)
+def find_entries(request, most, names):
+    """How many entries the request has; -1: more than ``most``, or something else.
+
+    ``names``: where group and topic begin and end.
+    """
     address, at, end, count = address_of(request), np.int64(0), np.int64(len(request)), np.int64(0)
     names[:] = -1
     while at < end:
@@ -44,7 +47,7 @@ def find_entries(request, names):
         start, at = content_at(address, at + 1, end)
         if at < 0:
             return np.int64(-1)
-        if key == _ENTRIES:
+        if key == _ENTRIES and count < most:
             count += 1
         elif key == _GROUP and names[0] < 0:
             names[0], names[1] = start, at

@@ -21,7 +21,7 @@ from penstock.formats.record.layout import FIXED_BYTES, SysFlag
 from penstock.gateway.v2.wire.definition_pb2 import Digest, DigestType, Encoding, Message, MessageType, SystemProperties
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse
 
-from ..messages import LATER, SYSTEM_NAMES, TIME_DIGITS_MAX, TIME_MS_MAX
+from ..messages import ATTEMPT_MAX, LATER, SYSTEM_NAMES, TIME_DIGITS_MAX, TIME_MS_MAX
 from .fields import CONTENT, NUMBER, number_bytes, put_content, put_number
 from .md5 import HEX_BYTES, put_md5
 from .texts import IPV4_BYTES, base64_bytes, put_base64, put_digits, put_hex, put_ipv4
@@ -225,6 +225,8 @@ def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, ta
 
     Returns False, with part of it written, if ``rows`` name what is not in ``buffer``, or there is no room.
     """
+    if len(again) != len(rows) or len(ends) != len(rows) or len(kinds) != len(rows):
+        return False
     address, to = address_of(buffer), address_of(out)
     longest, most = np.int64(0), np.int64(len(buffer))
     for i in range(len(rows)):
@@ -254,7 +256,7 @@ def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, ta
         born_ms = _time_of(address, spans[2 * _TIME], spans[2 * _TIME + 1], row.born_timestamp)
         store_host, born_host = body - _STORE_HOST_BACK, begin + _BORN_HOST_AT
         tells_host = spans[2 * _HOST + 1] > 0
-        if min(offset, queue_id, stored_ms, born_ms, attempt, row.physical_offset) < 0:
+        if min(offset, queue_id, stored_ms, born_ms, attempt, row.physical_offset) < 0 or attempt > ATTEMPT_MAX:
             continue
         if load_i32(address, store_host + 4) < 0 or max(stored_ms, born_ms) > TIME_MS_MAX:
             continue

@@ -7,7 +7,7 @@ import contextlib
 import time
 
 from penstock.gateway.http2.call import Call, Method
-from penstock.gateway.http2.frames import Status
+from penstock.gateway.http2.frames import Code, Status, rst_stream
 from penstock.runtime.turns import TURN_S
 from tests.support.http2 import WAIT_S, Peer, Running, with_peer
 from tests.support.waiting import eventually
@@ -59,3 +59,38 @@ def test_many_calls_that_begin_at_once_leave_others_their_turn() -> None:
         assert max(map(turns.count, turns)) <= 5  # as many as a turn has time for, and one that began in it
 
     with_peer(body, methods={"/test/Slow": Method(slow, begins_at_once=True)})
+
+
+def test_whoever_breaks_off_calls_in_the_read_that_begins_them_ends_each_of_them() -> None:
+    lock = asyncio.Lock()
+    cancelled: list[int] = []
+
+    async def waiting(call: Call) -> None:
+        try:
+            async with lock:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(call.number)
+            raise
+
+    async def body(_: Running, peer: Peer) -> None:
+        for stream in range(1, 13, 2):
+            peer.ask(stream, b"", "/test/Waiting").send(rst_stream(stream, Code.CANCEL))
+        await eventually(lambda: len(cancelled) == 6, WAIT_S, "all are cancelled")
+        assert not lock.locked()
+
+    with_peer(body, methods={"/test/Waiting": Method(waiting, begins_at_once=True)})
+
+
+def test_a_first_step_that_is_cancelled_by_what_it_waits_for_ends_its_own_call() -> None:
+    async def cancelled(call: Call) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async def body(_: Running, peer: Peer) -> None:
+        answer = await peer.ask(1, b"", "/test/Cancelled").answer(1)
+        assert answer.fields == {"rst": str(int(Code.CANCEL))}
+        assert (await peer.ask(3, b"other").answer(3)).messages == [b"other"]
+
+    with_peer(body, methods={"/test/Cancelled": Method(cancelled, begins_at_once=True)})
