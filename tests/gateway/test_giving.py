@@ -13,7 +13,7 @@ from penstock.formats.record.layout import Host, PhysicalOffset, QueueOffset, Re
 from penstock.formats.record.properties import BORN_HOST, BORN_TIMESTAMP, KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
 from penstock.gateway.http2.frames import MESSAGE_HEAD
 from penstock.gateway.v2.consume.giving import AT_ONCE_BYTES, Given, Giving
-from penstock.gateway.v2.kernels.md5 import HEX_BYTES, put_md5
+from penstock.gateway.v2.kernels.md5 import HEX_BYTES, ROOM_BYTES, put_md5
 from penstock.gateway.v2.messages import SYSTEM_NAMES
 from penstock.gateway.v2.wire.definition_pb2 import Resource
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse
@@ -169,5 +169,5 @@ def test_dead_letters_tell_where_they_come_from() -> None:
 def test_md5_is_md5(size: int) -> None:
     content = random.Random(size).randbytes(size)
     source, out = np.frombuffer(content or b"-", np.uint8), np.empty(HEX_BYTES, np.uint8)
-    put_md5(source.ctypes.data, 0, size, out.ctypes.data, 0)
+    put_md5(source.ctypes.data, 0, size, out.ctypes.data, 0, np.full(ROOM_BYTES, 0xAA, np.uint8))
     assert out.tobytes().decode() == hashlib.md5(content, usedforsecurity=False).hexdigest().upper()

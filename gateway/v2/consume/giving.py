@@ -20,7 +20,7 @@ from penstock.proto.errors import Corrupt
 from penstock.proto.names import DLQ_PREFIX
 from penstock.proto.receipts import VERSION, Receipt
 
-from ..kernels.deliveries import OTHER_TAG, OWN_BYTES, RECEIPT_BYTES, UNUSUAL, write_deliveries
+from ..kernels.deliveries import OTHER_TAG, OWN_BYTES, RECEIPT_BYTES, UNUSUAL, scratch_bytes, write_deliveries
 from ..messages import deliver, duration
 
 AT_ONCE_BYTES: Final = 256 * 1024
@@ -107,6 +107,8 @@ class Giving:
         tail = _bytes("".join(f" {number}" for number in given).encode())
         own = len(self._topic_field) + len(self._invisible_field) + 2 * (len(head) + len(tail))
         sizes = int(rows["body_size"].sum(dtype=np.int64)) + 4 * int(rows["properties_size"].sum(dtype=np.int64))
+        longest = int(rows["properties_size"].max())
+        scratch = np.empty(scratch_bytes(longest, len(head) + len(tail), len(self._invisible_field)), np.uint8)
         out = np.empty(sizes + count * (own + OWN_BYTES + RECEIPT_BYTES), np.uint8)
         ends, kinds = np.empty(count, np.int64), np.empty(count, np.int64)
         is_whole = write_deliveries(
@@ -119,6 +121,7 @@ class Giving:
             tail,
             self._tag_column.data,
             self._tag_column.ends,
+            scratch,
             out,
             ends,
             kinds,

@@ -52,9 +52,10 @@ def read(request: bytes) -> PlainAcknowledgement | None:
     count = find_entries(content, ENTRIES_MAX, names)
     if count <= 0:
         return None
-    head, common = np.empty(LENGTH_MAX, np.uint8), np.empty(COMMON, np.int64)
+    head, text = np.empty(LENGTH_MAX, np.uint8), np.empty(LENGTH_MAX, np.uint8)
+    common = np.empty(COMMON, np.int64)
     offsets, spans = np.empty(count, np.int64), np.empty(2 * count, np.int64)
-    size = read_receipts(content, head, common, offsets, spans)
+    size = read_receipts(content, head, text, common, offsets, spans)
     if size < 0:
         return None
     try:

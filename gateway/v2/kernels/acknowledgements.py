@@ -101,18 +101,20 @@ def _numbers(address, size, found):
     return end
 
 
-@kernel(int64, BYTES, OUT_BYTES, OUT_LONGS, OUT_LONGS, OUT_LONGS)
-def read_receipts(request, head, common, offsets, spans):
+@kernel(int64, BYTES, OUT_BYTES, OUT_BYTES, OUT_LONGS, OUT_LONGS, OUT_LONGS)
+def read_receipts(request, head, text, common, offsets, spans):
     """Take the receipts of a request of ``len(offsets)`` entries, if they are of what was received together.
 
     The answer is how long the beginning of their texts is that goes to ``head``: all in front of
     the numbers; -1: they are not of one such beginning, one queue and check point with ascending offsets, or not plain.
-    No handle is longer than ``head``.
+    No handle is longer than ``head``; ``text`` is room of as many bytes, and the caller's: Numba gives back an array of
+    the kernel's own as soon as nothing but its address is used.
     ``common`` gets their other numbers, ``spans`` where each entry begins and ends in ``request``.
     """
     address, end, to = address_of(request), np.int64(len(request)), address_of(head)
-    text, found = np.empty(len(head), np.uint8), np.empty(COMMON + 1, np.int64)
-    said = address_of(text)
+    found, said = np.empty(COMMON + 1, np.int64), address_of(text)
+    if len(text) < len(head):
+        return np.int64(-1)
     at, count, head_size = np.int64(0), 0, np.int64(-1)
     while at < end:
         key = load_u8(address, at)

@@ -23,7 +23,7 @@ from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse
 
 from ..messages import ATTEMPT_MAX, LATER, SYSTEM_NAMES, TIME_DIGITS_MAX, TIME_MS_MAX
 from .fields import CONTENT, NUMBER, number_bytes, put_content, put_number
-from .md5 import HEX_BYTES, put_md5
+from .md5 import HEX_BYTES, ROOM_BYTES, put_md5
 from .texts import IPV4_BYTES, base64_bytes, put_base64, put_digits, put_hex, put_ipv4
 
 WRITTEN, OTHER_TAG, UNUSUAL = 0, 1, 2
@@ -79,6 +79,12 @@ _ASCII_END = 0x80
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _PHYSICAL_OFFSET_AT, _BORN_HOST_AT = 28, 48  # in a record
 _STORE_HOST_BACK = 16 + IPV4_BYTES  # so many bytes before the body
+
+
+@kernel(int64, int64, int64, int64)
+def scratch_bytes(properties_size, receipt_ends_size, invisible_size):
+    """What is needed to make answers of records with properties of at most that size."""
+    return 4 * properties_size + 3 * (receipt_ends_size + RECEIPT_BYTES) + invisible_size + OWN_BYTES
 
 
 @kernel(boolean, int64, int64, int64, int64)
@@ -208,8 +214,10 @@ def _put_receipt(out, at, head, offset, tail, room):
     return put_base64(out, at, room, 0, text)
 
 
-@kernel(boolean, BYTES, ROWS, LONGS, BYTES, BYTES, BYTES, BYTES, BYTES, LONGS, OUT_BYTES, OUT_LONGS, OUT_LONGS)
-def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, tag_ends, out, ends, kinds):
+@kernel(
+    boolean, BYTES, ROWS, LONGS, BYTES, BYTES, BYTES, BYTES, BYTES, LONGS, OUT_BYTES, OUT_BYTES, OUT_LONGS, OUT_LONGS
+)
+def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, tag_ends, scratch, out, ends, kinds):
     """Make the answers of the records that ``rows`` tell of, end to end, each with its head in front.
 
     ``kinds`` gets what became of each record, ``ends`` where what is written of it ends in ``out``.
@@ -223,6 +231,9 @@ def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, ta
     Plain is a record of a time and an offset since 0, with IPv4 hosts where they are told, no flags but those of hosts,
     ASCII in its properties, and none of these that makes it a message for later or of a transaction.
 
+    ``scratch``: room of :func:`scratch_bytes`. It is the caller's, since Numba gives back an array of the kernel's own
+    as soon as nothing but its address is used.
+
     Returns False, with part of it written, if ``rows`` name what is not in ``buffer``, or there is no room.
     """
     if len(again) != len(rows) or len(ends) != len(rows) or len(kinds) != len(rows):
@@ -232,8 +243,9 @@ def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, ta
     for i in range(len(rows)):
         longest = max(longest, np.int64(rows[np.uint64(i)].properties_size))
     own = len(head) + len(tail) + RECEIPT_BYTES
-    scratch = np.empty(4 * longest + own * 3 + len(invisible) + OWN_BYTES, np.uint8)
-    spans = np.empty(2 * _NOTHING, np.int64)
+    if len(scratch) < scratch_bytes(longest, len(head) + len(tail), len(invisible)):
+        return False
+    spans, digest_room = np.empty(2 * _NOTHING, np.int64), np.empty(ROOM_BYTES, np.uint8)
     made = address_of(scratch)
     room = made + len(scratch) - own
     at = np.int64(0)
@@ -279,7 +291,7 @@ def write_deliveries(buffer, rows, again, topic, invisible, head, tail, tags, ta
         end = _put_field(made, end + 2, _DIGEST_TYPE, _MD5)
         store_i8(made, end, _CHECKSUM << 3 | CONTENT)
         store_i8(made, end + 1, HEX_BYTES)
-        put_md5(address, body, body + body_size, made, end + 2)
+        put_md5(address, body, body + body_size, made, end + 2, digest_room)
         end = _put_field(made, end + 2 + HEX_BYTES, _ENCODING, _IDENTITY)
         end = _put_field(made, end, _TYPE, _FIFO if spans[2 * _GROUP + 1] > 0 else _NORMAL)
         end = _put_time(made, end, _BORN_AT, born_ms)

@@ -11,11 +11,12 @@ from typing import Final
 import numpy as np
 from numba import int64, types, uint32, void
 
-from penstock.formats.intrinsics.kernel import kernel
+from penstock.formats.intrinsics.kernel import OUT_BYTES, kernel
 from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_u8, store_i8
 
 HEX_BYTES: Final = 32
 _BLOCK: Final = 64
+ROOM_BYTES: Final = 2 * _BLOCK
 _LENGTH_BYTES: Final = 8
 _WORDS = types.Array(uint32, 1, "C")
 _SINES = np.array([int(abs(math.sin(step + 1)) * (1 << 32)) for step in range(64)], np.uint32)
@@ -56,10 +57,11 @@ def _take_block(address, at, words, state):
     state[3] = np.uint32(state[3] + d)
 
 
-@kernel(void, int64, int64, int64, int64, int64)
-def put_md5(address, start, end, out, out_at):
-    """Write the digest of ``[start, end)`` at ``address``: ``HEX_BYTES`` characters."""
-    words, state, last = np.empty(16, np.uint32), _START.copy(), np.zeros(2 * _BLOCK, np.uint8)
+@kernel(void, int64, int64, int64, int64, int64, OUT_BYTES)
+def put_md5(address, start, end, out, out_at, last):
+    """Write the digest of ``[start, end)`` at ``address`` in hexadecimal digits; ``last``: room of ``ROOM_BYTES``."""
+    words, state = np.empty(16, np.uint32), _START.copy()
+    last[:] = 0
     at = start
     while end - at >= _BLOCK:
         _take_block(address, at, words, state)

@@ -109,6 +109,42 @@ def test_kernels_contain_nothing_of_a_source_whose_change_would_go_unnoticed() -
     assert seen > 100
 
 
+def test_no_kernel_takes_the_address_of_an_array_that_it_has_made() -> None:
+    """Numba frees it as soon as nothing but its address is used: others would have that memory meanwhile."""
+    root = Path(freshness.__file__).parents[2]
+    kernels = 0
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_text()
+        if "@kernel(" not in source:
+            continue
+        for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
+            kernels += 1
+            taken = {
+                call.args[0].id
+                for call in ast.walk(function)
+                if isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Name)
+                and call.func.id == "address_of"
+                and isinstance(call.args[0], ast.Name)
+            }
+            made = {
+                name.id
+                for assigned in ast.walk(function)
+                if isinstance(assigned, ast.Assign) and _makes_an_array(assigned.value)
+                for name in ast.walk(assigned.targets[0])
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+            }
+            assert not taken & made, f"{path}: {function.name} takes the address of {taken & made}"
+    assert kernels > 100
+
+
+def _makes_an_array(value: ast.expr) -> bool:
+    calls = (node.func for node in ast.walk(value) if isinstance(node, ast.Call))
+    return any(
+        isinstance(each, ast.Attribute) and each.attr in ("empty", "zeros", "ones", "full", "copy") for each in calls
+    )
+
+
 def _imported(path: Path, root: Path, source: str) -> Iterator[Path]:
     """The files of the product's modules that a source imports from."""
     for node in ast.walk(ast.parse(source)):
