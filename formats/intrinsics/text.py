@@ -10,11 +10,12 @@ import numpy as np
 from numba import boolean, int32, int64, uint32
 
 from .kernel import BYTES, kernel
-from .memory import LANES, address_of, load_i32, load_i64, load_u8, lowest_bit, match_mask
+from .memory import LANES, address_of, load_i32, load_i64, load_u8, lowest_bit, match_mask, store_i8
 
 _TAGS = int.from_bytes(b"TAGS", "big", signed=True)
 _TAGS_BYTES = 5  # with the separator
 _REPLACEMENT = 0xFFFD
+_ZERO = 0x30
 
 
 @kernel(int64, int64, int64, int64, int64, int64)
@@ -50,6 +51,19 @@ def equal_at(left, left_start, right, right_start, size):
         if load_u8(left, left_start + i) != load_u8(right, right_start + i):
             return False
     return True
+
+
+@kernel(int64, int64, int64, int64)
+def put_digits(out, at, value):
+    """Write a number that is not negative in decimal digits, at an address; where the next byte goes."""
+    size, rest = 1, value
+    while rest > 9:
+        rest //= 10
+        size += 1
+    for i in range(size):
+        store_i8(out, at + size - 1 - i, _ZERO + value % 10)
+        value //= 10
+    return at + size
 
 
 @kernel(int64, BYTES, int64, int64)

@@ -25,7 +25,7 @@ from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.errors import MessageTooLarge
 from penstock.proto.requests import decoded
 from tests.support.client.running_cluster import RunningCluster
-from tests.support.gateway import Client, RunningGateway, message, topic_of_type, wish
+from tests.support.gateway import Client, RunningGateway, damaged, message, topic_of_type, wish
 
 CALLER = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
 
@@ -148,12 +148,7 @@ def test_requests_of_every_kind_are_read_as_one_by_one() -> None:
         assert is_plain or not is_ordinary
         plain += is_plain
         for _ in range(5):
-            damaged = bytearray(content)
-            for _ in range(chance.choice([1, 1, 3])):
-                damaged[chance.randrange(min(len(damaged), 400))] = chance.choice([0, 1, 8, 10, 18, 127, 128, 255])
-            if chance.random() < 0.3:
-                del damaged[chance.randrange(len(damaged)) :]
-            check_same(bytes(damaged))
+            check_same(damaged(chance, content))
     assert plain > 450
 
 

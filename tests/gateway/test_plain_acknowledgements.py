@@ -19,6 +19,7 @@ from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.receipts import Receipt
 from penstock.proto.requests import decoded
 from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_OK
+from tests.support.gateway import damaged
 
 FIRST = Receipt("group", "topic", "broker-a", 7, 0, 1 << 40, 3, 1_700_000_000_000)
 UNUSUAL: tuple[dict[str, Any], ...] = (
@@ -94,12 +95,7 @@ def test_requests_of_every_kind_are_read_as_one_by_one() -> None:
         assert is_plain or not is_ordinary
         plain += is_plain
         for _ in range(5):
-            damaged = bytearray(content)
-            for _ in range(chance.choice([1, 1, 3])):
-                damaged[chance.randrange(min(len(damaged), 400))] = chance.choice([0, 1, 10, 18, 26, 65, 127, 128, 255])
-            if chance.random() < 0.3:
-                del damaged[chance.randrange(len(damaged)) :]
-            check_same(bytes(damaged))
+            check_same(damaged(chance, content))
     assert plain > 450
 
 

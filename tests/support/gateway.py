@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -193,3 +194,13 @@ def changed(group: str, topic: str, handle: str, invisible_ms: int) -> wire.Chan
     )
     request.invisible_duration.FromMilliseconds(invisible_ms)
     return request
+
+
+def damaged(chance: random.Random, content: bytes) -> bytes:
+    """The request with some bytes of its beginning changed, and now and then cut off."""
+    found = bytearray(content)
+    for _ in range(chance.choice([1, 1, 3])):
+        found[chance.randrange(min(len(found), 400))] = chance.choice([0, 1, 8, 10, 18, 26, 65, 127, 128, 255])
+    if chance.random() < 0.3:
+        del found[chance.randrange(len(found)) :]
+    return bytes(found)

@@ -36,7 +36,7 @@ from ...intrinsics.memory import (
     store_i32,
     store_i64,
 )
-from ...intrinsics.text import equal_at, find_byte_at
+from ...intrinsics.text import equal_at, find_byte_at, put_digits
 from ..kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
 from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from ..layout import RECORD_CRC_PREFIX, SysFlag
@@ -241,24 +241,11 @@ def homes_of(records, positions, sizes, topics, hashes, groups, queues, kept):
         before, before_size = properties, size
 
 
-@kernel(int64, OUT_BYTES, int64, int64)
-def _put_digits(out, at, number):
-    """Write a number; the new end."""
-    digits, rest = 1, number
-    while rest > 9:
-        rest //= 10
-        digits += 1
-    for i in range(digits):
-        store_i8(out, at + digits - 1 - i, 48 + number % 10)
-        number //= 10
-    return at + digits
-
-
 @kernel(int64, OUT_BYTES, int64, BYTES, int64)
 def _put_number(out, at, name, number):
     """Write a pair with a number; the new end."""
     copy_bytes(out, at, name, 0, len(name))
-    at = _put_digits(out, at + len(name), number)
+    at = put_digits(address_of(out), at + len(name), number)
     store_i8(out, at, PAIR_END)
     return at + 1
 
@@ -381,7 +368,7 @@ def write_offsets(offsets, out):
     """Write the body of an op to ``out``, 20 bytes for each at most; its length."""
     at = np.int64(0)
     for offset in offsets:
-        at = _put_digits(out, at, offset)
+        at = put_digits(address_of(out), at, offset)
         store_i8(out, at, _COMMA)
         at += 1
     return at

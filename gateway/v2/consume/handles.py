@@ -91,7 +91,7 @@ class Together(NamedTuple):
 
 
 def told_of(asked: Sequence[Together], statuses: Sequence[ReceiptStatus]) -> list[list[bool]]:
-    """Whether each delivery was in order, by a broker's answer to all of these.
+    """For each delivery True if it was in order, by a broker's answer to all of these.
 
     Raises:
         PenstockError: it has not a status for each.

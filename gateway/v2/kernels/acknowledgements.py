@@ -14,7 +14,8 @@ from penstock.formats.intrinsics.text import equal_at
 from penstock.formats.record.kernels.pairs import number_at as decimal_at
 from penstock.gateway.v2.wire.service_pb2 import AckMessageEntry, AckMessageRequest, AckMessageResponse
 
-from .fields import CONTENT, NUMBER_BYTES_MAX, content_at, put_number
+from .fields import CONTENT, NUMBER_BYTES_MAX, content_at, is_ascii, put_number
+from .texts import BASE64
 
 ENTRY_BYTES: Final = 1 + NUMBER_BYTES_MAX
 """What an entry of an answer takes besides that of the request and its status."""
@@ -28,9 +29,9 @@ _ID, _HANDLE = (
     AckMessageEntry.DESCRIPTOR.fields_by_name[name].number << 3 | CONTENT for name in ("message_id", "receipt_handle")
 )
 _ANSWERS = AckMessageResponse.DESCRIPTOR.fields_by_name["entries"].number << 3 | CONTENT
-_SPACE, _ZERO, _ASCII_END = 0x20, 0x30, 0x80
+_SPACE, _ZERO = 0x20, 0x30
 _SIX_BITS = np.full(256, -1, np.int64)
-_SIX_BITS[np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)] = range(64)
+_SIX_BITS[BASE64] = range(64)
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -60,7 +61,7 @@ def find_entries(request, most, names):
 
 @kernel(int64, int64, int64, int64, int64)
 def _decoded(address, start, end, out):
-    """Decode URL-safe base64 without padding; how many bytes that are, -1: it is none, or not as it is written."""
+    """Decode URL-safe base64 without padding; how many bytes that are; -1: something else stands there."""
     if (end - start) % 4 == 1:
         return np.int64(-1)
     bits, held, size = np.int64(0), 0, np.int64(0)
@@ -88,7 +89,7 @@ def _last_number(address, end):
 
 @kernel(int64, int64, int64, OUT_LONGS)
 def _numbers(address, size, found):
-    """Take the numbers of a receipt's text, offset first; how long the rest in front of them is, -1: it is none."""
+    """Take the numbers of a receipt's text, offset first; how long the rest in front of them is; -1: no receipt."""
     checksum, end = _last_number(address, size)
     if checksum != crc32_at(address, 0, end) or (load_u8(address, end + 1) == _ZERO and size - end > 2):
         return np.int64(-1)
@@ -132,9 +133,8 @@ def read_receipts(request, head, text, common, offsets, spans):
                 handle, handle_end = inner, start
             elif key == _ID and not has_id:
                 has_id = True
-                for i in range(inner, start):
-                    if load_u8(address, i) >= _ASCII_END:
-                        return np.int64(-1)
+                if not is_ascii(address, inner, start):
+                    return np.int64(-1)
             else:
                 return np.int64(-1)
         if handle < 0 or handle_end - handle > len(head):

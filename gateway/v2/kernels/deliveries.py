@@ -13,7 +13,7 @@ from numba import boolean, int64
 from penstock.formats.intrinsics.crc import crc32_at
 from penstock.formats.intrinsics.kernel import BYTES, LONGS, OUT_BYTES, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i32
-from penstock.formats.intrinsics.text import equal_at, find_byte_at
+from penstock.formats.intrinsics.text import equal_at, find_byte_at, put_digits
 from penstock.formats.record import properties as names
 from penstock.formats.record.kernels.pairs import hash_at, name_hash, place_of
 from penstock.formats.record.kernels.scanning import ROWS
@@ -22,9 +22,9 @@ from penstock.gateway.v2.wire.definition_pb2 import Digest, DigestType, Encoding
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse
 
 from ..messages import ATTEMPT_MAX, LATER, SYSTEM_NAMES, TIME_DIGITS_MAX, TIME_MS_MAX
-from .fields import CONTENT, NUMBER, number_bytes, put_content, put_number
+from .fields import CONTENT, NUMBER, is_ascii, number_bytes, put_content, put_number
 from .md5 import HEX_BYTES, ROOM_BYTES, put_md5
-from .texts import IPV4_BYTES, base64_bytes, put_base64, put_digits, put_hex, put_ipv4
+from .texts import IPV4_BYTES, base64_bytes, put_base64, put_hex, put_ipv4
 
 WRITTEN, OTHER_TAG, UNUSUAL = 0, 1, 2
 """What became of a record: it is an answer, it has none of the tags, it is to be looked at closely."""
@@ -75,7 +75,6 @@ _MD5, _IDENTITY = int(DigestType.MD5), int(Encoding.IDENTITY)
 _NORMAL, _FIFO = int(MessageType.NORMAL), int(MessageType.FIFO)
 
 _PAIR_END, _NAME_END, _SPACE, _ZERO, _NINE = 2, 1, 0x20, 0x30, 0x39
-_ASCII_END = 0x80
 _BORN_V6 = SysFlag.BORN_HOST_V6
 _PHYSICAL_OFFSET_AT, _BORN_HOST_AT = 28, 48  # in a record
 _STORE_HOST_BACK = 16 + IPV4_BYTES  # so many bytes before the body
@@ -102,9 +101,8 @@ def _look(address, start, end, spans):
     while start < end:
         pair_end = find_byte_at(address, start, end, end, _PAIR_END)
         name_end = find_byte_at(address, start, pair_end, pair_end, _NAME_END)
-        for at in range(start, pair_end):
-            if load_u8(address, at) >= _ASCII_END:
-                return False
+        if not is_ascii(address, start, pair_end):
+            return False
         if start < name_end and name_end + 1 < pair_end:
             place = place_of(_HASHES, hash_at(address, start, name_end))
             if place >= 0:
@@ -156,7 +154,7 @@ def _put_time(out, at, number, milliseconds):
 
 @kernel(int64, int64, int64, int64, int64)
 def _time_of(address, start, end, otherwise):
-    """The time in decimal digits, none later than clients read; ``otherwise`` where there is none."""
+    """The time that stands there in decimal digits, none later than clients read; else ``otherwise``."""
     if start == end or end - start > TIME_DIGITS_MAX:
         return otherwise
     found = np.int64(0)

@@ -17,7 +17,7 @@ NUMBER, CONTENT = 0, 2
 """How fields are written: the low three bits of what each begins with; the rest is the field's number."""
 NUMBER_BYTES_MAX: Final = 9
 LENGTH_BYTES_MAX: Final = 5
-_SPACE, _TILDE = 0x20, 0x7E
+_SPACE, _TILDE, _ASCII_END = 0x20, 0x7E, 0x80
 
 
 @kernel((int64, int64), int64, int64, int64)
@@ -49,6 +49,15 @@ def is_visible(address, start, end):
     for at in range(start, end):
         byte = load_u8(address, at)
         if byte < _SPACE or byte > _TILDE:
+            return False
+    return True
+
+
+@kernel(boolean, int64, int64, int64)
+def is_ascii(address, start, end):
+    """True if all of it are ASCII's characters."""
+    for at in range(start, end):  # noqa: SIM110  kernels know no generators
+        if load_u8(address, at) >= _ASCII_END:
             return False
     return True
 

@@ -14,6 +14,8 @@ from numba import int64, types, uint32, void
 from penstock.formats.intrinsics.kernel import OUT_BYTES, kernel
 from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_u8, store_i8
 
+from .texts import HEX
+
 HEX_BYTES: Final = 32
 _BLOCK: Final = 64
 ROOM_BYTES: Final = 2 * _BLOCK
@@ -24,7 +26,6 @@ _TURNS = np.array(
     [[7, 12, 17, 22] * 4, [5, 9, 14, 20] * 4, [4, 11, 16, 23] * 4, [6, 10, 15, 21] * 4], np.uint32
 ).ravel()
 _START = np.array([0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476], np.uint32)
-_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 @kernel((uint32,) * 4, uint32, uint32, uint32, uint32, uint32, int64, _WORDS, int64)
@@ -78,5 +79,5 @@ def put_md5(address, start, end, out, out_at, last):
         _take_block(last_address, _BLOCK, words, state)
     for i in range(16):
         byte = np.int64(state[i // 4]) >> 8 * (i % 4) & 255
-        store_i8(out, out_at + 2 * i, _DIGITS[byte >> 4])
-        store_i8(out, out_at + 2 * i + 1, _DIGITS[byte & 15])
+        store_i8(out, out_at + 2 * i, HEX[byte >> 4])
+        store_i8(out, out_at + 2 * i + 1, HEX[byte & 15])

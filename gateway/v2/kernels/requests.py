@@ -12,7 +12,7 @@ from numba import boolean, int64
 
 from penstock.formats.intrinsics.kernel import BYTES, OUT_BYTES, OUT_LONGS, kernel
 from penstock.formats.intrinsics.memory import address_of, copy_bytes, load_u8, store_i8
-from penstock.formats.intrinsics.text import equal_at
+from penstock.formats.intrinsics.text import equal_at, put_digits
 from penstock.formats.record import properties as names
 from penstock.formats.record.kernels.pairs import hash_at, name_hash, pair_name, place_of
 from penstock.gateway.v2.wire.definition_pb2 import Encoding, Message, MessageType, SystemProperties
@@ -26,7 +26,6 @@ from ..messages import (
     TIME_MS_MAX,
 )
 from .fields import CONTENT, NUMBER, content_at, has_byte, is_visible, number_at
-from .texts import put_digits
 
 USER_PROPERTIES_MAX: Final = 32
 """Of a plain message."""

@@ -7,25 +7,13 @@ from numba import int64
 
 from penstock.formats.intrinsics.kernel import kernel
 from penstock.formats.intrinsics.memory import load_i32, load_u8, store_i8
+from penstock.formats.intrinsics.text import put_digits
 
-_ZERO, _DOT, _COLON = 0x30, 0x2E, 0x3A
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
+_DOT, _COLON = 0x2E, 0x3A
+HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
 IPV4_BYTES = 8
 """Of a host in a record: address and port."""
-
-
-@kernel(int64, int64, int64, int64)
-def put_digits(out, at, value):
-    """Write a number that is not negative in decimal digits."""
-    size, rest = 1, value
-    while rest > 9:
-        rest //= 10
-        size += 1
-    for i in range(size):
-        store_i8(out, at + size - 1 - i, _ZERO + value % 10)
-        value //= 10
-    return at + size
 
 
 @kernel(int64, int64, int64, int64, int64, int64)
@@ -33,8 +21,8 @@ def put_hex(out, at, address, start, end):
     """Write the bytes ``[start, end)`` in capital hexadecimal digits."""
     for i in range(start, end):
         byte = load_u8(address, i)
-        store_i8(out, at, _HEX[byte >> 4])
-        store_i8(out, at + 1, _HEX[byte & 15])
+        store_i8(out, at, HEX[byte >> 4])
+        store_i8(out, at + 1, HEX[byte & 15])
         at += 2
     return at
 
@@ -56,7 +44,7 @@ def put_base64(out, at, address, start, end):
         if left > 2:
             bits |= load_u8(address, start + 2)
         for i in range(min(left, 3) + 1):
-            store_i8(out, at, _BASE64[bits >> (18 - 6 * i) & 63])
+            store_i8(out, at, BASE64[bits >> (18 - 6 * i) & 63])
             at += 1
         start += 3
     return at
