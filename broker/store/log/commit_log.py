@@ -27,11 +27,9 @@ from ..config import MIB, FlushMode, StoreConfig
 from ..disk import Bytes, Disk
 from ..queues.kernels import Ints, Longs, Rows, count_records
 from ..results import AppendResult
-from .copying import copy_ascending
 from .log_directories import LogDirectories, split_paths
-from .log_file import FileAllocator, LogFile, load_log_files
+from .log_file import FileAllocator, LogFile, load_log_files, write_to_end
 from .log_kernels import same_messages
-from .prefault import Prefaulter
 from .queue_ends import QueueEnds
 from .transient_store_pool import WriteBuffers
 from .warming import Warming
@@ -82,13 +80,15 @@ class CommitLog:
         self._tail_bytes = config.segment_bytes // _TAIL_SHARE
         if config.segment_bytes >= MIB:
             self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
-        self._prefaulter = Prefaulter()
         self._buffers: WriteBuffers | None = None
         # Called when an append finds no free buffer, and told whether it is of state: commits everything, or refuses.
         self.on_no_buffer: Callable[[bool], None] = lambda is_state: None
+        # What a failed write means: without space it may be tried again, else nothing is written any more.
+        self.not_written: Callable[[OSError], StorageError] = lambda error: StorageError(str(error))
         self._host: Bytes = np.frombuffer(config.store_host.encode(), np.uint8)
         self._stamp = 0  # of the batch, in QueueEnds.seen; grows, so that nobody has to clear that
-        # Memory of one append: the queues of the batch, and its first offset in each.
+        # Memory of one append: its records as the log will have them; its queues, and its first offset in each.
+        self._laid_out: Bytes = np.empty(0, np.uint8)
         self._touched_queues: Ints = np.zeros(64, np.int32)
         self._touched_offsets: Longs = np.zeros(64, np.int64)
 
@@ -118,7 +118,7 @@ class CommitLog:
 
         Raises:
             CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the first bad record.
-            DiskFull, StorageError: there is no next file; nothing was stored.
+            DiskFull, StorageError: there is no next file, or it could not be written; nothing was stored.
             FlowControl: ``on_no_buffer`` has refused it; nothing was stored.
         """
         records = self._with_room(ends, records, count) if self._config.append_record_crc else without_seals(records)
@@ -129,12 +129,17 @@ class CommitLog:
         now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
         self._stamp += 1
         start = self.appended_offset
-        data = file.bytes if self._buffers is None else self._buffers.borrow(file, start)
+        if self._buffers is None:
+            if len(records) > len(self._laid_out):
+                self._laid_out = np.empty(max(len(records), MIB), np.uint8)
+            data, base = self._laid_out, start
+        else:
+            data, base = self._buffers.borrow(file, start), file.base
         status, bad, placed, touched = place_batch(
             records,
             data,
-            start - file.base,
-            file.base,
+            start - base,
+            base,
             now_ms,
             self._host,
             ends.name,
@@ -149,16 +154,20 @@ class CommitLog:
         if status != PlaceStatus.OK:
             raise ends.refusal(PlaceStatus(status), int(bad), count, self._config.body_bytes_max)
         if self._config.append_record_crc:
-            write_seals(data, start - file.base, start - file.base + len(records))
-        self.last_store_timestamp_ms = now_ms
+            write_seals(data, start - base, start - base + len(records))
         end = start + len(records)
+        in_queues, first_offsets = self._touched_queues[:touched], self._touched_offsets[:touched]
         if self._buffers is None:
+            try:
+                self._write(file, start, data[: len(records)])
+            except StorageError:
+                ends.next_offsets[in_queues] = first_offsets
+                raise
             self.end_offset = end
         else:
             self._buffers.on_placed(end, end)
-        self._prefaulter.advance(data, end - file.base, is_file=self._buffers is None)
-        queue_ids = self._touched_queues[:touched].tolist()
-        return AppendResult(start, end, placed, now_ms, queue_ids, self._touched_offsets[:touched].tolist())
+        self.last_store_timestamp_ms = now_ms
+        return AppendResult(start, end, placed, now_ms, in_queues.tolist(), first_offsets.tolist())
 
     def commit(self) -> int:
         """Write what lies in buffers only to the files, in the log's order; the log's end. From any thread.
@@ -179,7 +188,11 @@ class CommitLog:
             self._buffers.give_back()
 
     def append_bytes(self, start: int, data: memoryview) -> int:
-        """Append bytes of another log at the same offset; the new end. They lie within one file, and in no buffer."""
+        """Append bytes of another log at the same offset; the new end. They lie within one file, and in no buffer.
+
+        Raises:
+            DiskFull, StorageError: they do not follow, or could not be written; nothing was appended.
+        """
         if start != self.end_offset or self.is_buffered:
             raise StorageError(f"bytes of offset {start} cannot follow the log's end {self.end_offset}")
         if not len(data):
@@ -190,9 +203,8 @@ class CommitLog:
             raise StorageError(f"bytes {start}..{start + len(data)} do not lie within one file")
         if file is None:
             file = self._next_file(base)
-        copy_ascending(file.bytes, start - base, np.frombuffer(data, np.uint8))
+        self._write(file, start, np.frombuffer(data, np.uint8))
         self.end_offset = start + len(data)
-        self._prefaulter.advance(file.bytes, self.end_offset - base)
         return self.end_offset
 
     def start_at(self, offset: int) -> None:
@@ -263,9 +275,7 @@ class CommitLog:
 
         Ends behind the first chunk whose status is neither ROWS_FULL, BLANK nor END.
         """
-        while start < end:
-            if start >= self.files[-1].end:
-                return
+        while start < end and start < self.files[-1].end:
             file = self.file_of(start)
             stop = min(end, file.end) - file.base
             count, position, status = scan(file.bytes, start - file.base, stop, file.base, check_crc, rows)
@@ -370,10 +380,17 @@ class CommitLog:
     def close(self) -> None:
         """Close everything, sync nothing."""
         self._allocator.close()
-        self._prefaulter.close()
+        if self._buffers is not None:
+            self._buffers.close()
         for file in self.files:
             self._disk.close(file.descriptor)
         self.files = []
+
+    def _write(self, file: LogFile, start: int, data: Bytes) -> None:
+        try:
+            write_to_end(self._disk, file, start, data)
+        except OSError as error:
+            raise self.not_written(error) from error
 
     def _file_for(self, size: int, is_state: bool) -> LogFile:
         """The file with room for ``size`` bytes and a blank behind them; fills the one before if that has none."""

@@ -47,6 +47,7 @@ class Flusher(LogFollower):
         # Written under ``_condition``: this thread raises it, on_cut() and start_at() set it.
         self.flushed_offset = flushed  # everything of the log below is on the disk
         self._log = commit_log
+        commit_log.not_written = self.not_written
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._has_pool = config.buffers > 0
@@ -90,18 +91,10 @@ class Flusher(LogFollower):
         try:
             end = self._log.commit()
         except OSError as error:
-            named = storage_error(error, str(self._log.directories), "committing")
+            named = self.not_written(error)
             if isinstance(named, DiskFull):
                 self.refusal = named
-                raise named from error
-            log.error("commit failed path=%s error=%s", self._log.directories, error)
-            failure = SyncFailed(
-                f"{self._log.directories}: writing what was appended last failed: {error.strerror or error}: nothing "
-                "is acknowledged any more, check the disk and restart",
-                path=str(self._log.directories),
-            )
-            self.fail(failure)
-            raise failure from error
+            raise named from error
         self.refusal = None
         if end > before:
             if self._asked > self.flushed_offset:
@@ -109,6 +102,20 @@ class Flusher(LogFollower):
                     self._condition.notify()
             self.on_committed(end)
         return end
+
+    def not_written(self, error: OSError) -> DiskFull | SyncFailed:
+        """What a failed write to the log means: without space it may be tried again, else the store is fenced."""
+        named = storage_error(error, str(self._log.directories), "appending")
+        if isinstance(named, DiskFull):
+            return named
+        log.error("write failed path=%s error=%s", self._log.directories, error)
+        failure = SyncFailed(
+            f"{self._log.directories}: writing what was appended last failed: {error.strerror or error}: nothing "
+            "is acknowledged any more, check the disk and restart",
+            path=str(self._log.directories),
+        )
+        self.fail(failure)
+        return failure
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Sync everything appended so far, and wait for it.

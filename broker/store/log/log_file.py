@@ -11,12 +11,13 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+
 from penstock.formats.directory import file_name, file_start
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 
 from ..disk import Bytes, Disk, storage_error
 from .log_directories import LogDirectories
-from .prefault import AHEAD_BYTES, prefault
 from .warming import Warming
 
 log = logging.getLogger(__name__)
@@ -149,6 +150,22 @@ def _map_file(disk: Disk, path: str, base: int, size: int, *, must_write: bool) 
         raise storage_error(error if isinstance(error, OSError) else OSError(str(error)), path, "mapping") from error
 
 
+def write_to_end(disk: Disk, file: LogFile, start: int, data: Bytes) -> None:
+    """Write behind everything that the log has. Not through the mapping: a page written whole needs no zeroing before.
+
+    ``pwrite`` copies upwards, so a process killed in the middle leaves a beginning of ``data``, and no gap.
+
+    Raises:
+        OSError: it could not; what was written of it is zeroed again, so that no recovery finds it, if that can be.
+    """
+    try:
+        disk.pwrite(file.descriptor, data, start - file.base)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.pwrite(file.descriptor, np.zeros_like(data), start - file.base)
+        raise
+
+
 class FileAllocator:
     """Makes log files ahead of need in a thread of its own, so that an append hardly ever waits for one."""
 
@@ -258,7 +275,6 @@ class FileAllocator:
             with contextlib.suppress(OSError):
                 self._disk.unlink(path)
             raise self._told(storage_error(error, path, "allocating the log file")) from error
-        prefault(mapped, 0, AHEAD_BYTES, is_file=True)
         try:
             self._warming.warm(path, mapped, descriptor)
         except StorageError as error:

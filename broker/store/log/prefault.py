@@ -1,9 +1,7 @@
-"""Pages of the log in memory before they are written, so that an append does not wait for each of them.
+"""Pages of a buffer in memory before they are written, so that an append does not wait for each of them.
 
-The first touch of a page of a new file costs 1-10 µs (on a virtual machine whose host has not backed the memory yet),
-more than all else that an append does with its 4 KiB. A thread that touches them ahead takes that from the event
-loop: 10 → 1.4 µs a page there. Pages are only read (``MADV_POPULATE_READ``), so they stay clean and are not written
-to disk an extra time. Memory that is no file's is written to (``MADV_POPULATE_WRITE``): reading gives it no pages.
+The first touch of a page costs 1-10 µs (on a virtual machine whose host has not backed the memory yet), more than all
+else that an append does with its 4 KiB. A thread that touches them ahead takes that from the event loop.
 """
 
 from __future__ import annotations
@@ -12,29 +10,26 @@ import ctypes
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from ..disk import Bytes
 
 AHEAD_BYTES = 16 << 20
 NICER_BY = 10
 _STEP_BYTES = 2 << 20  # the kernel holds a lock on the mappings for so long
-_MADV_POPULATE_READ = 22  # Linux 5.14
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; reading gives memory that is no file's no pages
 _PAGE = 4096
 
 _libc = ctypes.CDLL(None)
 
 
-def prefault(data: Bytes, start: int, stop: int, *, is_file: bool) -> None:
-    """Bring ``data[start:stop]`` of a mapped file into memory; best effort, releases the interpreter lock."""
-    advice = _MADV_POPULATE_READ if is_file else _MADV_POPULATE_WRITE
+def prefault(data: Bytes, start: int, stop: int) -> None:
+    """Bring ``data[start:stop]`` into memory; best effort, releases the interpreter lock."""
     base = data.ctypes.data
     position, stop = start - start % _PAGE, min(stop, len(data))
     while position < stop:
         size = min(_STEP_BYTES, stop - position)
-        if _libc.madvise(ctypes.c_void_p(base + position), ctypes.c_size_t(size), advice) != 0:
-            return  # an older kernel, or memory that is no file: pages are touched when they are written
+        if _libc.madvise(ctypes.c_void_p(base + position), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
+            return  # an older kernel: pages are touched when they are written
         position += size
 
 
@@ -52,14 +47,14 @@ class Prefaulter:
         self._data: Bytes | None = None
         self._stop = 0  # touched, or being touched, up to here
 
-    def advance(self, data: Bytes, position: int, *, is_file: bool = True) -> None:
-        """The next append goes to ``data[position:]``, of a mapped file or of other memory."""
+    def advance(self, data: Bytes, position: int) -> None:
+        """The next append goes to ``data[position:]``."""
         if data is not self._data:
             self._data, self._stop = data, position
         elif position + AHEAD_BYTES // 2 < self._stop or self._stop >= len(data):
             return
         start, self._stop = max(self._stop, position), min(len(data), position + AHEAD_BYTES)
-        self._worker.submit(partial(prefault, is_file=is_file), data, start, self._stop)
+        self._worker.submit(prefault, data, start, self._stop)
 
     def close(self) -> None:
         """End the thread."""

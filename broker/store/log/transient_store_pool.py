@@ -23,6 +23,7 @@ from penstock.proto.errors import StorageError
 
 from ..disk import Bytes, Disk
 from .log_file import LogFile
+from .prefault import Prefaulter
 
 
 class TransientStorePool:
@@ -77,6 +78,7 @@ class WriteBuffers:
         self.pool = TransientStorePool(count, size)
         self.appended = 0
         self.lock = threading.Lock()
+        self._prefaulter = Prefaulter()
         self._disk = disk
         self._filling: list[_Filling] = []
 
@@ -104,8 +106,10 @@ class WriteBuffers:
 
     def on_placed(self, end: int, appended: int) -> None:
         """Bytes up to ``end`` are in the newest buffer; the next append goes to ``appended``."""
-        self._filling[-1].placed = end
+        newest = self._filling[-1]
+        newest.placed = end
         self.appended = appended
+        self._prefaulter.advance(newest.buffer, end - newest.base)
 
     def write(self, committed: int) -> int:
         """Write to the files what lies behind ``committed``, in the log's order; up to where that is done now.
@@ -131,6 +135,10 @@ class WriteBuffers:
             self.pool.return_buffer(each.buffer)
         self._filling.clear()
         self.appended = 0
+
+    def close(self) -> None:
+        """End the thread that brings the buffers' pages."""
+        self._prefaulter.close()
 
 
 def _buffer(size: int) -> Bytes:

@@ -12,7 +12,6 @@ from ..disk import Bytes, Disk, storage_error
 
 log = logging.getLogger(__name__)
 
-_PAGE = 4096
 _STEP_BYTES = 16 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,16 +34,17 @@ class Warming:
         """Prepare a new file, which holds nothing yet.
 
         Raises:
-            StorageError: a sync failed; the error names ``path``.
+            StorageError: a write or a sync failed; the error names ``path``.
         """
         if self._touch:
-            for start in range(0, len(mapped), _STEP_BYTES):
-                mapped[start : start + _STEP_BYTES : _PAGE] = 0  # numpy gives the interpreter lock away meanwhile
-                if self._sync:
-                    try:
+            zeros = bytes(min(len(mapped), _STEP_BYTES))
+            try:
+                for start in range(0, len(mapped), _STEP_BYTES):
+                    self._disk.pwrite(descriptor, zeros[: len(mapped) - start], start)
+                    if self._sync:
                         self._disk.sync(descriptor)
-                    except OSError as error:
-                        raise storage_error(error, path, "warming the log file (warmMapedFileEnable)") from error
+            except OSError as error:
+                raise storage_error(error, path, "warming the log file (warmMapedFileEnable)") from error
         if self._lock and not self._call(_libc.mlock, mapped):
             code = ctypes.get_errno()
             limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.broker.core.tables.topics import deleted_topic
-from penstock.broker.store import AppendResult, ReadStatus, Store
+from penstock.broker.store import ReadStatus, Store
 from penstock.formats.hashing import index_key_hash, tags_code
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, decode_record
 from penstock.formats.record.producer_mark import parse_producer_mark
@@ -90,9 +90,18 @@ class LogHistory:
         """Behind the last byte."""
         return len(self.image)
 
-    def on_append(self, store: Store, result: AppendResult, *, marked: bool) -> None:
-        """Take what ``store`` has laid down for a batch, and the blank in front of it."""
-        before = self.end
+    def append(self, store: Store, topic: str, records: bytes | np.ndarray, *, queues: int, marked: bool = False) -> None:
+        """Append a batch, and take what ``store`` has laid down for it, and the blank in front of it."""
+        before, segment = self.end, store._config.segment_bytes
+        try:
+            result = store.append(topic, records, queues=queues)
+        except BaseException:
+            left = -before % segment
+            if 0 < left < len(records) + BLANK_BYTES:  # the file before it may have been filled up
+                self.image += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
+                self.ends.append(self.end)
+            raise
+        assert result.start == before or (result.start > before and result.start % segment == 0), "a gap in the log"
         while self.end < result.end:
             self.image += _appended(store, self.end, result.end)
         if result.start > before:
@@ -106,12 +115,6 @@ class LogHistory:
                 self.ends.append(start)
         if marked:
             self.ends.append(result.end)
-
-    def on_unfinished(self, left: int, size: int) -> None:
-        """An append of ``size`` bytes was cut off; it may have filled up the file, with ``left`` bytes to its end."""
-        if 0 < left < size + BLANK_BYTES:
-            self.image += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
-            self.ends.append(self.end)
 
     def truncate(self, end: int) -> None:
         """Forget everything from ``end`` on."""

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.broker.core.tables.topics import deleted_topic
-from penstock.broker.store import AppendResult, FlushMode, Store, StoreConfig
+from penstock.broker.store import FlushMode, Store, StoreConfig
 from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
 from tests.support.broker.log_history import (
@@ -220,9 +220,7 @@ class CrashRun:
         queues = np.array([self.chooser.randrange(QUEUES) for _ in range(count)], np.int32)
         mark = producer_mark(7, 1, 0, self.sequence, count) if marked else None
         records = encode_messages(topic, bodies, properties, queues, born_host=HOST, mark=mark, born_timestamp_ms=1)
-        before = self.history.end
-        result = self.open.append(topic, records, queues=QUEUES)
-        self.on_appended(before, result, marked=marked)
+        self.history.append(self.open, topic, records, queues=QUEUES, marked=marked)
         self.messages += count
 
     def open_master(self) -> CrashRun:
@@ -233,11 +231,6 @@ class CrashRun:
             self.master._open()
         self.master.chooser = self.chooser
         return self.master
-
-    def on_appended(self, before: int, result: AppendResult, *, marked: bool) -> None:
-        assert result.start >= before - before % SEGMENT_BYTES
-        assert result.start == before or result.start % SEGMENT_BYTES == 0, "a gap in the log"
-        self.history.on_append(self.open, result, marked=marked)
 
     def _roll(self) -> None:
         """Fill the file up to a few bytes, exactly, or beyond."""

@@ -80,13 +80,7 @@ def _append_deletion(run: CrashRun, topic: str) -> None:
     if run.master is not None:
         _append_deletion(run.open_master(), topic)
         return
-    before = run.history.end
     body, tags = json.dumps({"topicName": topic}).encode(), b"TAGS\x01TOPIC_DELETED\x02"
     record = encode_messages(STATE_TOPIC, [body], [tags], born_host=_HOST, born_timestamp_ms=1)
-    try:
-        result = run.open.append(STATE_TOPIC, record, queues=1)
-    except PowerCut:
-        run.history.on_unfinished(-before % run._config.segment_bytes, len(record))
-        raise
-    run.on_appended(before, result, marked=False)
+    run.history.append(run.open, STATE_TOPIC, record, queues=1)
     run.messages += 1

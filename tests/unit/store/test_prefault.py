@@ -11,9 +11,10 @@ from penstock.broker.store.log.prefault import NICER_BY, Prefaulter
 
 
 def test_pages_are_touched_by_a_thread_that_gives_way_to_the_event_loop() -> None:
+    before = set(threading.enumerate())
     prefaulter = Prefaulter()
-    prefaulter.advance(np.zeros(1 << 20, np.uint8), 0, is_file=False)
-    (thread,) = (each for each in threading.enumerate() if each.name.startswith("log-prefault"))
+    prefaulter.advance(np.zeros(1 << 20, np.uint8), 0)
+    (thread,) = set(threading.enumerate()) - before
     number = thread.native_id
     assert number is not None
     prefaulter._worker.submit(lambda: None).result()  # it has begun

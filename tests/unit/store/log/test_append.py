@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from penstock.broker.store import Store
-from penstock.broker.store.log.copying import copy_ascending
+from penstock.broker.store.disk import Data, Disk
 from penstock.formats.record.layout import decode_record
-from penstock.proto.errors import CorruptBatch, InvalidName, MessageTooLarge, StorageError, StoreClosed
+from penstock.proto.errors import (
+    CorruptBatch,
+    DiskFull,
+    InvalidName,
+    MessageTooLarge,
+    StorageError,
+    StoreClosed,
+    SyncFailed,
+)
+from tests.support.broker.stepped_store import abandon
 from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, read, store_config
 from tests.support.clock import ManualClock
+from tests.support.crash.failing_disk import FailingDisk
 
 
 def test_a_batch_gets_offsets_host_and_time_from_the_store(tmp_path: Path) -> None:
@@ -183,36 +194,56 @@ def test_bytes_of_a_master_make_the_same_files_and_queues(tmp_path: Path) -> Non
     slave.close()
 
 
-class CopiesHeadsLast:
-    """Memory that is copied to as the C library does it, until the process dies at copy number ``dies_at``."""
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_batch_that_cannot_be_written_is_not_there_and_takes_no_offset(tmp_path: Path, code: int) -> None:
+    disk = FailingDisk("pwrite", 0, code)
+    store = Store.open(store_config(tmp_path), disk=disk)
+    end = store.append("orders", batch("orders", [b"first", b"second"], [1, 0]), queues=2).end
+    disk.nth = disk.count + 1
+    with pytest.raises(DiskFull if code == errno.ENOSPC else SyncFailed):
+        store.append("orders", batch("orders", [b"refused", b"refused"], [0, 1]), queues=2)
+    assert disk.failed
+    assert store.end_offset == end
+    if code == errno.ENOSPC:
+        result = store.append("orders", batch("orders", [b"third", b"fourth"], [0, 1]), queues=2)
+        assert (result.start, result.queue_offsets) == (end, [1, 1])
+        dispatch_all(store)
+        assert bodies(store, "orders", 0) == [b"second", b"third"]
+    else:
+        with pytest.raises(SyncFailed):  # what the disk has is not known any more
+            store.append("orders", batch("orders", [b"later"], 0), queues=2)
+    store.close()
 
-    def __init__(self, size: int, dies_at: int) -> None:
-        self.bytes = np.zeros(size, np.uint8)
-        self.copies_left = dies_at
 
-    def __setitem__(self, where: slice, data: np.ndarray) -> None:
-        self.copies_left -= 1
-        if self.copies_left < 0:
-            return
-        dies = self.copies_left == 0
-        self.bytes[where.start + (64 if dies else 0) : where.stop - (64 if dies else 0)] = data[
-            64 if dies else 0 : len(data) - (64 if dies else 0)
-        ]
+class TakesAPart(Disk):
+    """Its disk takes the first ``part`` bytes of the first batch, and then fails once."""
+
+    part = 0
+
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        if not self.part:
+            return super().pwrite(descriptor, data, position)
+        super().pwrite(descriptor, data[: self.part], position)
+        self.part = 0
+        raise OSError(errno.ENOSPC, "no space")
 
 
-@pytest.mark.parametrize("size", [1, 63, 300, 65_536, 200_000])
-def test_a_copy_that_is_broken_off_leaves_a_beginning_and_no_gap(size: int) -> None:
-    data = np.full(size, 7, np.uint8)
-    dies_at, copied = 0, 0
-    while copied < size:
-        dies_at += 1
-        target = CopiesHeadsLast(size + 100, dies_at)
-        copy_ascending(target, 50, data)  # type: ignore[arg-type]
-        written = np.flatnonzero(target.bytes)
-        gaps = np.flatnonzero(np.diff(written) != 1) if len(written) else ()
-        assert not len(gaps), f"broken off at copy {dies_at}: bytes behind a gap at {written[gaps[0]] + 1}"
-        copied = len(written) if target.copies_left > 0 else 0
-    assert (written[0], written[-1]) == (50, 49 + size)
+def test_what_was_written_of_a_refused_batch_is_not_recovered(tmp_path: Path) -> None:
+    disk = TakesAPart()
+    store = Store.open(store_config(tmp_path), disk=disk)
+    end = store.append("orders", batch("orders", [b"kept"], 0), queues=1).end
+    refused = batch("orders", [b"refused 1", b"refused 2", b"refused 3"], 0)
+    disk.part = len(refused) - 10
+    with pytest.raises(DiskFull):
+        store.append("orders", refused, queues=1)
+    slaves = store.read_bytes(0, end)
+    with pytest.raises(DiskFull):
+        disk.part = len(slaves) // 2
+        store.append_bytes(end, slaves)
+    abandon(store)
+    store = Store.open(store_config(tmp_path))
+    assert store.end_offset == end
+    store.close()
 
 
 def test_bytes_must_follow_the_end_and_stay_within_a_file(tmp_path: Path) -> None:

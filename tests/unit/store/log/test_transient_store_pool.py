@@ -280,7 +280,7 @@ def test_a_full_disk_refuses_messages_until_a_commit_finds_space(tmp_path: Path)
     store.request_commit(end)
     wait_until(lambda: disk.failed and store._flusher.refusal, what="the refusal")
     for topic in ("t", names.STATE_TOPIC):
-        with pytest.raises(DiskFull, match="committing failed, no space"):
+        with pytest.raises(DiskFull, match="appending failed, no space"):
             store.append(topic, batch(topic, [b"{}"]), queues=1)
     assert (store.end_offset, fatal) == (0, [])
     disk.kind = ""

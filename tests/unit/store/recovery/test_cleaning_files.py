@@ -295,15 +295,20 @@ def test_new_files_can_be_warmed_and_locked(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_memory_that_cannot_be_locked_is_one_named_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warming = Warming(Disk(), touch=True, lock=True, sync=False)
+    disk = Disk()
+    warming = Warming(disk, touch=True, lock=True, sync=False)
     monkeypatch.setattr(warming, "_call", lambda function, mapped: False)
-    data = np.ones(10_000, np.uint8)
-    warming.warm("a", data, -1)
-    warming.warm("a", data, -1)
+    descriptor = disk.open(str(tmp_path / "a"), create=True)
+    disk.allocate(descriptor, 10_000)
+    data = disk.map(descriptor, 10_000)
+    for _ in range(2):
+        warming.warm("a", data, descriptor)
     warming.unlock(data)
-    assert data[0] == data[4096] == data[8192] == 0
+    assert not data.any()
+    assert disk.data_range(descriptor, 0, 10_000) == (0, 10_000)
+    disk.close(descriptor)
     assert caplog.text.count("mlockMappedFileEnable has no effect") == 1
 
 
