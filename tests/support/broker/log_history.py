@@ -90,7 +90,9 @@ class LogHistory:
         """Behind the last byte."""
         return len(self.image)
 
-    def append(self, store: Store, topic: str, records: bytes | np.ndarray, *, queues: int, marked: bool = False) -> None:
+    def append(
+        self, store: Store, topic: str, records: bytes | np.ndarray, *, queues: int, marked: bool = False
+    ) -> None:
         """Append a batch, and take what ``store`` has laid down for it, and the blank in front of it."""
         before, segment = self.end, store._config.segment_bytes
         try:

@@ -9,7 +9,6 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from penstock.broker.store import Disk, Store
