@@ -47,11 +47,12 @@ class FetchCall:
     def message(self) -> bytes:
         """The framed reply, once: ``FetchReply`` and the records of all its results, end to end. Raises its error.
 
-        The call keeps nothing of it: caller and call refer to each other, and would hold its memory until Python's
+        The call does not keep it: caller and call refer to each other, and would hold its memory until Python's
         collector looks.
         """
-        outcome, self.outcome = self.outcome, None
+        outcome = self.outcome
         if isinstance(outcome, bytes):
+            self.outcome = None
             return outcome
         assert outcome is not None, "not answered yet, or told"
         raise outcome
