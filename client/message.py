@@ -96,7 +96,7 @@ class Message:
     delay_level: int | None = None
     """The same as a delay level of the broker, 1..18 (its ``messageDelayLevel``)."""
     message_id: str | None = None
-    """Its own, where another has made it; else the producer makes one."""
+    """The message's own id, where somebody else has made it; else the producer makes one."""
 
 
 class SendReceipt(NamedTuple):
@@ -214,12 +214,12 @@ class MessageView:
 
     @property
     def queue_offset(self) -> int:
-        """Its offset in that queue."""
+        """The message's offset in that queue."""
         return self._batch.values("queue_offset")[self._index]
 
     @property
     def physical_offset(self) -> int:
-        """Its position in the broker's log."""
+        """The record's position in the broker's log."""
         return self._batch.values("physical_offset")[self._index]
 
     @property

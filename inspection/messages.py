@@ -25,7 +25,7 @@ class StoredRecord(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its properties."""
+        """The message's properties."""
         return decode_properties(self.record.properties)
 
     def index_keys(self) -> list[str]:

@@ -226,7 +226,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._take_all()
 
     def go_on(self) -> None:
-        """It is this connection's turn again."""
+        """This connection's turn has come again."""
         self._sending.go_on()
         self._hold("turn", False)
 

@@ -101,7 +101,7 @@ class Sending:
         self._is_paused = True
 
     def resume(self) -> None:
-        """It has taken all."""
+        """The system has taken all."""
         self._is_paused = False
         self.go_on()
 

@@ -49,7 +49,7 @@ class FetchLoad:
         self._fetches_of[connection] += 1
 
     def end(self, connection: Hashable, queues: int) -> None:
-        """It is under way no more."""
+        """The fetch over that many queues is under way no more."""
         self.fetches -= 1
         self.queues -= queues
         _lower(self._fetches_of, connection, 1)

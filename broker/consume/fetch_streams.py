@@ -71,7 +71,7 @@ class _Stream:
             poll.cancel()
 
     def _end_wait(self, number: int) -> None:
-        """Its answer is that there is nothing, if there was none yet."""
+        """Answer the fetch that there is nothing, if it has no answer yet."""
         poll = self.waiting.pop(number, None)
         if poll is not None:
             poll.cancel()

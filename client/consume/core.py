@@ -151,6 +151,9 @@ class ConsumerCore:
             self.owner.close(deadline_s)
         self.fetcher.close()
         self.calls.close()
+        with self.buffers.lock:
+            for local in self.buffers.queues.values():
+                self.buffers.drop_buffered(local)
         log.info("consumer closed group=%s client=%s", self.group, self.client_id)
 
     def _wake_waiting(self) -> None:

@@ -16,7 +16,7 @@ RETRY: Service = RetryStub
 COUNT_MAX = 4096
 """Messages of one call; brokers take no more."""
 BYTES_MAX = 1 << 20
-"""Their records' bytes, where there are several."""
+"""The records' bytes, where a call has several messages."""
 
 
 class SendBacks:

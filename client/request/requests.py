@@ -53,7 +53,7 @@ class Request:
         return {**(own or {}), **told}
 
     def on_sent(self, receipt: SendReceipt) -> None:
-        """It is stored: have its reply come. Does not block."""
+        """The request is stored: have its reply come. Does not block."""
         self.receipt = receipt
         self.position = parse_offset_message_id(receipt.offset_message_id)[1]
         self._requests.listen(receipt.broker_name, self.position)

@@ -186,7 +186,7 @@ class Lab:
 
     @property
     def nameservers(self) -> str:
-        """Their addresses."""
+        """The nameservers' addresses."""
         return self.cluster.plan.nameserver_addresses
 
     def _place_names(self) -> list[str]:

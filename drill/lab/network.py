@@ -64,7 +64,7 @@ class Network:
         return f"{self._tag}-{self._numbers[name]}"
 
     def address(self, name: str) -> str:
-        """Its address."""
+        """The address of a node or client."""
         return f"{self._base}.{4 * self._numbers[name] + 2}"
 
     def wrap(self, name: str) -> list[str]:

@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
         self.out.let_go()
 
     def go_on(self) -> None:
-        """It is this connection's turn again."""
+        """This connection's turn has come again."""
         self._is_waiting = False
         rest, self._rest = self._rest, b""
         self._take_apart(rest, least=1)
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
     # What its calls call.
 
     def leave(self, call: Call) -> None:
-        """It is over."""
+        """The call is over."""
         self.calls.pop(call.number, None)
         self.out.unblock(call)
 

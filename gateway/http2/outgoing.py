@@ -79,7 +79,7 @@ class Outgoing:
         self.is_paused = True
 
     def resume(self) -> None:
-        """It does again."""
+        """The client takes bytes again."""
         self.is_paused = False
         self.pump_soon()
 
@@ -108,11 +108,11 @@ class Outgoing:
         self.pump_soon()
 
     def block(self, call: Call) -> None:
-        """It has something pending."""
+        """The call has something pending."""
         self._blocked[call] = None
 
     def unblock(self, call: Call) -> None:
-        """It has nothing pending any more."""
+        """The call has nothing pending any more."""
         self._blocked.pop(call, None)
 
     def pump(self, call: Call) -> None:

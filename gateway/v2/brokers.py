@@ -159,6 +159,6 @@ async def answered(call: Any, address: str) -> Any:
 
 
 def _seen(done: asyncio.Future[TopicRoute]) -> None:
-    """Its error is seen, also where nobody waits for it any more."""
+    """Have the error seen, also where nobody waits for the route any more."""
     if not done.cancelled():
         done.exception()

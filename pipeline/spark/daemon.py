@@ -20,7 +20,7 @@ from pyspark import daemon
 LOAD_NOTHING = "PENSTOCK_WORKERS_LOAD_NOTHING"
 """A variable of the environment, set in a short session: its tasks read no stores."""
 _KERNELS = ("column_kernels", "part_kernels")
-"""They load those of penstock.formats.record, too."""
+"""Modules of kernels; they load those of penstock.formats.record, too."""
 
 _serve = daemon.worker
 

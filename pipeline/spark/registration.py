@@ -25,7 +25,7 @@ SOURCES = (
 PLANNER_VARIABLES = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 """Source: Spark's ``PythonStreamingSourceRunner.init``, which sets their values each time."""
 _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
-"""Its only warning, at each start of a stream, is that a source was registered which Spark has found, too."""
+"""Spark's logger, whose only warning, at each start of a stream, is of a source registered that it has found, too."""
 
 
 def register(spark: Any) -> None:

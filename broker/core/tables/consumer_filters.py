@@ -54,7 +54,7 @@ class ConsumerFilter:
 
     @property
     def name(self) -> str:
-        """Its name in the table."""
+        """The filter's name in the table."""
         return name_of(self.topic, self.group)
 
     def to_json(self) -> dict[str, Any]:

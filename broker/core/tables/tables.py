@@ -34,7 +34,7 @@ class Tables:
     """The four tables that every broker has, and those of its features; event loop only."""
 
     files: Snapshots
-    """Their snapshots, which enter themselves here."""
+    """The tables' snapshots, which enter themselves here."""
 
     def __init__(self, more: Iterable[type[Table]] = (), limits: Limits = DEFAULT_LIMITS) -> None:
         self._more = tuple(more)

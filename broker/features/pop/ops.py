@@ -77,7 +77,7 @@ class Op(NamedTuple):
     rows: Rows | None = None
 
     def encode(self) -> bytes:
-        """Its bytes; of several ops, where two offsets lie too far apart for one."""
+        """The op's bytes; those of several ops where two offsets lie too far apart for one."""
         if self.rows is None and len(self.offsets) > 1:
             gaps = self.offsets[1:] - self.offsets[:-1]
             if gaps.max() > _GAP_MAX:

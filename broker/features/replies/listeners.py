@@ -128,7 +128,7 @@ class Listeners:
         return made
 
     def leave(self, listener: Listener, error: PenstockError | None = None) -> None:
-        """It listens no more; ``error`` is told."""
+        """The client listens no more; ``error`` is told to it."""
         from penstock.formats.record.kernels.pairs import name_hash
 
         listener.end(error)

@@ -105,7 +105,7 @@ class IndexFile:
 
     @property
     def number(self) -> int:
-        """Its name."""
+        """The file's name, which is a number."""
         return int(self.path.rpartition("/")[2])
 
     @property

@@ -104,7 +104,7 @@ class Progress(StreamingQueryListener):
         """Nothing new."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Its progress stays readable."""
+        """The query has ended; its progress stays readable."""
         with self._lock:
             self._runs[str(event.runId)].ended.set()
 

@@ -40,6 +40,15 @@ def _poll_batch(cluster: RunningCluster) -> None:
                 left -= len(puller.poll_batch(5, max_messages=7))
 
 
+def _close(cluster: RunningCluster) -> None:
+    with nothing_large_left():
+        puller = consumer(cluster)
+        puller.subscribe("orders")
+        assert puller.poll(5, max_messages=1)  # the rest is fetched, or on its way
+        puller.close()
+        del puller
+
+
 def _receive(cluster: RunningCluster) -> None:
     with SimpleConsumer(cluster.namesrv, group="popped", consume_from="first") as receiver:
         receiver.subscribe("orders")
@@ -80,7 +89,7 @@ def _send_in_a_loop(cluster: RunningCluster) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("use", [_poll, _poll_batch, _receive, _poll_in_a_loop, _send, _send_in_a_loop])
+@pytest.mark.parametrize("use", [_poll, _poll_batch, _close, _receive, _poll_in_a_loop, _send, _send_in_a_loop])
 def test_what_is_done_with_is_not_left_to_pythons_collector(use: Callable[[RunningCluster], None]) -> None:
     with RunningCluster(topics={"orders": 2}) as cluster:
         for number in range(COUNT // AT_ONCE):
