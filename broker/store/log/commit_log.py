@@ -130,8 +130,8 @@ class CommitLog:
         self._stamp += 1
         start = self.appended_offset
         if self._buffers is None:
-            if len(records) > len(self._laid_out):
-                self._laid_out = np.empty(max(len(records), MIB), np.uint8)
+            if len(records) + BLANK_BYTES > len(self._laid_out):
+                self._laid_out = np.empty(max(len(records) + BLANK_BYTES, MIB), np.uint8)
             data, base = self._laid_out, start
         else:
             data, base = self._buffers.borrow(file, start), file.base

@@ -194,6 +194,18 @@ def test_bytes_of_a_master_make_the_same_files_and_queues(tmp_path: Path) -> Non
     slave.close()
 
 
+def test_batches_of_every_size_that_fits_a_file_are_taken(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path, segment_bytes=4 << 20, body_bytes_max=4 << 20))
+    around = len(batch("t", [b""], 0))
+    sizes = [size - around for edge in (1 << 20, 3 << 20, 4 << 20) for size in range(edge - 24, edge - 7)]
+    for number, size in enumerate(sizes):
+        result = store.append("t", batch("t", [bytes(size)], 0), queues=1)
+        assert (result.end - result.start, result.queue_offsets) == (size + around, [number])
+    with pytest.raises(MessageTooLarge):
+        store.append("t", batch("t", [bytes((4 << 20) - 7 - around)], 0), queues=1)
+    store.close()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_batch_that_cannot_be_written_is_not_there_and_takes_no_offset(tmp_path: Path, code: int) -> None:
     disk = FailingDisk("pwrite", 0, code)
