@@ -45,17 +45,11 @@ class FetchCall:
     is_hurried: bool = False
 
     def message(self) -> bytes:
-        """The framed reply, once: ``FetchReply`` and the records of all its results, end to end. Raises its error.
-
-        The call does not keep it: caller and call refer to each other, and would hold its memory until Python's
-        collector looks.
-        """
-        outcome = self.outcome
-        if isinstance(outcome, bytes):
-            self.outcome = None
-            return outcome
-        assert outcome is not None, "not answered yet, or told"
-        raise outcome
+        """The framed reply: ``FetchReply`` and the records of all its results, end to end. Raises its error."""
+        if isinstance(self.outcome, bytes):
+            return self.outcome
+        assert self.outcome is not None, "not answered yet"
+        raise self.outcome
 
 
 @dataclass(eq=False, slots=True)

@@ -275,6 +275,7 @@ class Fetcher:
     def _land(self, flight: _Flight, call: FetchCall, *, is_alone: bool) -> None:
         name, broker = flight.name, self._brokers[flight.name]
         broker.flights.remove(flight)
+        flight.call = None  # which refers to the flight: the answer would be held until Python's collector comes
         try:
             message = call.message()
             reply, records = frames.unpack(message, FetchReply, frames.ANSWER_FIELDS_MAX)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..disk import Bytes
 
-AHEAD_BYTES = 16 << 20
+_AHEAD_BYTES = 16 << 20
 NICER_BY = 10
 _STEP_BYTES = 2 << 20  # the kernel holds a lock on the mappings for so long
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; reading gives memory that is no file's no pages
@@ -22,7 +22,7 @@ _PAGE = 4096
 _libc = ctypes.CDLL(None)
 
 
-def prefault(data: Bytes, start: int, stop: int) -> None:
+def _prefault(data: Bytes, start: int, stop: int) -> None:
     """Bring ``data[start:stop]`` into memory; best effort, releases the interpreter lock."""
     base = data.ctypes.data
     position, stop = start - start % _PAGE, min(stop, len(data))
@@ -51,10 +51,10 @@ class Prefaulter:
         """The next append goes to ``data[position:]``."""
         if data is not self._data:
             self._data, self._stop = data, position
-        elif position + AHEAD_BYTES // 2 < self._stop or self._stop >= len(data):
+        elif position + _AHEAD_BYTES // 2 < self._stop or self._stop >= len(data):
             return
-        start, self._stop = max(self._stop, position), min(len(data), position + AHEAD_BYTES)
-        self._worker.submit(prefault, data, start, self._stop)
+        start, self._stop = max(self._stop, position), min(len(data), position + _AHEAD_BYTES)
+        self._worker.submit(_prefault, data, start, self._stop)
 
     def close(self) -> None:
         """End the thread."""
