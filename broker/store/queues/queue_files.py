@@ -35,6 +35,32 @@ class QueueName(NamedTuple):
     bases: list[int]  # first byte offset of each file, ascending
 
 
+class Turnstile:
+    """A lock for ``with``, which a thread may take again, and gets in its turn.
+
+    A plain lock goes back to a thread that takes it again and again, before another that waits has woken up.
+    """
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()  # held by the one who waits first
+        self._lock = threading.Lock()
+        self._holder = self._depth = 0  # a thread's identity, and how often it has taken it; the holder's own
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._holder != me:
+            with self._next:
+                self._lock.acquire()
+            self._holder = me
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._holder = 0
+            self._lock.release()
+
+
 class QueueFiles:
     """All files of all queues; one thread at a time, which the caller sees to.
 
@@ -45,7 +71,7 @@ class QueueFiles:
     def __init__(self, disk: Disk, directory: str, file_bytes: int, handles_max: int) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
-        self.making = threading.RLock()
+        self.making = Turnstile()
         self._disk = disk
         self._handles: OrderedDict[str, int] = OrderedDict()
         self._handles_max = handles_max

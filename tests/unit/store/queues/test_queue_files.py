@@ -89,6 +89,32 @@ def test_no_file_is_made_for_a_topic_that_goes(tmp_path: Path) -> None:
     queues.close()
 
 
+def test_who_writes_to_a_queue_waits_for_one_file_that_is_made_and_not_for_all(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Ordered(InterruptedDisk):
+        def make_directories(self, path: str) -> None:
+            super().make_directories(path)
+            order.append(path.rpartition("/")[2])
+
+    disk = Ordered()
+    queues = _queues(tmp_path, disk)
+    writing = threading.Thread(target=queues.files.write, args=("t", 9, 0, bytes(20)))
+
+    def interrupt() -> None:
+        disk.on_directory_made = lambda: None
+        writing.start()
+        while not queues.files.making._next.locked():  # it waits in its turn
+            threading.Event().wait(0.001)
+
+    disk.on_directory_made = interrupt
+    for queue_id in (0, 1):
+        queues._make_file("t", queue_id)
+    writing.join()
+    assert order == ["0", "9", "1"]
+    queues.close()
+
+
 def test_the_names_of_a_file_made_ahead_are_synced_with_its_first_entries(tmp_path: Path) -> None:
     disk = InterruptedDisk()
     queues = _queues(tmp_path, disk)
