@@ -121,10 +121,12 @@ class Disk:
         """Let the file's bytes ``[start, size)`` be zeros, without ever being shorter; ``size`` is its size."""
         if start >= size or self._libc.fallocate(descriptor, _PUNCH_HOLE, start, size - start) == 0:
             return
-        while start < size:  # a file system without holes
-            step = min(size - start, len(_ZEROS))
-            self.pwrite(descriptor, _ZEROS[:step], start)
-            start += step
+        self.write_zeros(descriptor, start, size)  # a file system without holes
+
+    def write_zeros(self, descriptor: int, start: int, end: int) -> None:
+        """Let the file's bytes ``[start, end)`` be zeros that are written."""
+        for at in range(start, end, len(_ZEROS)):
+            self.pwrite(descriptor, _ZEROS[: end - at], at)
 
     def data_range(self, descriptor: int, start: int, size: int) -> tuple[int, int] | None:
         """The first stretch of the file's bytes ``[start, size)`` that may be anything but zeros; None without one.

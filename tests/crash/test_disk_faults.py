@@ -25,7 +25,8 @@ ENDS_S = 60.0
 
 
 @in_own_loop
-async def test_a_log_file_cut_short_under_the_broker_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["append", "fetch"])
+async def test_a_log_file_cut_short_under_the_broker_ends_it(tmp_path: Path, first: str) -> None:
     with broker_process(tmp_path / "broker", **SYNC_FLUSH) as broker:
         async with calling(broker.wait_ready()) as caller:
             await caller.create_topic()
@@ -34,7 +35,7 @@ async def test_a_log_file_cut_short_under_the_broker_ends_it(tmp_path: Path) -> 
             log_file = tmp_path / "broker/store/commitlog" / f"{0:020d}"
             os.truncate(log_file, 4096)
             with pytest.raises((PenstockError, grpc.RpcError, ConnectionError)):  # the broker may have ended before
-                await caller.fetch((0, 5), max_bytes=MIB)
+                await (caller.append([bytes(5000)]) if first == "append" else caller.fetch((0, 5), max_bytes=MIB))
         assert broker.process.wait(ENDS_S) == -signal.SIGBUS
         assert "Fatal Python error: Bus error" in broker.log()
     with broker_process(tmp_path / "broker", **SYNC_FLUSH) as broker:

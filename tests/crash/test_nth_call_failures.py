@@ -79,11 +79,12 @@ SEED = 4
 FAILURES_MAX = 400
 
 
-def _scenario(kind: str, nth: int, code: int, ending: str) -> tuple[bool, bool]:
-    """Play it with that failure, then end and recover; (whether the call failed, whether an error told of it)."""
+def _scenario(kind: str, nth: int, code: int, ending: str, times: int = 1) -> tuple[bool, bool]:
+    """Play it with that failure, and ``times - 1`` more behind it, then end and recover; (whether the call failed, whether an error told of it)."""
     history = CrashRun(SEED)
     history.chooser.seed(SEED)
     history.disk.fail_kind, history.disk.fail_nth, history.disk.fail_code = kind, nth, code
+    history.disk.fail_times = times
     told = False
     with stepped_stores(), contextlib.closing(history):
         try:
@@ -104,19 +105,26 @@ def _scenario(kind: str, nth: int, code: int, ending: str) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "ending"),
+    ("kind", "code", "ending", "times"),
     [
-        *(pytest.param(kind, errno.EIO, "cut", id=f"{kind}-EIO") for kind in KINDS),
-        *(pytest.param(kind, errno.ENOSPC, "kill", id=f"{kind}-ENOSPC") for kind in KINDS if kind not in NEED_NO_SPACE),
+        *(pytest.param(kind, errno.EIO, "cut", 1, id=f"{kind}-EIO") for kind in KINDS),
+        *(
+            pytest.param(kind, errno.ENOSPC, "kill", 1, id=f"{kind}-ENOSPC")
+            for kind in KINDS
+            if kind not in NEED_NO_SPACE
+        ),
+        # What a write leaves behind is to be taken back, and that fails as well.
+        pytest.param("pwrite", errno.EIO, "cut", 2, id="pwrite-twice-EIO"),
+        pytest.param("pwrite", errno.ENOSPC, "kill", 2, id="pwrite-twice-ENOSPC"),
     ],
 )
 def test_after_any_failed_call_the_store_holds_what_it_acknowledged(
-    kind: str, code: int, ending: str, caplog: pytest.LogCaptureFixture
+    kind: str, code: int, ending: str, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for nth in range(1, FAILURES_MAX):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            failed, told = _scenario(kind, nth, code, ending)
+            failed, told = _scenario(kind, nth, code, ending, times)
         if not failed:
             return
         assert told or caplog.records, f"nobody was told that call {nth} failed"

@@ -160,7 +160,7 @@ class CommitLog:
         if self._buffers is None:
             try:
                 self._write(file, start, data[: len(records)])
-            except StorageError:
+            except BaseException:
                 ends.next_offsets[in_queues] = first_offsets
                 raise
             self.end_offset = end
@@ -415,6 +415,7 @@ class CommitLog:
         at = appended - file.base
         buffer = None if self._buffers is None else self._buffers.of(file)
         data = file.bytes if buffer is None else buffer
+        file.demand_whole()
         data[at : at + BLANK_BYTES] = np.frombuffer(_BLANK.pack(left, MAGIC_BLANK), np.uint8)
         if self._buffers is None or buffer is None:
             self.end_offset = following.base

@@ -42,6 +42,10 @@ class LogFile:
         """Offset behind the file."""
         return self.base + len(self.bytes)
 
+    def demand_whole(self) -> None:
+        """End the process (SIGBUS) if somebody has cut the file short: ``pwrite`` would fill what is lost with zeros."""
+        _ = self.bytes[-1]
+
 
 def load_log_files(disk: Disk, directories: LogDirectories, size: int) -> list[LogFile]:
     """Map every log file of the directories, in order. Changes nothing but that a last, unfinished file is deleted.
@@ -156,13 +160,19 @@ def write_to_end(disk: Disk, file: LogFile, start: int, data: Bytes) -> None:
     ``pwrite`` copies upwards, so a process killed in the middle leaves a beginning of ``data``, and no gap.
 
     Raises:
-        OSError: it could not; what was written of it is zeroed again, so that no recovery finds it, if that can be.
+        OSError: it could not. Nothing of it is found by a recovery; EIO: that is not sure.
     """
+    file.demand_whole()
+    at = start - file.base
     try:
-        disk.pwrite(file.descriptor, data, start - file.base)
-    except OSError:
-        with contextlib.suppress(OSError):
-            disk.pwrite(file.descriptor, np.zeros_like(data), start - file.base)
+        disk.pwrite(file.descriptor, data, at)
+    except BaseException as error:
+        if file.bytes[at : at + len(data)].any():
+            try:
+                disk.write_zeros(file.descriptor, at, at + len(data))
+                disk.sync(file.descriptor)
+            except OSError as rest:
+                raise OSError(errno.EIO, f"{error}, and what was written could not be taken back: {rest}") from error
         raise
 
 

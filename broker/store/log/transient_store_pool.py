@@ -60,9 +60,7 @@ class TransientStorePool:
 class _Filling:
     """The buffer of one log file. ``placed``: log offset behind the last byte that was put into it."""
 
-    base: int
-    end: int
-    descriptor: int
+    file: LogFile
     buffer: Bytes
     placed: int
 
@@ -90,26 +88,26 @@ class WriteBuffers:
     def of(self, file: LogFile) -> Bytes | None:
         """The buffer of the file being written, if it has one."""
         last = self._filling[-1] if self._filling else None
-        return last.buffer if last is not None and last.base == file.base else None
+        return last.buffer if last is not None and last.file is file else None
 
     def borrow(self, file: LogFile, start: int) -> Bytes:
         """The buffer of the file being written, a free one if it has none; appends begin at ``start``."""
         found = self.of(file)
         if found is None:
             found = self.pool.borrow_buffer()
-            self._filling.append(_Filling(file.base, file.end, file.descriptor, found, start))
+            self._filling.append(_Filling(file, found, start))
         return found
 
     def held(self, offset: int) -> Bytes:
         """The buffer that has the byte at ``offset``, which is not committed."""
-        return next(each.buffer for each in self._filling if each.base <= offset < each.end)
+        return next(each.buffer for each in self._filling if each.file.base <= offset < each.file.end)
 
     def on_placed(self, end: int, appended: int) -> None:
         """Bytes up to ``end`` are in the newest buffer; the next append goes to ``appended``."""
         newest = self._filling[-1]
         newest.placed = end
         self.appended = appended
-        self._prefaulter.advance(newest.buffer, end - newest.base)
+        self._prefaulter.advance(newest.buffer, end - newest.file.base)
 
     def write(self, committed: int) -> int:
         """Write to the files what lies behind ``committed``, in the log's order; up to where that is done now.
@@ -119,14 +117,16 @@ class WriteBuffers:
         """
         appended = self.appended
         for each in list(self._filling):
-            start, stop = max(committed, each.base), min(appended, each.placed)
+            base = each.file.base
+            start, stop = max(committed, base), min(appended, each.placed)
             if start < stop:
-                self._disk.pwrite(each.descriptor, each.buffer[start - each.base : stop - each.base], start - each.base)
+                each.file.demand_whole()
+                self._disk.pwrite(each.file.descriptor, each.buffer[start - base : stop - base], start - base)
         return max(committed, appended)
 
     def reclaim(self, committed: int) -> None:
         """Return the buffers of files that are full, and written up to their ends."""
-        while self._filling and self._filling[0].end <= committed:
+        while self._filling and self._filling[0].file.end <= committed:
             self.pool.return_buffer(self._filling.pop(0).buffer)
 
     def give_back(self) -> None:

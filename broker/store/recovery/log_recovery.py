@@ -246,7 +246,8 @@ def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | N
         return
     size, magic = _number(head, 0), _number(head, 4)
     says_so_itself = _number(head, 28, 8) == offset
-    if magic not in (0, MAGIC_V1, MAGIC_V2) and says_so_itself and FIXED_BYTES <= size <= file.end - offset:
+    is_whole = bool(magic & 0xFF)  # a process that was killed may have written a part of it
+    if is_whole and magic not in (MAGIC_V1, MAGIC_V2) and says_so_itself and FIXED_BYTES <= size <= file.end - offset:
         raise WrongStore(
             f"{file.path}: the record at {offset} is of a version that this program does not know (magic "
             f"{magic & 0xFFFFFFFF:08X}): open the store with the program that wrote it",

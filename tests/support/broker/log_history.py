@@ -12,8 +12,9 @@ from __future__ import annotations
 import ctypes
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from penstock.formats.record.properties import (
     UNIQ_KEY,
     decode_properties,
 )
+from penstock.proto.errors import SyncFailed
 from penstock.proto.names import STATE_TOPIC
 
 _ENTRY = struct.Struct(">qiq")
@@ -94,29 +96,26 @@ class LogHistory:
         self, store: Store, topic: str, records: bytes | np.ndarray, *, queues: int, marked: bool = False
     ) -> None:
         """Append a batch, and take what ``store`` has laid down for it, and the blank in front of it."""
-        before, segment = self.end, store._config.segment_bytes
+        before, segment, was_fenced = self.end, store._config.segment_bytes, store._flusher.failure is not None
         try:
             result = store.append(topic, records, queues=queues)
-        except BaseException:
+        except BaseException as error:
             left = -before % segment
             if 0 < left < len(records) + BLANK_BYTES:  # the file before it may have been filled up
                 self.image += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
                 self.ends.append(self.end)
+            if isinstance(error, SyncFailed) and not was_fenced:  # nobody knows how much of it is there
+                start = self.end
+                laid_out, count = store._log._laid_out, sum(1 for _ in _sizes(records))
+                self.image += laid_out[: sum(islice(_sizes(laid_out), count))].tobytes()
+                self._take(start, marked=marked)
             raise
         assert result.start == before or (result.start > before and result.start % segment == 0), "a gap in the log"
         while self.end < result.end:
             self.image += _appended(store, self.end, result.end)
         if result.start > before:
             self.ends.append(result.start)
-        start = result.start
-        while start < result.end:
-            size = int.from_bytes(self.image[start : start + 4], "big")
-            self._add(start, start + size, result.end if marked else 0, is_first=start == result.start)
-            start += size
-            if not marked:
-                self.ends.append(start)
-        if marked:
-            self.ends.append(result.end)
+        self._take(result.start, marked=marked)
 
     def truncate(self, end: int) -> None:
         """Forget everything from ``end`` on."""
@@ -148,6 +147,18 @@ class LogHistory:
             if expired and name[0] in topics and store.reader.queue_range(*name) == (0, 0):
                 del self.by_queue[name]
 
+    def _take(self, start: int, *, marked: bool) -> None:
+        """Note the batch whose bytes begin at ``start``."""
+        at, end = start, self.end
+        while at < end:
+            size = int.from_bytes(self.image[at : at + 4], "big")
+            self._add(at, at + size, end if marked else 0, is_first=at == start)
+            at += size
+            if not marked:
+                self.ends.append(at)
+        if marked:
+            self.ends.append(end)
+
     def _add(self, start: int, end: int, marked_end: int, *, is_first: bool) -> None:
         record = decode_record(bytes(self.image[start:end]))
         assert record.physical_offset == start
@@ -171,10 +182,19 @@ def _appended(store: Store, start: int, end: int) -> bytes:
     if start < store.end_offset:
         return bytes(store.read_bytes(start, end - start))
     assert store._log._buffers is not None
-    filling = next(each for each in store._log._buffers._filling if each.base <= start < each.end)
+    filling = next(each for each in store._log._buffers._filling if each.file.base <= start < each.file.end)
     if start >= filling.placed:
-        return bytes(min(end, filling.end) - start)  # behind a blank
-    return filling.buffer[start - filling.base : min(end, filling.placed) - filling.base].tobytes()
+        return bytes(min(end, filling.file.end) - start)  # behind a blank
+    base = filling.file.base
+    return filling.buffer[start - base : min(end, filling.placed) - base].tobytes()
+
+
+def _sizes(records: bytes | np.ndarray) -> Iterator[int]:
+    """Of the records that lie there end to end."""
+    at = 0
+    while at < len(records) and (size := int.from_bytes(bytes(records[at : at + 4]), "big")) > 0:
+        yield size
+        at += size
 
 
 _start_of, _end_of = attrgetter("start"), attrgetter("end")

@@ -35,7 +35,8 @@ class SimulatedDisk(Disk):
     ``cut_after`` effects from now on the power fails by itself. ``on_synced``, when set, is called once by the
     next sync, behind its effect: something else happens while the caller still waits. With ``forgets``
     the next sync of a file fails, and what it should have written counts as written. Of the calls of ``fail_kind``
-    the one with number ``fail_nth``, from 1, fails with ``fail_code``; ``calls`` counts them.
+    the one with number ``fail_nth``, from 1, fails with ``fail_code``, and the next ones, ``fail_times`` in all;
+    ``calls`` counts them. The first write that fails has written a part.
     """
 
     def __init__(self, seed: int = 0, root: Directory | None = None) -> None:
@@ -44,6 +45,7 @@ class SimulatedDisk(Disk):
         self.forgets = False
         self.on_synced: Callable[[], None] | None = None
         self.fail_kind, self.fail_nth, self.fail_code, self.calls = "", 0, errno.EIO, 0
+        self.fail_times = 1
         self._chooser = random.Random(seed)
         self._root = root or Directory()
         self._open: dict[int, tuple[File, str]] = {}
@@ -69,7 +71,7 @@ class SimulatedDisk(Disk):
     def _following(self, root: Directory) -> SimulatedDisk:
         after = SimulatedDisk(self._chooser.getrandbits(32), root)
         after.fail_kind, after.fail_nth, after.fail_code = self.fail_kind, self.fail_nth, self.fail_code
-        after.calls = self.calls
+        after.calls, after.fail_times = self.calls, self.fail_times
         return after
 
     def write_back(self) -> None:
@@ -137,8 +139,16 @@ class SimulatedDisk(Disk):
         self._tell_synced()
 
     def pwrite(self, descriptor: int, data: Data, position: int) -> None:
-        self._call("pwrite")
         written = np.frombuffer(data, np.uint8)
+        try:
+            self._call("pwrite")
+        except OSError:
+            if self.calls == self.fail_nth:
+                self._put(descriptor, written[: len(written) * 2 // 3], position)
+            raise
+        self._put(descriptor, written, position)
+
+    def _put(self, descriptor: int, written: Bytes, position: int) -> None:
         file = self._file(descriptor)
         if position + len(written) > len(file.data):
             file.resize(position + len(written))
@@ -283,7 +293,7 @@ class SimulatedDisk(Disk):
             raise PowerCut
         if kind == self.fail_kind:
             self.calls += 1
-            if self.calls == self.fail_nth:
+            if self.fail_nth <= self.calls < self.fail_nth + self.fail_times:
                 raise OSError(self.fail_code, os.strerror(self.fail_code))
 
     def _remove(self, path: str) -> None:

@@ -20,10 +20,11 @@ from penstock.proto.errors import (
     StoreClosed,
     SyncFailed,
 )
-from tests.support.broker.stepped_store import abandon
+from tests.support.broker.stepped_store import abandon, flusher_of, stepped_stores
 from tests.support.broker.stores import HOST, batch, bodies, dispatch_all, read, store_config
 from tests.support.clock import ManualClock
 from tests.support.crash.failing_disk import FailingDisk
+from tests.support.crash.simulated_disk import SimulatedDisk
 
 
 def test_a_batch_gets_offsets_host_and_time_from_the_store(tmp_path: Path) -> None:
@@ -228,16 +229,17 @@ def test_a_batch_that_cannot_be_written_is_not_there_and_takes_no_offset(tmp_pat
 
 
 class TakesAPart(Disk):
-    """Its disk takes the first ``part`` bytes of the first batch, and then fails once."""
+    """Takes the first ``part`` bytes of a write, and then fails once."""
 
     part = 0
+    failure: BaseException = OSError(errno.ENOSPC, "no space")
 
     def pwrite(self, descriptor: int, data: Data, position: int) -> None:
         if not self.part:
             return super().pwrite(descriptor, data, position)
         super().pwrite(descriptor, data[: self.part], position)
         self.part = 0
-        raise OSError(errno.ENOSPC, "no space")
+        raise self.failure
 
 
 def test_what_was_written_of_a_refused_batch_is_not_recovered(tmp_path: Path) -> None:
@@ -256,6 +258,67 @@ def test_what_was_written_of_a_refused_batch_is_not_recovered(tmp_path: Path) ->
     store = Store.open(store_config(tmp_path))
     assert store.end_offset == end
     store.close()
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "no space"), MemoryError(), KeyboardInterrupt()], ids=repr)
+def test_whatever_ends_a_write_the_batch_takes_no_offset(tmp_path: Path, failure: BaseException) -> None:
+    disk = TakesAPart()
+    disk.failure = failure
+    store = Store.open(store_config(tmp_path), disk=disk)
+    end = store.append("orders", batch("orders", [b"first"]), queues=1).end
+    disk.part = 100
+    with pytest.raises(DiskFull if isinstance(failure, OSError) else type(failure)):
+        store.append("orders", batch("orders", [b"refused", b"refused"]), queues=1)
+    result = store.append("orders", batch("orders", [b"second"]), queues=1)
+    assert (result.start, result.queue_offsets) == (end, [1])
+    abandon(store)
+    store = Store.open(store_config(tmp_path))
+    assert bodies(store, "orders") == [b"first", b"second"]
+    store.close()
+
+
+@pytest.mark.parametrize("count", range(1, 41))
+def test_a_slaves_log_of_a_few_bytes_is_not_of_another_version(tmp_path: Path, count: int) -> None:
+    master = Store.open(store_config(tmp_path / "m"))
+    master.append("orders", batch("orders", [b"a"]), queues=1)
+    slave = Store.open(store_config(tmp_path / "s"))
+    slave.append_bytes(0, master.read_bytes(0, count))
+    abandon(slave)
+    slave = Store.open(store_config(tmp_path / "s"))
+    assert slave.end_offset == 0
+    slave.close()
+    master.close()
+
+
+class WritesOut(SimulatedDisk):
+    """What it takes of a write that then fails, the system writes out at once."""
+
+    part = 0
+
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        if not self.part:
+            return super().pwrite(descriptor, data, position)
+        part, self.part = self.part, 0
+        super().pwrite(descriptor, data[:part], position)
+        self.save(self._open[descriptor][1])
+        raise OSError(errno.ENOSPC, "no space")
+
+
+def test_a_refused_batch_that_was_written_out_does_not_come_back_after_a_power_cut() -> None:
+    config = store_config(Path("/srv/store"))
+    with stepped_stores():
+        disk = WritesOut()
+        store = Store.open(config, disk=disk)
+        store.append("orders", batch("orders", [b"kept"]), queues=1)
+        flusher_of(store).step()
+        refused = batch("orders", [b"refused"] * 3)
+        disk.part = len(refused) - 5
+        with pytest.raises(DiskFull):
+            store.append("orders", refused, queues=1)
+        abandon(store)
+        store = Store.open(config, disk=disk.cut(0.0))
+        assert bodies(store, "orders") == [b"kept"]
+        abandon(store)
 
 
 def test_bytes_must_follow_the_end_and_stay_within_a_file(tmp_path: Path) -> None:
