@@ -128,11 +128,12 @@ class Connections:
         timeout_s: float,
         *,
         is_awaited: bool = False,
+        late: Callable[[bytes], object] | None = None,
     ) -> Future[T]:
         """Start to ask at the data port of the broker at ``address``; see :meth:`DataStreams.ask`."""
         self._link(address)  # which raises where the client is closed
         opens = partial(self._open_data, address)
-        return self._data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited)
+        return self._data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited, late=late)
 
     def stand(
         self,

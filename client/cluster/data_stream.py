@@ -68,6 +68,8 @@ class Asked(NamedTuple):
     take: Take[Any]
     is_attended: Callable[[], bool] = lambda: False
     """Of one that stands: True while who waits for its answers reads for them."""
+    late: Take[object] | None = None
+    """What takes an answer that comes when nobody waits for it any more."""
 
 
 class Stream:
@@ -367,6 +369,8 @@ class Stream:
             log.debug("an answer came that nobody waits for")
         elif not asked.future.done():
             self._take(asked, frame)
+        elif asked.late is not None and frame.kind != Kind.ERROR:
+            asked.late(frame.content)
 
     def _take(self, asked: Asked, frame: Frame) -> None:
         is_error = frame.kind == Kind.ERROR
@@ -378,15 +382,17 @@ class Stream:
             return
         if is_error:
             _fail(asked.future, found)
-        elif asked.deadline != NEVER:
-            _complete(asked.future, found)
+        elif asked.deadline != NEVER and not _complete(asked.future, found) and asked.late is not None:
+            asked.late(frame.content)
 
 
-def _complete(future: Future[T], found: T) -> None:
+def _complete(future: Future[T], found: T) -> bool:
     try:
         future.set_result(found)
     except InvalidStateError:
         log.debug("an answer came after its time-out")
+        return False
+    return True
 
 
 def _fail(future: Future[Any], error: PenstockError) -> None:

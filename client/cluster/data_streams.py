@@ -53,10 +53,12 @@ class DataStreams:
         timeout_s: float,
         *,
         is_awaited: bool = False,
+        late: Take[object] | None = None,
     ) -> Future[T]:
         """Send a request to the broker at ``address``; the future is completed by whoever reads the stream.
 
-        ``is_awaited``: the caller's next step is to wait for the future's ``result()``.
+        ``is_awaited``: the caller's next step is to wait for the future's ``result()``. ``late`` takes an answer that
+        comes when the future has been cancelled, or has failed.
 
         Its errors: what the broker answered; :class:`OutcomeUnknown` after ``timeout_s``; :class:`BrokerUnavailable`
         with a ``status`` when the stream broke.
@@ -66,7 +68,7 @@ class DataStreams:
         """
         now = time.monotonic()
         future: Future[T] = Awaited() if is_awaited else Future()
-        return self._send(address, open_link, method, content, Asked(now + timeout_s, future, take), now)
+        return self._send(address, open_link, method, content, Asked(now + timeout_s, future, take, late=late), now)
 
     def stand(
         self,

@@ -91,17 +91,33 @@ class Brokers:
         return await self._on_master(broker_name, start, timeout_s)
 
     async def at_data_port(
-        self, broker_name: str, method: Method, content: bytes, take: Callable[[bytes], T], timeout_s: float
+        self,
+        broker_name: str,
+        method: Method,
+        content: bytes,
+        take: Callable[[bytes], T],
+        timeout_s: float,
+        *,
+        late: Callable[[bytes], object] | None = None,
     ) -> T:
-        """The same of a method of the data port; ``take`` makes the answer out of its bytes."""
+        """The same of a method of the data port; ``take`` makes the answer out of its bytes.
+
+        ``late`` is given, in any thread, an answer that comes when this was cancelled, or its time is over.
+        """
 
         def start(address: str, left_s: float) -> Any:
-            return self.calls.connections.ask(address, method, content, take, left_s)
+            return self.calls.connections.ask(address, method, content, take, left_s, late=late)
 
-        found: T = await self._on_master(broker_name, start, timeout_s)
+        found: T = await self._on_master(broker_name, start, timeout_s, late)
         return found
 
-    async def _on_master(self, broker_name: str, start: Callable[[str, float], Any], timeout_s: float) -> Any:
+    async def _on_master(
+        self,
+        broker_name: str,
+        start: Callable[[str, float], Any],
+        timeout_s: float,
+        late: Callable[[Any], object] | None = None,
+    ) -> Any:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         tries = 0
@@ -109,7 +125,7 @@ class Brokers:
             left_s = max(until - loop.time(), _TRY_S_MIN)
             try:
                 address = await self._address(broker_name, fresh=tries > 0)
-                return await answered(start(address, left_s), address)
+                return await answered(start(address, left_s), address, late)
             except PenstockError as error:
                 tries += 1
                 pause_s = back_off_s(tries)
@@ -124,8 +140,10 @@ class Brokers:
         return await self.in_thread(lambda: self.calls.directory.address(broker_name, ROUTE_S, fresh=fresh))
 
 
-async def answered(call: Any, address: str) -> Any:
+async def answered(call: Any, address: str, late: Callable[[Any], object] | None = None) -> Any:
     """What the future ``call``, gRPC's or another thread's, ends with; cancelling this cancels it.
+
+    ``late`` is given what it had ended with by then.
 
     Raises:
         PenstockError: the call's error.
@@ -148,7 +166,8 @@ async def answered(call: Any, address: str) -> Any:
     try:
         await done
     except asyncio.CancelledError:
-        call.cancel()
+        if not call.cancel() and late is not None and call.exception() is None:
+            late(call.result())
         raise
     try:
         return call.result()

@@ -1,10 +1,10 @@
-"""The gateway's view of the cluster: lookups of topics that it does not know."""
+"""The gateway's view of the cluster: lookups of topics that it does not know, and calls that nobody waits for."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import pytest
 
 from penstock.client import TopicNotFound
 from penstock.gateway.v2.brokers import Brokers
+from penstock.proto.data_frames import Method
 from penstock.proto.wire.nameserver_pb2 import ShardView, TopicRoute
 from tests.support.broker.kit import in_loop
 from tests.support.waiting import eventually
@@ -55,3 +56,28 @@ async def test_many_who_ask_for_one_topic_are_one_lookup_that_began_after_they_a
     assert isinstance(found[1], asyncio.CancelledError)
     with pytest.raises(TopicNotFound, match="create it"):
         raise found[0]  # type: ignore[misc]
+
+
+class Knowing:
+    """Knows every master."""
+
+    def master(self, broker_name: str) -> str:
+        return "127.0.0.1:1"
+
+
+@in_loop
+async def test_what_came_as_its_caller_left_is_told() -> None:
+    answer: Future[bytes] = Future()
+    late: list[bytes] = []
+    connections = SimpleNamespace(ask=lambda *_, **__: answer)
+    with ThreadPoolExecutor(1) as threads:
+        brokers = Brokers(cast(Any, SimpleNamespace(directory=Knowing(), connections=connections)), threads)
+        asking = asyncio.create_task(
+            brokers.at_data_port("broker-a", Method.RECEIVE, b"", bytes, 10.0, late=late.append)
+        )
+        await asyncio.sleep(0)
+        threads.submit(answer.set_result, b"messages").result()  # the loop has not looked when it is cancelled
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert late == [b"messages"]

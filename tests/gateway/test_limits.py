@@ -66,8 +66,11 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
         ({"body_encoding": 3}, "BAD_REQUEST"),
         ({"message_id": ""}, "ILLEGAL_MESSAGE_ID"),
         ({"delivery_timestamp": {"seconds": 2**40}}, "ILLEGAL_DELIVERY_TIME"),
-        ({"orphaned_transaction_recovery_duration": {"seconds": -1}}, "BAD_REQUEST"),
-        ({"orphaned_transaction_recovery_duration": {"seconds": 3600, "nanos": 1}}, "BAD_REQUEST"),
+        ({"message_type": 4, "orphaned_transaction_recovery_duration": {"seconds": -1}}, "BAD_REQUEST"),
+        (
+            {"message_type": 4, "orphaned_transaction_recovery_duration": {"seconds": 3600, "nanos": 1}},
+            "BAD_REQUEST",
+        ),
         ({"user": {"": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         ({"user": {"k\x00": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
         ({"keys": ["a", " "]}, "ILLEGAL_MESSAGE_KEY"),
@@ -119,7 +122,7 @@ def test_no_namespace_makes_a_topic_the_systems(namespace: str, name: str) -> No
     assert code_of(refused) == "ILLEGAL_TOPIC"
 
 
-@pytest.mark.parametrize(("namespace", "name"), [("CID_RMQ_SYS_x", "group"), ("", "g" * 256), ("", "DEFAULT_CONSUMER")])
+@pytest.mark.parametrize(("namespace", "name"), [("CID_RMQ_SYS_x", "group"), ("", "g" * 256), ("", "CID_RMQ_SYS_")])
 def test_no_namespace_makes_a_group_the_systems(namespace: str, name: str) -> None:
     with pytest.raises(Refusal) as refused:
         group_of(v2.Resource(name=name), namespace)
@@ -311,7 +314,7 @@ class _Slow:
     async def at_master(self, *_: Any) -> Any:
         return SimpleNamespace(ranges=[])
 
-    async def at_data_port(self, *request: Any) -> Any:
+    async def at_data_port(self, *request: Any, late: Any) -> Any:
         self.timeouts_s.append(request[-1])
         raise FlowControl("all queues are full")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import OrderedDict
@@ -139,18 +140,28 @@ class Receiving:
             header.max_wait_ms = max(int(left_s * 1000), 0)
             latest_s = wish.deadline_s - LAST_S - loop.time()
             answer = await self._received(broker_name, header, min(max(left_s, 0.0) + REQUEST_S, latest_s))
-            reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
-            await self._take(caller, request, wish, broker_name, reply, records, received)
+            try:
+                await self._take(caller, request, wish, broker_name, answer, received)
+            except BaseException:
+                received.clear()
+                self._give_back_all(broker_name, wish.group, answer)
+                raise
             if not header.max_wait_ms:
                 break
         if not received and (left_s := until - loop.time()) > -_LONGER_S:
             await asyncio.sleep(left_s + _LONGER_S)  # an empty answer never comes before the time that was asked for
 
     async def _received(self, broker_name: str, header: ReceiveHeader, timeout_s: float) -> bytes:
+        """The answer; what comes when nobody waits for it any more is given back."""
+        loop = asyncio.get_running_loop()
+
+        def late(answer: bytes) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._give_back_all, broker_name, header.group, bytes(answer))
+
+        content = header.SerializeToString()
         try:
-            return await self._brokers.at_data_port(
-                broker_name, Method.RECEIVE, header.SerializeToString(), bytes, timeout_s
-            )
+            return await self._brokers.at_data_port(broker_name, Method.RECEIVE, content, bytes, timeout_s, late=late)
         except InvalidArgument as error:
             raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
 
@@ -160,18 +171,17 @@ class Receiving:
         request: ReceiveMessageRequest,
         wish: _Wish,
         broker_name: str,
-        reply: ReceiveReply,
-        records: memoryview,
+        answer: bytes,
         received: list[Given],
     ) -> None:
+        reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
         giving = Giving(request.message_queue.topic, caller.namespace, wish.subscription.tags, wish.invisible_ms)
         start = 0
         for result in reply.results:
             await self._turns.have()
             batch = RecordBatch(records[start : start + result.bytes])
             start += result.bytes
-            place = (wish.group, result.topic, broker_name, result.queue_id, 0)
-            first = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
+            first = _receipt(wish.group, broker_name, reply, result)
             unwanted: list[Receipt] = []  # of another tag with the same hash
             for given in giving.given(batch, first, result.redelivered, unwanted):
                 if given.receipts:
@@ -212,6 +222,20 @@ class Receiving:
                 self._begins.popitem(last=False)
         return known
 
+    def _give_back_all(self, broker_name: str, group: str, answer: bytes) -> None:
+        """Have what came for nobody come again."""
+        receipts: list[Receipt] = []
+        if answer:
+            reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
+            start = 0
+            for result in reply.results:
+                batch = RecordBatch(records[start : start + result.bytes])
+                start += result.bytes
+                first = _receipt(group, broker_name, reply, result)
+                receipts += [first._replace(offset=offset) for offset in batch.values("queue_offset")]
+        if receipts:
+            self._in_background(self._given_back(broker_name, group, receipts))
+
     async def _given_back(self, broker_name: str, group: str, handles: list[Receipt]) -> None:
         try:
             await changed(self._brokers, broker_name, group, handles, 1000, REQUEST_S)
@@ -222,6 +246,12 @@ class Receiving:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _receipt(group: str, broker_name: str, reply: ReceiveReply, result: ReceiveReply.Result) -> Receipt:
+    """Of the queue's offset 0."""
+    place = group, result.topic, broker_name, result.queue_id, 0
+    return Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
 
 
 def _receipts_of(received: Iterable[Given]) -> list[Receipt]:

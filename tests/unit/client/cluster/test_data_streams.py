@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -178,12 +179,15 @@ class Receiver:
     def __init__(self) -> None:
         self.peer = Peer()
         self.streams = DataStreams()
+        self.late: queue.Queue[bytes] = queue.Queue()
 
     def ask(self, content: bytes, timeout_s: float = 60.0) -> Future[bytes]:
         def open_link() -> DataLink:
             return DataLink(f"127.0.0.1:{self.peer.port}", self.peer.port)
 
-        return self.streams.ask("peer", open_link, Method.RECEIVE, content, bytes, timeout_s)
+        return self.streams.ask(
+            "peer", open_link, Method.RECEIVE, content, bytes, timeout_s, late=lambda given: self.late.put(bytes(given))
+        )
 
     def heard(self) -> tuple[int, bytes]:
         """What the broker hears next of receives: number, content."""
@@ -209,13 +213,15 @@ def test_a_receive_that_nobody_waits_for_is_ended_at_the_broker(receiver: Receiv
     number, _ = receiver.heard()
     cancelled.cancel()
     assert receiver.heard() == (number, b"")
-    receiver.peer.answer(number, Method.RECEIVE)
+    receiver.peer.answer(number, Method.RECEIVE, b"crossed the end")
     late = receiver.ask(b"late", 0.05)
     number, content = receiver.heard()
     assert content == b"late"
     with pytest.raises(OutcomeUnknown, match="no answer"):
         late.result(30)
     assert receiver.heard() == (number, b"")
+    receiver.peer.answer(number, Method.RECEIVE, b"too late")
+    assert [receiver.late.get(timeout=30), receiver.late.get(timeout=30)] == [b"crossed the end", b"too late"]
 
 
 def test_a_receive_that_is_answered_or_was_never_sent_is_not_ended(receiver: Receiver) -> None:
@@ -228,3 +234,4 @@ def test_a_receive_that_is_answered_or_was_never_sent_is_not_ended(receiver: Rec
     assert answered.result(30) == b"messages"
     receiver.ask(b"next")
     assert receiver.heard()[1] == b"next"
+    assert receiver.late.empty()
