@@ -1,17 +1,19 @@
 """Transactions: halves that clients send, their ends, and what brokers ask about those that nobody has ended.
 
 The protocol has no groups of producers: all that send to a topic answer for each other. So the group is the topic, and
-the gateway is a member of it as long as a producer of the topic is connected to it.
+the gateway is a member of it as long as a producer of the topic is connected to it. Of very many topics it is a member
+in turn: what brokers ask meanwhile they ask again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -40,8 +42,11 @@ from ..status import Refusal, ok
 
 log = logging.getLogger(__name__)
 
-TOPICS_MAX: Final = 64
-"""Topics in whose transactions a gateway takes part at a time: each has connections of its own."""
+MEMBERS_MAX: Final = 64
+"""Topics in whose transactions a gateway takes part at a time, each with connections of its own; of more in turn."""
+TURNS_MAX: Final = 4
+"""So many of those that wait for their turn have it at each sweep."""
+LEFT_MAX: Final = 10_000
 KNOWN_MAX: Final = 200_000
 IDLE_S: Final = 60.0
 ID_LENGTH_MAX: Final = 255
@@ -64,10 +69,15 @@ class Place(NamedTuple):
 class _Member:
     """The gateway as a producer of one topic."""
 
-    def __init__(self, producer: TransactionProducer) -> None:
-        self.producer = producer
-        self.sending = 0
+    def __init__(self, making: asyncio.Task[TransactionProducer]) -> None:
+        self.making = making
+        self.users = 0
         self.used_s = time.monotonic()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nobody uses its producer, which is there."""
+        return not self.users and self.making.done() and self.making.exception() is None
 
 
 class Transactions:
@@ -78,7 +88,8 @@ class Transactions:
         self._clients = clients
         self._make_producer = make_producer
         self._loop = asyncio.get_running_loop()
-        self._members: dict[str, asyncio.Task[_Member]] = {}  # by topic
+        self._members: dict[str, _Member] = {}  # by topic
+        self._left: dict[str, None] = {}  # topics whose turn as a member comes again, the first of them first
         self._places: OrderedDict[str, Place] = OrderedDict()  # by message id
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,13 +100,8 @@ class Transactions:
         Raises:
             PenstockError: not stored, or not known to be. Refusal: TOO_MANY_REQUESTS.
         """
-        member = await self._member(topic)
-        member.sending += 1
-        try:
-            receipt, halves = await self._brokers.in_thread(_sent, member.producer, topic, draft, timeout_s)
-        finally:
-            member.sending -= 1
-            member.used_s = time.monotonic()
+        async with self._member(topic) as producer:
+            receipt, halves = await self._brokers.in_thread(_sent, producer, topic, draft, timeout_s)
         for broker_name, offset in halves:
             self._know(draft.message_id, Place(topic, broker_name, offset))
         return receipt
@@ -142,25 +148,47 @@ class Transactions:
                 self._in_background(self._join(topic))
 
     async def _join(self, topic: str) -> None:
+        """Answer for a topic of transactions alone, in its turn; for another one from the first half on."""
         try:
-            if MessageType.TRANSACTION in accepted_types(await self._brokers.route(topic)):
-                await self._member(topic)
+            if accepted_types(await self._brokers.route(topic)) != (MessageType.TRANSACTION,):
+                return
+            if len(self._members) < MEMBERS_MAX:
+                async with self._member(topic):
+                    pass
+            elif topic not in self._members and len(self._left) < LEFT_MAX:
+                self._left[topic] = None
         except (PenstockError, Refusal) as error:
             log.info("no transactions of topic=%s error=%s", topic, error)
 
     async def sweep(self) -> None:
-        """Leave the groups of topics of which no producer is connected any more."""
+        """Leave the groups of topics of which no producer is connected any more; let those have a turn that wait."""
         before = time.monotonic() - IDLE_S
-        for topic, making in list(self._members.items()):
-            if not making.done() or self._clients.publishers(topic):
+        for topic, member in list(self._members.items()):
+            if member.users or not member.making.done() or self._clients.publishers(topic):
                 continue
-            if making.exception() is not None:  # whoever waited for it has gone before it failed
+            if member.making.exception() is not None:  # whoever waited for it has gone before it failed
                 del self._members[topic]
-                continue
-            member = making.result()
-            if not member.sending and member.used_s < before:
-                del self._members[topic]
-                await self._brokers.in_thread(_closed, member.producer)
+            elif member.used_s < before:
+                self._leave(topic)
+        self._left = {topic: None for topic in self._left if self._clients.publishers(topic)}
+        for topic in list(self._left)[:TURNS_MAX]:
+            if len(self._members) < MEMBERS_MAX or self._make_way():
+                del self._left[topic]
+                await self._join(topic)
+
+    def _leave(self, topic: str) -> None:
+        producer = self._members.pop(topic).making.result()
+        self._in_background(self._brokers.in_thread(_closed, producer))
+
+    def _make_way(self) -> bool:
+        """Leave the topic that was used longest ago, until its turn comes again; False: all are being used."""
+        idle = [(member.used_s, topic) for topic, member in self._members.items() if member.is_idle]
+        if not idle:
+            return False
+        _, topic = min(idle)
+        self._leave(topic)
+        self._left[topic] = None
+        return True
 
     async def close(self) -> None:
         """Leave all."""
@@ -168,29 +196,35 @@ class Transactions:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         members, self._members = self._members, {}
-        for making in members.values():
-            await asyncio.gather(making, return_exceptions=True)
-            if making.exception() is None:
-                await self._brokers.in_thread(_closed, making.result().producer)
+        for member in members.values():
+            await asyncio.gather(member.making, return_exceptions=True)
+            if member.making.exception() is None:
+                await self._brokers.in_thread(_closed, member.making.result())
 
-    async def _member(self, topic: str) -> _Member:
-        making = self._members.get(topic)
-        if making is None:
-            if len(self._members) >= TOPICS_MAX:
-                raise Refusal(Code.TOO_MANY_REQUESTS, f"flow limit: transactions of {TOPICS_MAX} topics are under way")
-            making = self._members[topic] = asyncio.create_task(self._made(topic))
+    @contextlib.asynccontextmanager
+    async def _member(self, topic: str) -> AsyncIterator[TransactionProducer]:
+        """The topic's producer, for the ``with`` block."""
+        member = self._members.get(topic)
+        if member is None:
+            if len(self._members) >= MEMBERS_MAX and not self._make_way():
+                raise Refusal(Code.TOO_MANY_REQUESTS, f"flow limit: halves of {MEMBERS_MAX} topics are being stored")
+            member = self._members[topic] = _Member(asyncio.create_task(self._made(topic)))
+            self._left.pop(topic, None)
+        member.users += 1
         try:
-            return await asyncio.shield(making)
-        except PenstockError:
-            if self._members.get(topic) is making:
-                del self._members[topic]
-            raise
+            try:
+                producer = await asyncio.shield(member.making)
+            except PenstockError:
+                if self._members.get(topic) is member:
+                    del self._members[topic]
+                raise
+            yield producer
+        finally:
+            member.users -= 1
+            member.used_s = time.monotonic()
 
-    async def _made(self, topic: str) -> _Member:
-        producer = await self._brokers.in_thread(
-            self._make_producer, group_of_topic(topic), partial(self._on_check, topic)
-        )
-        return _Member(producer)
+    async def _made(self, topic: str) -> TransactionProducer:
+        return await self._brokers.in_thread(self._make_producer, group_of_topic(topic), partial(self._on_check, topic))
 
     def _on_check(self, topic: str, message: MessageView) -> TransactionState:
         """A broker asks. In a thread of the client; the answer comes as a call of whoever is asked."""
