@@ -36,13 +36,19 @@ class Recall(NamedTuple):
     @classmethod
     def of(cls, record: bytes) -> Recall:
         """What such a record says, also one that RocketMQ wrote."""
+        return cls._of(record, TIMER_DELETED_KEY)
+
+    @classmethod
+    def for_message(cls, record: bytes) -> Recall:
+        """What would take back the message of that record of the timer topic."""
+        return cls._of(record, UNIQ_KEY)
+
+    @classmethod
+    def _of(cls, record: bytes, key: str) -> Recall:
         properties = decode_properties(decode_record(record).properties)
         due = properties.get(TIMER_OUT_MS, "")
-        return cls(
-            properties.get(REAL_TOPIC, ""),
-            properties[TIMER_DELETED_KEY],
-            int(due) if due.isascii() and due.isdecimal() else 0,
-        )
+        is_time = due.isascii() and due.isdecimal()
+        return cls(properties.get(REAL_TOPIC, ""), properties.get(key, ""), int(due) if is_time else 0)
 
     def properties(self) -> bytes:
         """Of the record that says it. Source: RocketMQ ``RecallMessageProcessor``."""
@@ -55,9 +61,7 @@ class Recalls:
     """Those that one broker knows. The record of each lies behind its message's in the log, due at the same time."""
 
     def __init__(self) -> None:
-        self._known: dict[
-            tuple[str, str], tuple[int, int]
-        ] = {}  # (topic, key) -> (due, end of its record, 0 once confirmed)
+        self._known: dict[Recall, int] = {}  # the end of its record, 0 once confirmed
         self._hashes: Any = np.empty(0, np.uint64)  # of the keys, sorted; made when it is needed
         self._is_sorted = True
         self._first = 0  # no time is earlier
@@ -67,22 +71,20 @@ class Recalls:
 
     def add(self, recall: Recall, end: int = 0) -> None:
         """A record says so that ends at ``end`` in the log, or is confirmed."""
-        key = recall.topic, recall.key
         self._first = min(self._first, recall.due_ms) if self._known else recall.due_ms
-        self._known[key] = recall.due_ms, end
+        self._known[recall] = end
         self._is_sorted = False
 
     def end(self, recall: Recall) -> int | None:
         """Where the record ends that says so already; None without one."""
-        found = self._known.get((recall.topic, recall.key))
-        return None if found is None else found[1]
+        return self._known.get(recall)
 
     def forget(self, until_ms: int) -> None:
         """Everything that is due at ``until_ms`` or before is delivered, or was not."""
         if not self._known or self._first > until_ms:
             return
-        self._known = {key: found for key, found in self._known.items() if found[0] > until_ms}
-        self._first = min((due for due, _ in self._known.values()), default=0)
+        self._known = {recall: end for recall, end in self._known.items() if recall.due_ms > until_ms}
+        self._first = min((recall.due_ms for recall in self._known), default=0)
         self._is_sorted = False
 
     def of(self, waiting: Waiting) -> Longs:
@@ -92,7 +94,7 @@ class Recalls:
         if not self._known:
             return np.empty(0, np.int64)
         if not self._is_sorted:
-            wanted = [text_hash(np.frombuffer(key.encode(), np.uint8)) for _, key in self._known]
+            wanted = [text_hash(np.frombuffer(recall.key.encode(), np.uint8)) for recall in self._known]
             self._hashes, self._is_sorted = np.unique(np.array(wanted, np.uint64)), True
         hashes = np.empty(len(waiting.sizes), np.uint64)
         unique_keys(waiting.data, waiting.positions, waiting.sizes, hashes)
@@ -102,8 +104,7 @@ class Recalls:
     def _is_meant(self, waiting: Waiting, index: int) -> bool:
         start = int(waiting.positions[index])
         record = waiting.data[start : start + int(waiting.sizes[index])].tobytes()
-        properties = decode_properties(decode_record(record).properties)
-        return (properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, "")) in self._known
+        return Recall.for_message(record) in self._known
 
 
 def recalls_in(data: Any, positions: Longs, sizes: Any, chosen: Any) -> Iterator[Recall]:

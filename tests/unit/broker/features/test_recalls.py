@@ -149,6 +149,23 @@ def test_another_topics_message_with_the_same_key_is_not_meant(tmp_path: Path) -
     run()
 
 
+def test_a_message_of_the_same_key_that_is_due_at_another_time_is_not_meant(tmp_path: Path) -> None:
+    @in_loop
+    async def run() -> None:
+        node = Node(tmp_path)
+        node.later(["a"], 8)
+        node.later(["a"], 10)
+        await node.turn()
+        assert await node.recall("a", 10)
+        await node.turn(9)
+        assert node.delivered() == [b"a"]
+        await node.turn(2)
+        assert node.delivered() == [b"a"]
+        assert node.timers.recalled == 1
+
+    run()
+
+
 def test_a_new_master_knows_what_is_recalled(tmp_path: Path) -> None:
     @in_loop
     async def run() -> None:
