@@ -160,7 +160,8 @@ def draft_of(message: Message, caller: Caller) -> Draft:
     if system.delivery_attempt:
         properties[names.RECONSUME_TIME] = str(system.delivery_attempt)
     recovery_s = None
-    if system.HasField("orphaned_transaction_recovery_duration"):
+    kind = _type_of(system, due_ms, group)
+    if kind == MessageType.TRANSACTION and system.HasField("orphaned_transaction_recovery_duration"):
         given = system.orphaned_transaction_recovery_duration
         recovery_s = given.seconds + given.nanos / 1e9
         if not 0 <= recovery_s <= RECOVERY_S_MAX:
@@ -171,7 +172,7 @@ def draft_of(message: Message, caller: Caller) -> Draft:
     return Draft(
         message_id=message_id,
         body=body,
-        type=_type_of(system, due_ms, group),
+        type=kind,
         tag=tag,
         keys=[key for text in system.keys for key in text.split(names.KEY_SEPARATOR) if key],
         properties=properties,

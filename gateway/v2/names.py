@@ -26,12 +26,6 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _SYSTEM_TOPIC_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
 _SYSTEM_TOPICS = frozenset({"BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC"})
 _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-_SYSTEM_GROUPS = frozenset(
-    {
-        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER", "DEFAULT_CONSUMER"),
-        *("CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL", "CID_ONS-HTTP-PROXY"),
-    }
-)
 
 
 def topic_of(resource: Resource, namespace: str) -> str:
@@ -82,7 +76,7 @@ def _group(name: str, space: str) -> str:
         )
     full = _within(name, space, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
     for each in (name, full):
-        if each.startswith(_SYSTEM_GROUP_PREFIX) or each in _SYSTEM_GROUPS:
+        if each.startswith(_SYSTEM_GROUP_PREFIX):
             raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {each} is the system's: use another one")
     return _kept(full)
 

@@ -80,7 +80,10 @@ FAILURES_MAX = 400
 
 
 def _scenario(kind: str, nth: int, code: int, ending: str, times: int = 1) -> tuple[bool, bool]:
-    """Play it with that failure, and ``times - 1`` more behind it, then end and recover; (whether the call failed, whether an error told of it)."""
+    """Play it with that failure, and ``times - 1`` more behind it, then end and recover.
+
+    Returns whether the call failed, and whether an error told of it.
+    """
     history = CrashRun(SEED)
     history.chooser.seed(SEED)
     history.disk.fail_kind, history.disk.fail_nth, history.disk.fail_code = kind, nth, code

@@ -69,7 +69,7 @@ BAD = {
     "blank id": ("ILLEGAL_MESSAGE_ID", {"message_id": " "}),
     "recovery above an hour": (
         "BAD_REQUEST",
-        {"orphaned_transaction_recovery_duration": {"seconds": 3601}},
+        {"message_type": v2.MessageType.TRANSACTION, "orphaned_transaction_recovery_duration": {"seconds": 3601}},
     ),
     "not GZIP": ("MESSAGE_CORRUPTED", {"body_encoding": v2.Encoding.GZIP}),
     "unknown encoding": ("BAD_REQUEST", {"body_encoding": 99}),

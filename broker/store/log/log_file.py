@@ -11,8 +11,6 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-
 from penstock.formats.directory import file_name, file_start
 from penstock.proto.errors import Corrupt, StorageError, WrongStore
 
@@ -43,7 +41,7 @@ class LogFile:
         return self.base + len(self.bytes)
 
     def demand_whole(self) -> None:
-        """End the process (SIGBUS) if somebody has cut the file short: ``pwrite`` would fill what is lost with zeros."""
+        """End the process (SIGBUS) if somebody has cut the file short: ``pwrite`` would fill it up with zeros."""
         _ = self.bytes[-1]
 
 

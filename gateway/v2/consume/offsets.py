@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
+from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client import MessageQueue as Queue
-from penstock.client import MessageView, PenstockError
 from penstock.client.cluster import topic_offsets
 from penstock.formats.record.batch import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy, Status
@@ -128,9 +128,12 @@ class Offsets:
             topic=place.topic, queue_ids=[place.queue_id], offsets=[request.offset], filter=subscription.filter
         )
         timeout_s = min(wait_s + TIMEOUT_S, caller.deadline_s - LAST_S)
-        answer = await self._brokers.at_data_port(
-            place.broker_name, Method.FETCH, frames.pack(header), bytes, timeout_s
-        )
+        try:
+            answer = await self._brokers.at_data_port(
+                place.broker_name, Method.FETCH, frames.pack(header), bytes, timeout_s
+            )
+        except InvalidArgument as error:
+            raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
         reply, records = frames.unpack(answer, FetchReply, frames.ANSWER_FIELDS_MAX)
         count = min(max(request.batch_size, 1), BATCH_MAX)
         messages: list[PullMessageResponse] = []

@@ -59,7 +59,7 @@ class Renewal:
         self._held: dict[str, _Held] = {}  # by the handle that the client has
         self._due: list[tuple[float, str]] = []  # a heap, with some that are over
         self._clients: dict[str, set[str]] = defaultdict(set)
-        self._gone: set[str] = set()
+        self._left: list[_Held] = []  # of clients that have said that they end
 
     def hold(self, text: str, handle: Receipt, client_id: str) -> None:
         """Renew this delivery from now on."""
@@ -100,8 +100,7 @@ class Renewal:
 
     def gone(self, client_id: str) -> None:
         """The client has said that it ends: others are to get its messages soon."""
-        if client_id in self._clients:
-            self._gone.add(client_id)
+        self._left += [self._held[text] for text in self._clients.get(client_id, ())]
 
     async def run(self) -> None:
         """Renew for ever."""
@@ -114,10 +113,11 @@ class Renewal:
 
     async def look(self) -> None:
         """Renew what is due, and let go what clients held that are gone."""
-        gone, self._gone = self._gone, set()
-        gone.update(client_id for client_id in self._clients if not self._is_living(client_id))
-        left = [self._held[text] for client_id in gone for text in self._clients.get(client_id, ())]
-        await self._change(left, GONE_MS)
+        for client_id in self._clients:
+            if not self._is_living(client_id):
+                self.gone(client_id)
+        left, self._left = {held.text: held for held in self._left if self._held.get(held.text) is held}, []
+        await self._change(list(left.values()), GONE_MS)
         await self._change_due()
 
     async def _change_due(self) -> None:
