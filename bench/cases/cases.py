@@ -158,7 +158,7 @@ CASES: dict[str, Case] = {
             "many-queues",
             "produce 1 KiB to 8, 1,000 and 10,000 queues that have their files",
             alone(_many_queues),
-            floors={f"1000{RATIO}8": 0.8, f"10000{RATIO}8": 0.8},
+            floors={f"1000{RATIO}8": 0.98, f"10000{RATIO}8": 0.95},
         ),
         Case(
             "pop",
