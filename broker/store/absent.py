@@ -1,10 +1,9 @@
 """Old records and entries, which another thread brings into memory so that the owner of the log waits for no disk.
 
 A page of a mapped log file that the system has dropped is read from the disk when it is touched, 0.1 to 10 ms each time
-in which the toucher does nothing else, and may hold the lock on the process's mappings, so that others who need memory
-wait with it. So the bytes are read by calls first, which hold nothing, and touched when they are there. Whether a page
-of the log is there is not asked: to ask (``mincore``) takes longer than to touch. Of queue files, which are read by
-calls anyway, the same call can be asked not to wait.
+in which the toucher does nothing else. So another thread has the bytes brought first (:meth:`Disk.bring`), and touches
+them when they are there. Whether a page of the log is there is not asked: to ask (``mincore``) takes longer than to
+touch. Of queue files, which are read by calls anyway, the same call can be asked not to wait.
 """
 
 from __future__ import annotations

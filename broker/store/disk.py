@@ -30,6 +30,7 @@ _ZEROS = bytes(1 << 20)
 _BROUGHT_AT_ONCE = 128 << 10
 _CANNOT_TELL = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_MADV_SEQUENTIAL, _MADV_POPULATE_READ = 2, 22  # the latter since Linux 5.14
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
@@ -39,6 +40,7 @@ class Disk:
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
         """A descriptor, for reading and writing unless ``read_only``; ``create`` makes the file when it is missing."""
@@ -105,14 +107,28 @@ class Disk:
         return True
 
     def bring(self, path: str, start: int, end: int) -> None:
-        """Have these bytes of a file in the system's memory; for any thread, releases the interpreter lock."""
+        """Have these bytes of a file in the system's memory; for any thread, releases the interpreter lock.
+
+        A mapping is populated, not read by calls: on XFS a call keeps writers of the file out until the disk answers.
+        """
         descriptor = self.open(path, read_only=True)
         try:
+            start -= start % mmap.ALLOCATIONGRANULARITY
+            end = min(end, os.fstat(descriptor).st_size)
+            if start >= end or self._populate(descriptor, start, end - start):
+                return
             room = bytearray(min(end - start, _BROUGHT_AT_ONCE))
             while start < end and (count := os.preadv(descriptor, (room,), start)) > 0:
                 start += count
         finally:
             self.close(descriptor)
+
+    def _populate(self, descriptor: int, start: int, size: int) -> bool:
+        """False: the system knows no such call, or an error stands in the way."""
+        mapped = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, offset=start), np.uint8)
+        return not any(
+            self._libc.madvise(mapped.ctypes.data, size, advice) for advice in (_MADV_SEQUENTIAL, _MADV_POPULATE_READ)
+        )
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

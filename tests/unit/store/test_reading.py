@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import ReadStatus, Store
+from penstock.broker.store import disk as disk_module
 from penstock.broker.store.absent import Absent, bring
 from penstock.broker.store.disk import Disk
 from penstock.formats.hashing import string_hash
@@ -287,3 +288,22 @@ def test_without_index_nothing_is_written_or_found(tmp_path: Path) -> None:
     assert store.lookup.query("t", "U1", 10, *ALL_TIME) == []
     store.close()
     assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_is_brought_is_in_memory_as_far_as_the_file_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    path, disk = tmp_path / "file", Disk()
+    path.write_bytes(bytes(1 << 20))
+    if not knows:
+        monkeypatch.setattr(disk_module, "_MADV_POPULATE_READ", 1 << 20)  # no kernel has this one
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        disk.bring(str(path), 5000, 1 << 30)
+        assert disk.is_cached(descriptor, (1 << 20) - 5000, 5000)
+        disk.bring(str(path), 1 << 20, 1 << 30)
+    finally:
+        os.close(descriptor)
