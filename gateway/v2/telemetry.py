@@ -128,8 +128,8 @@ class Telemetry:
         """Forget the client, and give what it held to others soon."""
         if request.HasField("group") and request.group.name:
             group_of(request.group, caller.namespace)
-        self._clients.forget(caller.client_id)
-        self._on_gone(caller.client_id)
+        if self._clients.forget(caller.client_id) is not None:
+            self._on_gone(caller.client_id)
         return NotifyClientTerminationResponse(status=ok())
 
 

@@ -80,6 +80,30 @@ def test_what_a_gone_client_held_is_given_to_others_and_what_is_over_is_forgotte
     asyncio.run(scenario())
 
 
+def test_a_client_that_ends_lets_go_what_it_holds_then_though_it_takes_some_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        brokers = _Brokers(BrokerUnavailable("for a moment"), ValueError("unforeseen"), ChangeInvisibleReply())
+        held = renewing(brokers)
+        held.hold("before", GIVEN, "client")
+        for _ in range(3):
+            held.gone("client")
+        monkeypatch.setattr(renewal, "AHEAD_S", 0.0)
+        held.hold("after", GIVEN._replace(broker_name="broker-b"), "client")
+        await held.look()
+        with pytest.raises(ValueError, match="unforeseen"):
+            await held.look()
+        await held.look()
+        await held.look()
+        asked = [(name, request.invisible_ms) for name, request in brokers.asked]
+        assert asked == [("broker-a", renewal.GONE_MS)] * 3
+        assert held.holds("after")
+        assert not held.holds("before")
+
+    asyncio.run(scenario())
+
+
 def test_what_a_silent_client_held_is_given_to_others_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal, "AHEAD_S", 0.0)
 

@@ -165,9 +165,10 @@ def write_to_end(disk: Disk, file: LogFile, start: int, data: Bytes) -> None:
     try:
         disk.pwrite(file.descriptor, data, at)
     except BaseException as error:
-        if file.bytes[at : at + len(data)].any():
+        written = file.bytes[at : at + len(data)] != 0
+        if written.any():  # a full disk may have no space for zeros behind it
             try:
-                disk.write_zeros(file.descriptor, at, at + len(data))
+                disk.write_zeros(file.descriptor, at, at + len(data) - int(written[::-1].argmax()))
                 disk.sync(file.descriptor)
             except OSError as rest:
                 raise OSError(errno.EIO, f"{error}, and what was written could not be taken back: {rest}") from error

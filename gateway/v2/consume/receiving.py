@@ -142,7 +142,7 @@ class Receiving:
             answer = await self._received(broker_name, header, min(max(left_s, 0.0) + REQUEST_S, latest_s))
             try:
                 await self._take(caller, request, wish, broker_name, answer, received)
-            except BaseException:
+            except asyncio.CancelledError:
                 received.clear()
                 self._give_back_all(broker_name, wish.group, answer)
                 raise
@@ -156,6 +156,8 @@ class Receiving:
         loop = asyncio.get_running_loop()
 
         def late(answer: bytes) -> None:
+            if not len(answer):  # it was ended
+                return
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._give_back_all, broker_name, header.group, bytes(answer))
 
@@ -223,9 +225,9 @@ class Receiving:
         return known
 
     def _give_back_all(self, broker_name: str, group: str, answer: bytes) -> None:
-        """Have what came for nobody come again."""
+        """Have what came for nobody come again, but not messages that are damaged."""
         receipts: list[Receipt] = []
-        if answer:
+        try:
             reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
             start = 0
             for result in reply.results:
@@ -233,6 +235,8 @@ class Receiving:
                 start += result.bytes
                 first = _receipt(group, broker_name, reply, result)
                 receipts += [first._replace(offset=offset) for offset in batch.values("queue_offset")]
+        except PenstockError as error:
+            log.warning("an answer that came late is not understood broker=%s error=%s", broker_name, error.message)
         if receipts:
             self._in_background(self._given_back(broker_name, group, receipts))
 

@@ -59,7 +59,7 @@ class Renewal:
         self._held: dict[str, _Held] = {}  # by the handle that the client has
         self._due: list[tuple[float, str]] = []  # a heap, with some that are over
         self._clients: dict[str, set[str]] = defaultdict(set)
-        self._left: list[_Held] = []  # of clients that have said that they end
+        self._left: dict[str, _Held] = {}  # of clients that have said that they end, by the handles that they have
 
     def hold(self, text: str, handle: Receipt, client_id: str) -> None:
         """Renew this delivery from now on."""
@@ -100,7 +100,7 @@ class Renewal:
 
     def gone(self, client_id: str) -> None:
         """The client has said that it ends: others are to get its messages soon."""
-        self._left += [self._held[text] for text in self._clients.get(client_id, ())]
+        self._left.update((text, self._held[text]) for text in self._clients.get(client_id, ()))
 
     async def run(self) -> None:
         """Renew for ever."""
@@ -113,12 +113,17 @@ class Renewal:
 
     async def look(self) -> None:
         """Renew what is due, and let go what clients held that are gone."""
-        for client_id in self._clients:
-            if not self._is_living(client_id):
-                self.gone(client_id)
-        left, self._left = {held.text: held for held in self._left if self._held.get(held.text) is held}, []
-        await self._change(list(left.values()), GONE_MS)
+        silent = [client_id for client_id in self._clients if not self._is_living(client_id)]
+        left, self._left = self._left, {}
+        gone = left | {text: self._held[text] for client_id in silent for text in self._clients[client_id]}
+        try:
+            await self._change([held for held in gone.values() if self._is_held(held)], GONE_MS)
+        finally:  # what could not be let go
+            self._left.update((text, held) for text, held in left.items() if self._is_held(held))
         await self._change_due()
+
+    def _is_held(self, held: _Held) -> bool:
+        return self._held.get(held.text) is held
 
     async def _change_due(self) -> None:
         now = time.monotonic()
@@ -126,8 +131,8 @@ class Renewal:
         while self._due and self._due[0][0] <= now:
             _, text = heapq.heappop(self._due)
             held = self._held.get(text)
-            if held is None or held.due_s > now:
-                continue  # over, or renewed since
+            if held is None or held.due_s > now or self._left.get(text) is held:
+                continue  # over, or renewed since, or to be let go
             if now - held.given_s >= LIFE_S:
                 self.drop(text)
             else:

@@ -77,7 +77,12 @@ class _Member:
     @property
     def is_idle(self) -> bool:
         """True if nobody uses its producer, which is there."""
-        return not self.users and self.making.done() and self.making.exception() is None
+        return not self.users and self.making.done() and not self.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """True if its producer could not be made."""
+        return self.making.done() and self.making.exception() is not None
 
 
 class Transactions:
@@ -93,6 +98,7 @@ class Transactions:
         self._places: OrderedDict[str, Place] = OrderedDict()  # by message id
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def send(self, topic: str, draft: Draft, timeout_s: float) -> SendReceipt:
         """Store a half.
@@ -147,38 +153,39 @@ class Transactions:
             if topic not in self._members:
                 self._in_background(self._join(topic))
 
-    async def _join(self, topic: str) -> None:
-        """Answer for a topic of transactions alone, in its turn; for another one from the first half on."""
+    async def _join(self, topic: str, *, has_turn: bool = False) -> None:
+        """Answer for a topic that takes transactions, or have it wait for its turn."""
         try:
-            if accepted_types(await self._brokers.route(topic)) != (MessageType.TRANSACTION,):
+            if MessageType.TRANSACTION not in accepted_types(await self._brokers.route(topic)):
                 return
-            if len(self._members) < MEMBERS_MAX:
+            has_place = topic in self._members or len(self._members) < MEMBERS_MAX
+            if has_place or (has_turn and self._make_way()):
                 async with self._member(topic):
-                    pass
-            elif topic not in self._members and len(self._left) < LEFT_MAX:
-                self._left[topic] = None
+                    return
         except (PenstockError, Refusal) as error:
             log.info("no transactions of topic=%s error=%s", topic, error)
+        if len(self._left) < LEFT_MAX:
+            self._left[topic] = None
 
     async def sweep(self) -> None:
         """Leave the groups of topics of which no producer is connected any more; let those have a turn that wait."""
         before = time.monotonic() - IDLE_S
         for topic, member in list(self._members.items()):
-            if member.users or not member.making.done() or self._clients.publishers(topic):
-                continue
-            if member.making.exception() is not None:  # whoever waited for it has gone before it failed
+            if member.has_failed:  # whoever waited for it has gone before it failed
                 del self._members[topic]
-            elif member.used_s < before:
+            elif member.is_idle and member.used_s < before and not self._clients.publishers(topic):
                 self._leave(topic)
         self._left = {topic: None for topic in self._left if self._clients.publishers(topic)}
         for topic in list(self._left)[:TURNS_MAX]:
-            if len(self._members) < MEMBERS_MAX or self._make_way():
+            if topic in self._left:  # a half may have had it join meanwhile
                 del self._left[topic]
-                await self._join(topic)
+                await self._join(topic, has_turn=True)
 
     def _leave(self, topic: str) -> None:
         producer = self._members.pop(topic).making.result()
-        self._in_background(self._brokers.in_thread(_closed, producer))
+        closing = asyncio.create_task(self._brokers.in_thread(_closed, producer))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _make_way(self) -> bool:
         """Leave the topic that was used longest ago, until its turn comes again; False: all are being used."""
@@ -198,8 +205,9 @@ class Transactions:
         members, self._members = self._members, {}
         for member in members.values():
             await asyncio.gather(member.making, return_exceptions=True)
-            if member.making.exception() is None:
+            if not member.has_failed:
                 await self._brokers.in_thread(_closed, member.making.result())
+        await asyncio.gather(*self._closing)
 
     @contextlib.asynccontextmanager
     async def _member(self, topic: str) -> AsyncIterator[TransactionProducer]:
@@ -214,7 +222,7 @@ class Transactions:
         try:
             try:
                 producer = await asyncio.shield(member.making)
-            except PenstockError:
+            except Exception:
                 if self._members.get(topic) is member:
                     del self._members[topic]
                 raise

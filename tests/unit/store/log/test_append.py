@@ -290,6 +290,31 @@ def test_a_slaves_log_of_a_few_bytes_is_not_of_another_version(tmp_path: Path, c
     master.close()
 
 
+class Full(Disk):
+    """Has space for the log up to ``room`` alone, wherever it was written before."""
+
+    room = 1 << 62
+
+    def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+        super().pwrite(descriptor, data[: max(self.room - position, 0)], position)
+        if position + len(data) > self.room:
+            raise OSError(errno.ENOSPC, "no space")
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_a_disk_that_is_full_takes_appends_again_when_there_is_space(tmp_path: Path, room: int) -> None:
+    disk = Full()
+    store = Store.open(store_config(tmp_path), disk=disk)
+    disk.room = store.append("orders", batch("orders", [b"kept"]), queues=1).end + room
+    with pytest.raises(DiskFull):
+        store.append("orders", batch("orders", [b"refused"] * 3), queues=1)
+    disk.room = Full.room
+    store.append("orders", batch("orders", [b"again"]), queues=1)
+    dispatch_all(store)
+    assert bodies(store, "orders") == [b"kept", b"again"]
+    store.close()
+
+
 class WritesOut(SimulatedDisk):
     """What it takes of a write that then fails, the system writes out at once."""
 

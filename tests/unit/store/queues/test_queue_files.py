@@ -12,6 +12,7 @@ import pytest
 from penstock.broker.store.disk import Disk
 from penstock.broker.store.queues.consume_queue import ConsumeQueues
 from penstock.broker.store.queues.queue_files import QueueFiles, QueueName
+from tests.support.waiting import wait_until
 
 FILE_BYTES = 2000
 LONG_S = 0.1
@@ -104,8 +105,7 @@ def test_who_writes_to_a_queue_waits_for_one_file_that_is_made_and_not_for_all(t
     def interrupt() -> None:
         disk.on_directory_made = lambda: None
         writing.start()
-        while not queues.files.making._next.locked():  # it waits in its turn
-            threading.Event().wait(0.001)
+        wait_until(queues.files.making._next.locked, what="it waits in its turn")
 
     disk.on_directory_made = interrupt
     for queue_id in (0, 1):
