@@ -10,15 +10,19 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
+import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Self, TypeVar
 
+from penstock.proto.errors import PenstockError
 from penstock.runtime.conf import require
 
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
 from ..consume.message_batch import MessageBatch
+from ..consume.pop.receiving import ReceivedMessage
 from ..consume.push.outcomes import ConsumeResult, Listener
 from ..message import MessageQueue, MessageView
 from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
@@ -26,6 +30,8 @@ from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
 from ..signatures import taking
 from ..simple_consumer import SimpleConsumer
 from .turns import Twin, at_once, in_loop, in_thread
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -215,7 +221,7 @@ class AsyncPushConsumer(_Consumer):
 class AsyncSimpleConsumer(_Consumer):
     """:class:`~penstock.client.SimpleConsumer`, awaited. Methods, arguments and errors are the same.
 
-    A receive that is cancelled may have been given messages: they come again when their time is over.
+    What a receive is given that is cancelled comes again at once.
     """
 
     _sync: SimpleConsumer
@@ -226,8 +232,50 @@ class AsyncSimpleConsumer(_Consumer):
 
     subscribe = at_once(SimpleConsumer.subscribe)
     unsubscribe = at_once(SimpleConsumer.unsubscribe)
-    receive = in_thread(SimpleConsumer.receive)
+
+    @taking(SimpleConsumer.receive)
+    async def receive(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
+        receiving = _Receiving(self._sync)
+        try:
+            return await asyncio.to_thread(receiving.receive, *arguments, **options)
+        except asyncio.CancelledError:
+            receiving.leave()
+            raise
+
     ack = in_thread(SimpleConsumer.ack)
     change_invisible = in_thread(SimpleConsumer.change_invisible)
     forward_to_dead_letters = in_thread(SimpleConsumer.forward_to_dead_letters)
     close = in_thread(SimpleConsumer.close)
+
+
+class _Receiving:
+    """A receive in another thread, whose caller may leave it."""
+
+    def __init__(self, consumer: SimpleConsumer) -> None:
+        self._consumer = consumer
+        self._lock = threading.Lock()  # guards the rest
+        self._is_left = False
+        self._found: list[ReceivedMessage] = []
+
+    def receive(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
+        """See :meth:`SimpleConsumer.receive`."""
+        found = self._consumer.receive(*arguments, **options)
+        with self._lock:
+            self._found, is_left = found, self._is_left
+        if is_left:
+            self._give_back()
+        return found
+
+    def leave(self) -> None:
+        """Nobody waits for it any more: what it has, or will have, comes again at once."""
+        with self._lock:
+            self._is_left, has_found = True, bool(self._found)
+        if has_found:
+            threading.Thread(target=self._give_back, name="penstock-give-back").start()
+
+    def _give_back(self) -> None:
+        try:
+            for message in self._found:
+                self._consumer.change_invisible(message, 0)
+        except PenstockError as error:
+            log.info("messages of a receive that was cancelled come again later error=%s", error.message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,3 +209,39 @@ def test_the_asyncio_twin(cluster: RunningCluster) -> None:
             return sorted(message.body for message in found)
 
     assert asyncio.run(consume()) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("when", ["before it comes", "when it is there"])
+def test_what_a_cancelled_receive_is_given_comes_again_at_once(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    was_received = threading.Event()
+    receive = SimpleConsumer.receive
+
+    def told(consumer: SimpleConsumer, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
+        found = receive(consumer, *arguments, **options)
+        was_received.set()
+        return found
+
+    async def leave() -> None:
+        async with AsyncSimpleConsumer(
+            cluster.namesrv, group=GROUP, consume_from="first", invisible_s=3600
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            receiving = asyncio.create_task(consumer.receive(timeout_s=LONG_S))
+            await asyncio.sleep(0)  # a thread begins
+            if when == "when it is there":
+                cluster.put(TOPIC, [b"one"])
+                was_received.wait(LONG_S)  # the loop has not looked
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+            if when == "before it comes":
+                cluster.put(TOPIC, [b"one"])
+            with simple(cluster) as other:
+                (again,) = received(other, 1)
+                assert again.body == b"one"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimpleConsumer, "receive", told)
+        asyncio.run(leave())
