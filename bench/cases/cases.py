@@ -92,8 +92,9 @@ def _many_queues(rig: Rig) -> Figures:
 
 def _await_files(bench: Bench) -> None:
     """Wait until no more files of queues come: a thread of the broker makes them, behind their first messages."""
-    before = -1
-    while before != (before := sum(1 for _ in bench.cluster.directory.glob("broker-*/store/consumequeue/*/*/*"))):
+    files = -1
+    while (found := sum(1 for _ in bench.cluster.directory.glob("broker-*/store/consumequeue/*/*/*"))) != files:
+        files = found
         time.sleep(1.0)
 
 

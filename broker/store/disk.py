@@ -126,9 +126,8 @@ class Disk:
     def _populate(self, descriptor: int, start: int, size: int) -> bool:
         """False: the system knows no such call, or an error stands in the way."""
         mapped = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, offset=start), np.uint8)
-        return not any(
-            self._libc.madvise(mapped.ctypes.data, size, advice) for advice in (_MADV_SEQUENTIAL, _MADV_POPULATE_READ)
-        )
+        advices = _MADV_SEQUENTIAL, _MADV_POPULATE_READ
+        return all(self._libc.madvise(mapped.ctypes.data, size, advice) == 0 for advice in advices)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

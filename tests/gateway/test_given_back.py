@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -16,10 +15,8 @@ from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
-from penstock.proto.wire.common_pb2 import MASTER
-from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
 from penstock.proto.wire.pop_pb2 import ChangeInvisibleReply, ChangeInvisibleRequest, ReceiveReply
-from tests.support.gateway import wish
+from tests.support.gateway import OneBroker, wish
 from tests.support.waiting import eventually
 
 CALLER: Final = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
@@ -28,7 +25,7 @@ RECORDS: Final = b"".join(
 )
 
 
-class World:
+class World(OneBroker):
     """A broker group that has two messages at once, or, with ``when``, late; ``changed``: what is to come again."""
 
     def __init__(self, when: str) -> None:
@@ -38,16 +35,6 @@ class World:
         self.is_late = when == "behind its call"
         self.is_asked = asyncio.Event()
         self.changed: list[tuple[int, list[int]]] = []
-
-    async def served_route(self, topic: str) -> TopicRoute:
-        shard = ShardView(broker_name="broker-a", members=[ShardMember(role=MASTER)])
-        queues = [QueueData(broker_name="broker-a", perm=6, read_queues=1)]
-        return TopicRoute(topic=topic, exists=True, queues=queues, shards=[shard])
-
-    route = served_route
-
-    async def at_master(self, *_: object) -> Any:
-        return SimpleNamespace(ranges=[])
 
     async def at_data_port(self, _: str, method: Method, content: bytes, *__: object, late: Any = None) -> Any:
         if method == Method.RECEIVE:

@@ -42,9 +42,8 @@ from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.errors import FlowControl
 from penstock.proto.names import check_group
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.common_pb2 import MASTER
-from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
-from tests.support.gateway import acknowledged, changed, message, wish
+from penstock.proto.wire.nameserver_pb2 import QueueData, TopicRoute
+from tests.support.gateway import OneBroker, acknowledged, changed, message, wish
 from tests.support.http2 import serving
 
 RECEIVE = f"/{SERVICE.full_name}/ReceiveMessage"
@@ -298,21 +297,11 @@ def test_an_answer_that_nobody_reads_ends_with_its_deadline() -> None:
     assert is_given_back == [True]
 
 
-class _Slow:
+class _Slow(OneBroker):
     """Brokers whose answers to receives come when their time is over."""
 
     def __init__(self) -> None:
         self.timeouts_s: list[float] = []
-
-    async def served_route(self, topic: str) -> TopicRoute:
-        shard = ShardView(broker_name="broker-a", members=[ShardMember(role=MASTER)])
-        queues = [QueueData(broker_name="broker-a", perm=6, read_queues=1)]
-        return TopicRoute(topic=topic, exists=True, queues=queues, shards=[shard])
-
-    route = served_route
-
-    async def at_master(self, *_: Any) -> Any:
-        return SimpleNamespace(ranges=[])
 
     async def at_data_port(self, *request: Any, late: Any) -> Any:
         self.timeouts_s.append(request[-1])

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Self
 
 import grpc
@@ -18,6 +19,7 @@ from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.service_pb2_grpc import MessagingServiceStub
 from penstock.proto.wire import broker_pb2, common_pb2
+from penstock.proto.wire.nameserver_pb2 import QueueData, ShardMember, ShardView, TopicRoute
 from tests.support.client.running_cluster import RunningCluster, _Server
 from tests.support.cluster.cluster import free_ports
 from tests.support.waiting import wait_until
@@ -104,6 +106,20 @@ class Client:
     def telemetry(self) -> Telemetry:
         """A stream."""
         return Telemetry(self._stub, self.metadata)
+
+
+class OneBroker:
+    """What a gateway asks about topics: each has one queue, of one broker group, and no messages."""
+
+    async def served_route(self, topic: str) -> TopicRoute:
+        shard = ShardView(broker_name="broker-a", members=[ShardMember(role=common_pb2.MASTER)])
+        queues = [QueueData(broker_name="broker-a", perm=6, read_queues=1)]
+        return TopicRoute(topic=topic, exists=True, queues=queues, shards=[shard])
+
+    route = served_route
+
+    async def at_master(self, *_: object) -> Any:
+        return SimpleNamespace(ranges=[])
 
 
 class Received:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.client import InvalidArgument, PenstockError
@@ -176,16 +176,11 @@ class Receiving:
         answer: bytes,
         received: list[Given],
     ) -> None:
-        reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
         giving = Giving(request.message_queue.topic, caller.namespace, wish.subscription.tags, wish.invisible_ms)
-        start = 0
-        for result in reply.results:
+        for first, batch, redelivered in _batches(wish.group, broker_name, answer):
             await self._turns.have()
-            batch = RecordBatch(records[start : start + result.bytes])
-            start += result.bytes
-            first = _receipt(wish.group, broker_name, reply, result)
             unwanted: list[Receipt] = []  # of another tag with the same hash
-            for given in giving.given(batch, first, result.redelivered, unwanted):
+            for given in giving.given(batch, first, redelivered, unwanted):
                 if given.receipts:
                     received.append(given)
                 if unwanted:
@@ -228,12 +223,7 @@ class Receiving:
         """Have what came for nobody come again, but not messages that are damaged."""
         receipts: list[Receipt] = []
         try:
-            reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
-            start = 0
-            for result in reply.results:
-                batch = RecordBatch(records[start : start + result.bytes])
-                start += result.bytes
-                first = _receipt(group, broker_name, reply, result)
+            for first, batch, _ in _batches(group, broker_name, answer):
                 receipts += [first._replace(offset=offset) for offset in batch.values("queue_offset")]
         except PenstockError as error:
             log.warning("an answer that came late is not understood broker=%s error=%s", broker_name, error.message)
@@ -252,10 +242,15 @@ class Receiving:
         task.add_done_callback(self._tasks.discard)
 
 
-def _receipt(group: str, broker_name: str, reply: ReceiveReply, result: ReceiveReply.Result) -> Receipt:
-    """Of the queue's offset 0."""
-    place = group, result.topic, broker_name, result.queue_id, 0
-    return Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
+def _batches(group: str, broker_name: str, answer: bytes) -> Iterator[tuple[Receipt, RecordBatch, Sequence[int]]]:
+    """Of each queue: the receipt of its offset 0, the messages, and how often each was given before, if any was."""
+    reply, records = frames.unpack(answer, ReceiveReply, frames.ANSWER_FIELDS_MAX)
+    start = 0
+    for result in reply.results:
+        place = group, result.topic, broker_name, result.queue_id, 0
+        first = Receipt(*place, reply.check_point, reply.epoch, reply.visible_ms)
+        yield first, RecordBatch(records[start : start + result.bytes]), result.redelivered
+        start += result.bytes
 
 
 def _receipts_of(received: Iterable[Given]) -> list[Receipt]:

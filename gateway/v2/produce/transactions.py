@@ -151,7 +151,7 @@ class Transactions:
         """A producer has told its topics: the gateway answers for it from now on."""
         for topic in client.topics:
             if topic not in self._members:
-                self._in_background(self._join(topic))
+                _in_background(self._tasks, self._join(topic))
 
     async def _join(self, topic: str, *, has_turn: bool = False) -> None:
         """Answer for a topic that takes transactions, or have it wait for its turn."""
@@ -183,9 +183,7 @@ class Transactions:
 
     def _leave(self, topic: str) -> None:
         producer = self._members.pop(topic).making.result()
-        closing = asyncio.create_task(self._brokers.in_thread(_closed, producer))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        _in_background(self._closing, self._brokers.in_thread(_closed, producer))
 
     def _make_way(self) -> bool:
         """Leave the topic that was used longest ago, until its turn comes again; False: all are being used."""
@@ -273,17 +271,18 @@ class Transactions:
                     return place
         return None
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 def group_of_topic(topic: str) -> str:
     """The group of all producers of a topic; of a name that is too long for one, a digest."""
     if len(topic) <= GROUP_LENGTH_MAX:
         return topic
     return hashlib.blake2b(topic.encode(), digest_size=16).hexdigest()
+
+
+def _in_background(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _place_of(message: MessageView, topic: str) -> Place:
