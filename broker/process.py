@@ -120,7 +120,7 @@ async def _gateway(config: BrokerConfig) -> AsyncIterator[None]:
     if identity.gateway_port < 0:
         yield
         return
-    from penstock.gateway.config import GatewayConfig
+    from penstock.gateway.config import GatewayConfig, GatewaySecurity, GatewayTls
     from penstock.gateway.server import serving
 
     own = GatewayConfig(
@@ -128,10 +128,12 @@ async def _gateway(config: BrokerConfig) -> AsyncIterator[None]:
         listen_port=identity.gateway_port,
         bind_address=identity.bind_address,
         host=identity.advertised_ip,
-        security=config.security,
+        security=GatewaySecurity(
+            transport=GatewayTls.beside(config.security.transport), authentication=config.security.authentication
+        ),
     )
-    async with serving(own) as where:
-        log.info("gateway ready address=%s", where.address)
+    async with serving(own) as address:
+        log.info("gateway ready address=%s", address)
         yield
 
 

@@ -7,10 +7,10 @@ import contextlib
 import ipaddress
 import logging
 import signal
+import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
@@ -18,10 +18,10 @@ from penstock.proto.errors import ConfigError, PenstockError
 from penstock.runtime.conf import log_effective
 from penstock.runtime.memory import give_back_unused, keep_large_buffers
 from penstock.runtime.process import log_to_stderr, raise_open_files
-from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security.settings import TlsServerMode
 
 from .config import GatewayConfig, load_gateway_config
-from .http2.server import Server
+from .http2.server import PROTOCOLS, Server
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +30,9 @@ TLS_BUFFER_BYTES = 32 << 10
 """Of each connection, however idle: asyncio's own 256 KiB would be 5 GiB of all that may be open."""
 
 
-class Addresses(NamedTuple):
-    """Where a gateway listens: ``host:port``; ``tls``: empty without TLS beside plain; one port may take both."""
-
-    address: str
-    tls: str = ""
-
-
 @contextlib.asynccontextmanager
-async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
-    """A running gateway for the length of the ``with`` block.
+async def serving(config: GatewayConfig) -> AsyncIterator[str]:
+    """A running gateway for the length of the ``with`` block, and where it listens: ``host:port``.
 
     Raises:
         ConfigError: a port cannot be opened, or a file is wrong.
@@ -49,28 +42,30 @@ async def serving(config: GatewayConfig) -> AsyncIterator[Addresses]:
     access = config.security.access()
     host = config.host or _reachable(config)
     shown = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
-    second = config.second_tls()
     async with (
         access.following() if access is not None else contextlib.nullcontext(),
         opened(config.nameservers, config.security.outgoing(), access) as port,
-        contextlib.AsyncExitStack() as stack,
     ):
+        server = Server()
+        is_plain = not config.security.transport.is_on
+        number = server.listen(config.bind_address, config.listen_port, "listenPort", _tls(config, host), is_plain)
+        server.start(port.methods(host, number))
+        try:
+            yield f"{shown}:{number}"
+        finally:
+            await server.stop(STOP_GRACE_S)
 
-        def served(number: int, key: str, tls: ServerTls | None, *, is_plain: bool) -> int:
-            server = Server()
-            number = server.listen(config.bind_address, number, key, tls, is_plain=is_plain)
-            server.start(port.methods(host, number))
-            stack.push_async_callback(server.stop, STOP_GRACE_S)
-            return number
 
-        if config.is_one_port:
-            both = [served(config.listen_port, "listenPort", second, is_plain=True)] * 2
-        else:
-            transport = config.security.transport.server_tls()
-            both = [served(config.listen_port, "listenPort", transport, is_plain=transport is None)]
-            if second is not None:
-                both.append(served(config.tls_port, "tlsListenPort", second, is_plain=False))
-        yield Addresses(*(f"{shown}:{number}" for number in both))
+def _tls(config: GatewayConfig, host: str) -> ssl.SSLContext | None:
+    transport = config.security.transport
+    tls = transport.server_tls()
+    if tls is not None:
+        return tls.context(PROTOCOLS)
+    if transport.mode is TlsServerMode.disabled:
+        return None
+    from penstock.runtime.security.self_signed import self_signed_context  # 12 MiB that others need not have
+
+    return self_signed_context(("localhost", host), PROTOCOLS)
 
 
 def _reachable(config: GatewayConfig) -> str:
@@ -85,11 +80,11 @@ async def serve_until_signalled(config: GatewayConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with serving(config) as where:
-        log.info("gateway ready address=%s tls=%s", where.address, where.tls or "none")
+    async with serving(config) as address:
+        log.info("gateway ready address=%s tls=%s", address, config.security.transport.mode.name)
         await stop.wait()
-        log.info("gateway stopping address=%s", where.address)
-    log.info("gateway stopped address=%s", where.address)
+        log.info("gateway stopping address=%s", address)
+    log.info("gateway stopped address=%s", address)
 
 
 def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()) -> int:

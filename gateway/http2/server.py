@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.proto.errors import ConfigError
 from penstock.runtime.listening import cannot_listen
-from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.turns import Turns
 
 from .call import Call, Method
@@ -23,6 +21,8 @@ from .proxy_header import HEADER_BYTES_MAX, header_of
 
 log = logging.getLogger(__name__)
 
+PROTOCOLS: Final = ("h2",)
+"""What a connection is told to speak, in TLS."""
 CONNECTIONS_MAX: Final = 20_000
 FIRST_BYTE_S: Final = 10.0
 """A connection whose client says nothing for so long ends."""
@@ -68,7 +68,7 @@ class Server:
         self._tasks: set[asyncio.Task[Any]] = set()  # connections whose first bytes are awaited
         self._looking: asyncio.Task[None] | None = None
 
-    def listen(self, host: str, port: int, key: str, tls: ServerTls | None = None, *, is_plain: bool) -> int:
+    def listen(self, host: str, port: int, key: str, tls: ssl.SSLContext | None = None, is_plain: bool = True) -> int:
         """Take ``host:port``, and return the port: the system's choice when ``port`` is 0.
 
         ``is_plain``: True if it takes plain connections; with ``tls``, too, it takes both. Connections wait until
@@ -87,13 +87,7 @@ class Server:
         except OSError as error:
             made.close()
             raise cannot_listen(key, host, port, error) from error
-        if tls is not None:
-            try:
-                self._context = tls.context(("h2",))
-            except (ssl.SSLError, OSError) as error:
-                made.close()
-                raise ConfigError(f"{key}: {error}") from error
-        self._socket, self._is_plain = made, is_plain
+        self._socket, self._context, self._is_plain = made, tls, is_plain
         number: int = made.getsockname()[1]
         return number
 

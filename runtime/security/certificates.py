@@ -141,17 +141,23 @@ class ServerTls:
         return made
 
     def _context(self, protocols: Sequence[str]) -> ssl.SSLContext:
-        import ssl
-
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        if protocols:
-            made.set_alpn_protocols(protocols)
+        made = context_of_port(protocols)
         made.load_cert_chain(self.cert_file, self.key_file)
         if self.client_ca_file is not None:
             made.load_verify_locations(self.client_ca_file)
-            made.verify_mode = ssl.CERT_REQUIRED
+            made.verify_mode = made.verify_mode.CERT_REQUIRED
         return made
+
+
+def context_of_port(protocols: Sequence[str]) -> ssl.SSLContext:
+    """A context to listen with, of TLS 1.2 or newer, without a certificate yet."""
+    import ssl
+
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    if protocols:
+        made.set_alpn_protocols(protocols)
+    return made
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:

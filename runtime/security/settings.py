@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from penstock.proto.errors import ConfigError
 
@@ -68,10 +69,12 @@ class TlsSettings:
         doc="the name that other servers' certificates have; default: their host",
         differs="has no such key",
     )
+    _may_take_both: ClassVar[bool] = False
+    """True if the port tells TLS from plain connections."""
 
     def __post_init__(self) -> None:
         require(
-            self.mode is not TlsServerMode.permissive,
+            self._may_take_both or self.mode is not TlsServerMode.permissive,
             "tls.server.mode must be disabled or enforcing: a gRPC port takes either plain connections or TLS",
             self.mode.name,
         )
@@ -80,8 +83,14 @@ class TlsSettings:
             "tls.server.need.client.auth must be none or require: a certificate that may be missing proves nothing",
             self.client_auth.name,
         )
-        both = bool(self.client_cert_path) == bool(self.client_key_path)
-        require(both, "tls.client.certPath and tls.client.keyPath must be given together", "one of them")
+        for end, paths in (
+            ("server", (self.cert_path, self.key_path)),
+            ("client", (self.client_cert_path, self.client_key_path)),
+        ):
+            both = all(paths) or not any(paths)
+            require(both, f"tls.{end}.certPath and tls.{end}.keyPath must be given together", "one of them")
+        proves = self.client_auth is ClientAuth.none or self.mode is TlsServerMode.disabled or bool(self.trust_path)
+        require(proves, "tls.server.trustCertPath must be given with tls.server.need.client.auth=require", "none")
         if not self.is_on:
             return
         for name, path in (
@@ -97,12 +106,12 @@ class TlsSettings:
         return self.mode is TlsServerMode.enforcing
 
     def server_tls(self) -> ServerTls | None:
-        """The TLS of the process's port, from the files, or None.
+        """The TLS of the process's port, from the files, or None: it has none, or no files are named.
 
         Raises:
             ConfigError: which file, and what is wrong with it.
         """
-        if not self.is_on:
+        if self.mode is TlsServerMode.disabled or not self.cert_path:
             return None
         return ServerTls(
             cert_file=_path(self.cert_path),

@@ -33,17 +33,13 @@ class Gateway:
 
     node: Node
     cluster: LocalCluster
-    tls_address: str
     authority: Path
-
-    def address(self, transport: str) -> str:
-        return self.tls_address if transport == "tls" else self.node.address
 
 
 @contextlib.contextmanager
 def gateway(folder: Path, **shape: Any) -> Iterator[Gateway]:
-    """A gateway with a plain and a TLS port, of a cluster that has a topic of each type and an orderly group."""
-    plain, tls = free_ports(2)
+    """A gateway, plain and over TLS at one port, of a cluster that has a topic of each type and an orderly group."""
+    (port,) = free_ports(1)
     authority = Authority(folder / "certificates")
     pair = authority.issue("gateway")
     with local_cluster(folder / "cluster", **shape) as cluster:
@@ -54,16 +50,15 @@ def gateway(folder: Path, **shape: Any) -> Iterator[Gateway]:
             admin.create_group(ORDERLY, orderly=True)
         settings: dict[str, object] = {
             "namesrvAddr": nameservers,
-            "listenPort": plain,
-            "tlsListenPort": tls,
+            "listenPort": port,
             "bindAddress": "127.0.0.1",
             "tls.server.certPath": pair.cert,
             "tls.server.keyPath": pair.key,
         }
-        node = Node("gateway", "gateway", folder / "gateway", plain, settings)
+        node = Node("gateway", "gateway", folder / "gateway", port, settings)
         try:
             node.restart()
-            yield Gateway(node, cluster, f"127.0.0.1:{tls}", authority.file)
+            yield Gateway(node, cluster, authority.file)
         finally:
             node.end()
 

@@ -36,7 +36,7 @@ def _done(command: list[str], authority: Path) -> str:
 @pytest.mark.parametrize("language", TRIED)
 def test_a_client_sends_and_receives_all_that_it_can(language: str, transport: str, served: Gateway) -> None:
     command = installed(language)("scenarios")
-    arguments = [served.address(transport), *(["tls"] if transport == "tls" else [])]
+    arguments = [served.node.address, *(["tls"] if transport == "tls" else [])]
     assert f"{language}: ok" in _done([*command, *arguments], served.authority)
 
 

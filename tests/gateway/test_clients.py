@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 import hmac
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+from penstock.gateway.config import GatewaySecurity, GatewayTls
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
-from penstock.runtime.security.settings import AuthenticationSettings, SecuritySettings, TlsSettings
+from penstock.runtime.security.settings import AuthenticationSettings, TlsServerMode, TlsSettings
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.cluster.certificates import Authority, put
-from tests.support.cluster.cluster import free_ports
 from tests.support.gateway import Client, RunningGateway, Telemetry, message, orderly_group, topic_of_type
 from tests.support.waiting import wait_until
 
@@ -252,7 +254,7 @@ def test_calls_are_taken_of_users_alone(cluster: RunningCluster, tmp_path: Path)
     users = put(tmp_path / "users", "ann = secret\n")
     inner = '{"accessKey":"inner","secretKey":"inner secret"}'
     authentication = AuthenticationSettings(is_enabled=True, users_path=str(users), inner=inner)
-    with RunningGateway(cluster, security=SecuritySettings(authentication=authentication)) as running:
+    with RunningGateway(cluster, security=GatewaySecurity(authentication=authentication)) as running:
         for metadata, expected in (
             (signed("ann", "secret"), (v2.Code.OK, "OK")),
             (signed("ann", "wrong"), (v2.Code.UNAUTHORIZED, "check signature failed.")),
@@ -268,37 +270,61 @@ def test_calls_are_taken_of_users_alone(cluster: RunningCluster, tmp_path: Path)
                 stream.close()
 
 
-def test_one_port_takes_plain_connections_and_tls(cluster: RunningCluster, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    pair = authority.issue("gateway")
-    (port,) = free_ports(1)
-    security = SecuritySettings(transport=TlsSettings(cert_path=str(pair.cert), key_path=str(pair.key)))
-    with RunningGateway(cluster, listen_port=port, tls_port=port, security=security):
-        address = f"127.0.0.1:{port}"
-        trusted = grpc.ssl_channel_credentials(authority.file.read_bytes())
-        with Client("", channel=grpc.secure_channel(address, trusted)) as over_tls, Client(address) as plain:
-            for each in (over_tls, plain):
-                told = each.call("QueryRoute", wire.QueryRouteRequest(topic=v2.Resource(name="normal")))
-                endpoint = told.message_queues[0].broker.endpoints.addresses[0]
-                assert (endpoint.host, endpoint.port) == ("127.0.0.1", port)
-                stream = each.telemetry()
-                stream.push(producer_of("normal"))
-                assert stream.next().status.code == v2.Code.OK
-                stream.close()
-                assert each.send(message("normal", bytes(4 << 10))).status.code == v2.Code.OK
+@contextlib.contextmanager
+def over_tls(address: str, authority: bytes) -> Iterator[Client]:
+    """A client that trusts so much, whatever name it reaches."""
+    options = [("grpc.ssl_target_name_override", "localhost")]
+    channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(authority), options)
+    with Client("", channel=channel) as client:
+        yield client
 
 
-def test_a_second_port_takes_tls(cluster: RunningCluster, tmp_path: Path) -> None:
+def check_serves(client: Client, address: str) -> None:
+    told = client.call("QueryRoute", wire.QueryRouteRequest(topic=v2.Resource(name="normal")))
+    endpoint = told.message_queues[0].broker.endpoints.addresses[0]
+    assert f"{endpoint.host}:{endpoint.port}" == address
+    stream = client.telemetry()
+    stream.push(producer_of("normal"))
+    assert stream.next().status.code == v2.Code.OK
+    stream.close()
+    assert client.send(message("normal", bytes(4 << 10))).status.code == v2.Code.OK
+
+
+def test_a_port_takes_plain_connections_and_tls_with_a_certificate_of_its_own(cluster: RunningCluster) -> None:
+    with RunningGateway(cluster) as running, Client(running.address) as plain:
+        check_serves(plain, running.address)
+        host, _, port = running.address.rpartition(":")
+        shown = ssl.get_server_certificate((host, int(port)))
+        with over_tls(running.address, shown.encode()) as client:
+            check_serves(client, running.address)
+
+
+def test_a_port_takes_plain_connections_and_tls_with_a_certificate_that_is_given(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("gateway")
-    (port,) = free_ports(1)
-    transport = TlsSettings(cert_path=str(pair.cert), key_path=str(pair.key))
-    with RunningGateway(cluster, tls_port=port, security=SecuritySettings(transport=transport)) as running:
-        trusted = grpc.ssl_channel_credentials(authority.file.read_bytes())
-        channel = grpc.secure_channel(f"127.0.0.1:{port}", trusted)
-        with Client("", channel=channel) as over_tls, Client(running.address) as plain:
-            asked = wire.QueryRouteRequest(topic=v2.Resource(name="normal"))
-            told = over_tls.call("QueryRoute", asked).message_queues[0].broker.endpoints.addresses[0]
-            assert (told.host, told.port) == ("127.0.0.1", port)
-            told = plain.call("QueryRoute", asked).message_queues[0].broker.endpoints.addresses[0]
-            assert f"{told.host}:{told.port}" == running.address
+    transport = GatewayTls(cert_path=str(pair.cert), key_path=str(pair.key))
+    with (
+        RunningGateway(cluster, security=GatewaySecurity(transport=transport)) as running,
+        Client(running.address) as plain,
+        over_tls(running.address, authority.file.read_bytes()) as client,
+    ):
+        check_serves(plain, running.address)
+        check_serves(client, running.address)
+
+
+def test_a_port_without_tls_takes_none(cluster: RunningCluster) -> None:
+    security = GatewaySecurity(transport=GatewayTls(mode=TlsServerMode.disabled))
+    with RunningGateway(cluster, security=security) as running, Client(running.address) as plain:
+        check_serves(plain, running.address)
+        host, _, port = running.address.rpartition(":")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            ssl.get_server_certificate((host, int(port)), timeout=30)
+
+
+def test_a_gateway_in_a_broker_takes_both_unless_the_broker_demands_tls() -> None:
+    paths = {"cert_path": "cert", "key_path": "key", "trust_path": "trust"}
+    assert GatewayTls.beside(TlsSettings()) == GatewayTls()
+    demanding = GatewayTls.beside(TlsSettings(mode=TlsServerMode.enforcing, **paths))
+    assert demanding == GatewayTls(mode=TlsServerMode.enforcing, **paths)

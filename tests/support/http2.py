@@ -49,7 +49,7 @@ async def serving(methods: Mapping[str, Method] | None = None) -> AsyncIterator[
     wrong: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: wrong.append(context))
     server = Server()
-    port = server.listen("127.0.0.1", 0, "listenPort", is_plain=True)
+    port = server.listen("127.0.0.1", 0, "listenPort")
     server.start(
         {ECHO: Method(echo, begins_at_once=True), STREAM: Method(echo_each, is_streaming=True), **(methods or {})}
     )

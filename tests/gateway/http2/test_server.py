@@ -17,7 +17,7 @@ from penstock.gateway.http2 import server as module
 from penstock.gateway.http2.call import Call, Method
 from penstock.gateway.http2.frames import PREFACE, Type
 from penstock.gateway.http2.proxy_header import Header, header_of
-from penstock.gateway.http2.server import Server
+from penstock.gateway.http2.server import PROTOCOLS, Server
 from penstock.proto.errors import ConfigError
 from penstock.runtime.security.certificates import ServerTls
 from tests.support.cluster.certificates import Authority
@@ -42,7 +42,8 @@ async def both(folder: Path) -> AsyncIterator[tuple[int, ssl.SSLContext, Authori
     authority = Authority(folder)
     pair = authority.issue("gateway")
     server = Server()
-    port = server.listen("127.0.0.1", 0, "listenPort", ServerTls(cert_file=pair.cert, key_file=pair.key), is_plain=True)
+    tls = ServerTls(cert_file=pair.cert, key_file=pair.key).context(PROTOCOLS)
+    port = server.listen("127.0.0.1", 0, "listenPort", tls)
     server.start(METHODS)
     trusting = ssl.create_default_context(cafile=str(authority.file))
     trusting.check_hostname = False
@@ -217,7 +218,7 @@ def test_connections_wait_while_there_are_no_more_files(monkeypatch: pytest.Monk
 def test_a_port_that_is_taken_is_named() -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="listenPort"):
-            Server().listen("127.0.0.1", taken.getsockname()[1], "listenPort", is_plain=True)
+            Server().listen("127.0.0.1", taken.getsockname()[1], "listenPort")
 
     asyncio.run(scenario())
 
@@ -228,7 +229,7 @@ def test_a_port_for_tls_alone_takes_nothing_else(tmp_path: Path) -> None:
     async def scenario() -> None:
         server = Server()
         tls = ServerTls(cert_file=pair.cert, key_file=pair.key)
-        port = server.listen("127.0.0.1", 0, "tlsListenPort", tls, is_plain=False)
+        port = server.listen("127.0.0.1", 0, "listenPort", tls.context(PROTOCOLS), is_plain=False)
         server.start(METHODS)
         try:
             async with asyncio.timeout(WAIT_S):
