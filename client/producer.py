@@ -17,6 +17,7 @@ from penstock.runtime.security.credentials import Credentials, Tls
 from .cluster import Calls, check_timeout, local_host
 from .cluster.choices import Choices, Selector
 from .consume.consumer_config import new_client_id
+from .inherited import Client
 from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 
 
-class Producer:
+class Producer(Client):
     """Sends messages; may be shared between threads.
 
     ``send`` waits for one message, ``send_async`` gives a future, ``produce`` is the fast path: it buffers, and
@@ -77,6 +78,7 @@ class Producer:
 
         self.group = names.check_group(group)
         self.config = (config or ProducerConfig()).replaced(settings)
+        self._maker = PartMaker(self.config, telemetry_of(self.config.telemetry, self.group))
         self.producer_id = secrets.randbits(64) or 1
         self.client_id = new_client_id()  # as brokers call it
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
@@ -96,9 +98,7 @@ class Producer:
             on_delivery=on_delivery,
             trace=trace,
         )
-        self._maker = PartMaker(self.config, telemetry_of(self.config.telemetry, self.group))
-        self._choices = Choices(self._calls.directory)
-        self._plain_below = self._maker.plain_below
+        self._choices, self._plain_below = Choices(self._calls.directory), self._maker.plain_below
         self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
         self._delivery, self._open = self._deliveries.get, self._deliveries.open
         self._tags = EncodedTags()
@@ -169,6 +169,7 @@ class Producer:
             DeliveryFailed: only some were stored. When all failed alike, that error itself.
         """
         deadline = self._deadline(timeout_s)
+        messages = list(messages)
         futures = self.send_batch_async(messages, queue=queue, wait=wait, timeout_s=timeout_s)
         return results_of(list(zip(messages, futures, strict=True)), deadline)
 
@@ -184,10 +185,10 @@ class Producer:
 
         Blocks as :meth:`send_async`.
         """
-        if not messages:
+        drafts = [Draft.of(message) for message in messages]
+        if not drafts:
             raise InvalidArgument("a batch of no messages: give at least one")
         deadline = self._deadline(timeout_s)
-        drafts = [Draft.of(message) for message in messages]
         for draft in drafts:
             draft.queue, draft.wait = queue, wait
         futures = self._deliveries.start_together(drafts, self._maker, self._choices, deadline)

@@ -19,6 +19,7 @@ from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
 from .consume.pop.receipts import Settling
 from .consume.pop.receiving import SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
+from .inherited import Client
 
 RECEIVE_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
@@ -30,7 +31,7 @@ Receivable = ReceivedMessage | str
 """A message that was received, or its :attr:`~ReceivedMessage.receipt`."""
 
 
-class SimpleConsumer:
+class SimpleConsumer(Client):
     """Messages when the caller asks for them, each for ``invisible_s``, from all queues of the topics.
 
     Any number of consumers of the group share all queues, one message goes to one of them. Whoever is done with a

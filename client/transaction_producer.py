@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import threading
 import time
@@ -56,6 +57,8 @@ class TransactionProducer(Producer):
     ) -> None:
         if check is not None and not callable(check):
             raise InvalidArgument(f"check must be a function of a message, not {type(check).__name__}")
+        if inspect.iscoroutinefunction(check):
+            raise InvalidArgument("check must be an ordinary function, not an async one: it is called in a thread")
         super().__init__(nameservers, group=group, **settings)
         self._lock = threading.Lock()  # of the next one
         self._transactions: OrderedDict[str, Transaction] = OrderedDict()
@@ -188,6 +191,7 @@ class TransactionProducer(Producer):
             ((broker_name, ranges),) = halves.items()
             self._ends.end(broker_name, ranges, _RESOLUTIONS[state], timeout_s)
             return
+        self._deliveries.require_open()
         ends = [
             self._at_brokers.submit(self._ends.end, broker_name, ranges, _RESOLUTIONS[state], timeout_s)
             for broker_name, ranges in halves.items()

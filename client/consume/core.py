@@ -12,6 +12,7 @@ from penstock.proto.names import check_group
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from ..cluster import Calls, Subscription, readable_queues
+from ..inherited import Client
 from ..message import MessageQueue
 from ..statistics import ConsumerStatistics, Latency
 from .consumer_config import ConsumerConfig, check_consume_from
@@ -163,7 +164,7 @@ class ConsumerCore:
                 self.buffers.on_ready()
 
 
-class Consumer:
+class Consumer(Client):
     """What consumers of every kind have in common."""
 
     _core: ConsumerCore

@@ -170,6 +170,7 @@ class TopicDelivery:
             due = self._seal_if_due(now)
             self._adopt(now)
             self._fail(self._lanes.expire(now))
+            self._end_late(self._lanes.late(now))
             batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(master(name)))
             due = min(due, self._lanes.next_due(now))
         for batch in batches:
@@ -301,7 +302,9 @@ class TopicDelivery:
         now = time.monotonic()
         self._shipping.health.on_latency(batch.lane.broker_name, (now - batch.sent_at) * 1000, now * 1000)
         first = batch.parts[0]
-        if receipt.status != SEND_OK and (first.kind is Kind.PRODUCE or first.owner is not None):
+        if receipt.status != SEND_OK and any(part.kind is Kind.PRODUCE or part.owner for part in batch.parts):
+            if first.owner is None:
+                self._tell_senders(batch, receipt, address)
             kind = FlushTimeout if receipt.status == FLUSH_DISK_TIMEOUT else ReplicaTimeout
             self._on_error(batch, kind(f"broker {address}: stored, not confirmed within the broker's time-out"))
             return
@@ -327,6 +330,14 @@ class TopicDelivery:
         if self._shipping.trace is not None:
             self._shipping.trace.on_stored(self.destination, batch, receipt, address)
 
+    def _tell_senders(self, batch: Batch, receipt: AppendReceipt, address: str) -> None:
+        """Tell those that wait for messages of the batch how they are stored; for the others it is tried on."""
+        with self._lock:
+            receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
+            futures = batch.take_late(NEVER)
+        for future, one in zip(futures, receipts, strict=True):
+            _complete(future, one)
+
     def _on_error(self, batch: Batch, error: PenstockError, *, is_final: bool = False) -> None:
         """A try has failed; ``is_final``: there can be no other."""
         log.debug("append failed topic=%s broker=%s %s", self.topic, batch.lane.broker_name, error)
@@ -351,6 +362,10 @@ class TopicDelivery:
                     self._shipping.failures.add(failed)
                 self._tell.append(partial(self._end, part, error))
 
+    def _end_late(self, futures: list[Future[Any]]) -> None:
+        error = OutcomeUnknown(f"topic {self.topic}: no answer when the time was up: it may be stored, or be yet")
+        self._tell += [partial(_complete, future, error=error) for future in futures]
+
     def _end(self, part: Part, error: PenstockError) -> None:
         if part.owner is not None:
             part.owner.on_given_up(part.count, error)
@@ -366,7 +381,7 @@ class TopicDelivery:
         try:
             if on_delivery is not None and part.kind is Kind.PRODUCE and part.owner is None:
                 on_delivery(Delivery(self.topic, broker_name, part.bodies_as_given(), error))
-        except (Exception, SystemExit):  # what a user's function raises must not cost other messages their outcome
+        except BaseException:  # what a user's function raises must not cost other messages their outcome
             log.exception("on_delivery failed topic=%s count=%d", self.topic, part.count)
         finally:
             self._shipping.buffer.settle(part)
@@ -402,3 +417,5 @@ def _complete(future: Future[Any], receipt: object = None, error: PenstockError 
             future.set_result(receipt)
     except InvalidStateError:
         pass  # cancelled by its owner, who wants no answer
+    except BaseException:  # of a user's callback that is no Exception: concurrent.futures lets it through
+        log.exception("callback of a future failed")

@@ -26,16 +26,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.proto.errors import (
-    CorruptBatch,
     FlushTimeout,
     LaneForgotten,
-    MessageTooLarge,
-    MessageTypeConflict,
     OutcomeUnknown,
     PenstockError,
     ReplicaTimeout,
@@ -45,7 +44,7 @@ from ..cluster.queues import WriteQueues
 from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
 from .config import ProducerConfig
 from .health import BrokerHealth
-from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part, halved
+from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part, halved, is_of_one
 from .receipts import unsent
 from .sharding.key_moves import KeyMoves
 
@@ -54,13 +53,6 @@ SMALL_PER_BROKER = 2
 senders share the next one, which goes when there is room, or is half full, or something waits behind it."""
 MASTER_GONE_S = 1.0
 RECHECK_S = 0.25
-
-
-def _is_of_one(error: PenstockError) -> bool:
-    """True if one message of a batch may be the reason of a refusal, and others may be stored."""
-    if isinstance(error, MessageTypeConflict):
-        return "index" in error.details
-    return isinstance(error, (MessageTooLarge, CorruptBatch))
 
 
 class Lanes:
@@ -133,6 +125,11 @@ class Lanes:
                 failures.append(self._give_up(batch))
         return failures
 
+    def late(self, now: float) -> list[Future[Any]]:
+        """Futures whose senders have waited long enough, of batches that are tried on for others; each comes once."""
+        batches = [lane.batch for lane in self.lanes.values() if lane.batch is not None]
+        return [future for batch in batches if batch.tells_at <= now for future in batch.take_late(now)]
+
     def start(self, now: float, per_broker: int, has_master: Callable[[str], bool]) -> list[Batch]:
         """Every batch that may be sent now, retries first."""
         self._move_keys(now)
@@ -176,8 +173,10 @@ class Lanes:
             due.append(now)  # back from another lane
         due.append(self._moves.next_due())
         for lane in self.lanes.values():
-            if lane.batch is not None and lane.batch.retry_at is not None:
-                due.append(min(lane.batch.retry_at, lane.batch.deadline))
+            if lane.batch is not None:
+                due.append(lane.batch.tells_at)
+                if lane.batch.retry_at is not None:
+                    due.append(min(lane.batch.retry_at, lane.batch.deadline))
             if lane.pending and lane.batch is None and lane.broker_name in self.queues:
                 due.append(lane.retry_at)
         return min(due, default=NEVER)
@@ -400,7 +399,7 @@ class Lanes:
         if batch.unknown is not None:
             return [Failure(batch.parts, reworded(batch.unknown, f"a later try was refused: {error.message}"))]
         parts = batch.parts
-        if not _is_of_one(error) or (len(parts) == 1 and (parts[0].count == 1 or parts[0].is_whole)):
+        if not is_of_one(error) or (len(parts) == 1 and (parts[0].count == 1 or parts[0].is_whole)):
             return [Failure(parts, error)]
         self._again(batch.lane, halved(parts), 0.0, 0.0, is_moving)
         return []

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from penstock.formats.columns import Column, hashes_of, lengths_of
 from penstock.formats.record.compression import decompress
 from penstock.formats.record.layout import SysFlag
-from penstock.proto.errors import OutcomeUnknown, PenstockError
+from penstock.proto.errors import CorruptBatch, MessageTooLarge, MessageTypeConflict, OutcomeUnknown, PenstockError
 
 from ..cluster.retry import NEVER
 
@@ -122,8 +122,9 @@ class Part:
 
     def is_like(self, other: Part) -> bool:
         """True if both may be in one batch."""
-        is_alike = self.kind is other.kind and self.sys_flag == other.sys_flag and self.no_wait == other.no_wait
-        return is_alike and self.trial is other.trial
+        is_alike = self.sys_flag == other.sys_flag and self.no_wait == other.no_wait
+        both_stay = (self.kind is Kind.ONEWAY) == (other.kind is Kind.ONEWAY)
+        return is_alike and both_stay and self.trial is other.trial
 
     @property
     def may_share(self) -> bool:
@@ -134,7 +135,7 @@ class Part:
         """True if ``other``, one waiting message, may become a part of this one, which was never sent."""
         return (
             self.is_like(other)
-            and self.kind is not Kind.PRODUCE
+            and self.kind is other.kind is not Kind.PRODUCE
             and not self.is_bound
             and not other.is_bound
             and not self.attempts
@@ -256,6 +257,13 @@ def _shared(properties: Sequence[bytes | None]) -> bytes | None:
     return first if is_shared else None
 
 
+def is_of_one(error: PenstockError) -> bool:
+    """True if one message of a batch may be the reason of a refusal, and others may be stored."""
+    if isinstance(error, MessageTypeConflict):
+        return "index" in error.details
+    return isinstance(error, (MessageTooLarge, CorruptBatch))
+
+
 def halved(parts: list[Part]) -> list[Part]:
     """The same messages in two trials, to find the one that a broker refuses; of one part, which is not whole, two."""
     if len(parts) == 1:
@@ -366,9 +374,25 @@ class Batch:
     retry_at: float | None = None  # None: under way
     unknown: OutcomeUnknown | None = None  # a try ended without word: it may be stored
     cost: int = field(init=False)
+    tells_at: float = field(init=False)
+    """When the first sender has waited long enough, of a batch that is tried on for others; else never."""
 
     def __post_init__(self) -> None:
         self.cost = sum(part.cost for part in self.parts)
+        self._look()
+
+    def take_late(self, now: float) -> list[Future[Any]]:
+        """The futures of senders that have waited long enough; the batch has them no more."""
+        late = [part for part in self.parts if part.deadline <= now]
+        futures = [future for part in late for future in part.futures]
+        for part in late:
+            part.futures = []
+        self._look()
+        return futures
+
+    def _look(self) -> None:
+        is_mixed = any(part.kind is Kind.PRODUCE for part in self.parts)
+        self.tells_at = min((part.deadline for part in self.parts if is_mixed and part.futures), default=NEVER)
 
     @property
     def count(self) -> int:

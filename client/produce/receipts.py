@@ -42,7 +42,7 @@ class RunReceipt(NamedTuple):
 def receipts_of(
     destination: Destination, batch: Batch, receipt: AppendReceipt, store_host: Host
 ) -> list[SendReceipt | RunReceipt]:
-    """Where each message, or each whole part, of ``batch`` lies.
+    """Where each message, or each whole part, of ``batch`` lies for which somebody waits.
 
     Records follow each other, and each queue's offsets count up.
     """
@@ -63,6 +63,11 @@ def receipts_of(
     start = 0
     for part in batch.parts:
         end = start + part.count
+        if not part.futures:
+            for queue_id in queue_ids[start:end]:
+                next_offsets[queue_id] += gives_offsets
+            start = end
+            continue
         if part.is_whole:
             queue_id = queue_ids[start]
             receipts.append(RunReceipt(queue_id, next_offsets[queue_id], status))

@@ -121,7 +121,7 @@ class Checks:
             return known or TransactionState.UNKNOWN
         try:
             state = self._check(message)
-        except (Exception, SystemExit):  # a user's function: nothing is decided by its failure
+        except BaseException:  # a user's function: nothing is decided by its failure
             log.exception("check failed topic=%s transaction=%s", message.topic, message.transaction_id)
             return TransactionState.UNKNOWN
         if not isinstance(state, TransactionState):

@@ -136,6 +136,8 @@ class Transaction:
         check_timeout(timeout_s)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, message_id=message_id)
+        if draft.due_ms is not None or draft.delay_level is not None:
+            raise InvalidArgument(f"topic {topic}: a message of a transaction cannot have a time or a delay level")
         part = self._maker.one(Kind.SEND, draft, deadline)
         part.properties = [self._with_own(encoded) for encoded in part.properties or ()]
         self._take(part)

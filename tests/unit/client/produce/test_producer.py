@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 
@@ -306,7 +307,7 @@ def test_an_on_delivery_that_fails_costs_nobody_their_outcome(
     one: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(delivery: Delivery) -> None:
-        raise SystemExit
+        raise asyncio.CancelledError
 
     with Producer(one.namesrv, on_delivery=fail) as producer:
         for body in (b"x", b"y"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ HOST = Host(bytes(4), 9)
 
 def part(*bodies: bytes, is_whole: bool = True, cost: int = 200, hash_of: int | None = None) -> Part:
     hashes = None if hash_of is None else np.full(len(bodies), hash_of, np.int32)
-    return Part(Kind.SEND, list(bodies), None, cost=cost, deadline=NOW + 30, hashes=hashes, is_whole=is_whole)
+    made = Part(Kind.SEND, list(bodies), None, cost=cost, deadline=NOW + 30, hashes=hashes, is_whole=is_whole)
+    made.futures = [Future() for _ in bodies[: 1 if is_whole else None]]
+    return made
 
 
 def topic(queues: int = 8, **settings: Any) -> Lanes:

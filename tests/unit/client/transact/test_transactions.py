@@ -162,7 +162,7 @@ def test_another_member_of_the_group_answers_for_one_that_died() -> None:
 
 
 def test_what_check_raises_or_returns_decides_nothing_and_stops_nothing() -> None:
-    turns = iter([ValueError("mine"), SystemExit(), "nonsense", COMMIT])
+    turns = iter([ValueError("mine"), SystemExit(), asyncio.CancelledError(), "nonsense", COMMIT])
     seen: list[Any] = []
 
     def check(message: MessageView) -> Any:
@@ -175,8 +175,26 @@ def test_what_check_raises_or_returns_decides_nothing_and_stops_nothing() -> Non
         tx = made.transaction()
         tx.send("orders", b"one")
         tx.leave()
-        wait_until(lambda: bodies(cluster) == [b"one"], what="the fourth answer")
-    assert len(seen) == 4
+        wait_until(lambda: bodies(cluster) == [b"one"], what="the fifth answer")
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__STARTDELIVERTIME"])
+def test_a_time_cannot_be_part_of_a_transaction(cluster: RunningCluster, name: str) -> None:
+    with producer(cluster) as made:
+        with made.transaction() as tx, pytest.raises(InvalidArgument, match="cannot have a time or a delay level"):
+            tx.send("orders", b"later", properties={name: "2"})
+        with pytest.raises(InvalidArgument, match="cannot have a time"):
+            made.send_in_transaction("orders", b"later", properties={name: "2"}, execute=lambda _: COMMIT)
+    assert bodies(cluster) == []
+
+
+def test_an_async_check_is_refused(cluster: RunningCluster) -> None:
+    async def check(_: MessageView) -> TransactionState:
+        return COMMIT
+
+    with pytest.raises(InvalidArgument, match="check must be an ordinary function"):
+        producer(cluster, check)
 
 
 def test_a_transaction_under_way_is_not_asked_of_its_user() -> None:
