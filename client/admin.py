@@ -17,7 +17,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, TopicName
-from penstock.proto.wire.common_pb2 import Empty, GroupConfig
+from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.proto.wire.transactions_pb2 import ProducerGroupName
 from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
@@ -37,7 +37,7 @@ from .administer.admin_results import (
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
-from .administer.group_view import as_info, look_at_group
+from .administer.group_view import as_info, group_config, look_at_group
 from .administer.message_trace import message_trace
 from .administer.message_track import message_track
 from .administer.topics import MessageTypeName, order_queues, topic_config, topic_info, update_steps, with_type
@@ -220,8 +220,8 @@ class Admin:
         self,
         group: str,
         *,
-        consume_enable: bool = True,
-        retry_max_times: int = 16,
+        consume_enable: bool | None = None,
+        retry_max_times: int | None = None,
         retry_policy: RetryPolicy | Sequence[float] | None = None,
         retry_queues: int = 0,
         orderly: bool | None = None,
@@ -232,30 +232,25 @@ class Admin:
     ) -> GroupInfo:
         """Create or change a consumer group at every broker group. Consumers also create theirs by joining.
 
+        ``consume_enable``: members get messages (new groups: True). ``retry_max_times``: a message that fails once
+        more is a dead letter (16); 0: it is one at once.
         ``retry_policy``: how long a message that failed waits, or just the seconds before its first return, its
         second, …; ``retry_queues``: of the topic that it comes again in. ``orderly``: its push consumers must be so too
-        (new groups: False). ``broadcast_enable``: broadcasting consumers may use its name (True). ``from_min_enable``:
-        members may begin with the oldest messages while the group has committed nothing (True). Without any of these
-        it stays as it is.
+        (False). ``broadcast_enable``: broadcasting consumers may use its name (True). ``from_min_enable``:
+        members may begin with the oldest messages while the group has committed nothing (True). ``attributes``: all of
+        them; an empty value removes one. What is not given stays as it is.
         """
-        config = GroupConfig(
-            group=names.check_group(group),
+        config = group_config(
+            names.check_group(group),
+            retry_policy,
             consume_enable=consume_enable,
             retry_max_times=retry_max_times,
             retry_queues=retry_queues,
-            attributes=attributes or {},
+            orderly=orderly,
+            broadcast_enable=broadcast_enable,
+            from_min_enable=from_min_enable,
+            attributes=attributes,
         )
-        for name, wanted in (
-            ("orderly", orderly),
-            ("broadcast_enable", broadcast_enable),
-            ("from_min_enable", from_min_enable),
-        ):
-            if wanted is not None:
-                setattr(config, name, wanted)
-        if retry_policy is not None:
-            policy = retry_policy if isinstance(retry_policy, RetryPolicy) else RetryPolicy(tuple(retry_policy))
-            config.retry_policy.CopyFrom(policy.to_wire())
-        made = config
         for name in self._directory.masters(timeout_s)[0]:
             made = self._calls.at_master(name, "CreateGroup", config, timeout_s)
         return as_info(made)

@@ -19,7 +19,7 @@ from ..core.feature import Feature
 from ..core.journal import Journal
 from ..core.metrics import Families
 from ..core.tables.consumer_filters import ConsumerFilters
-from ..core.tables.groups import GROUP, GROUP_DELETED, RETRY_MAX_TIMES_DEFAULT, Group
+from ..core.tables.groups import GROUP, GROUP_DELETED, Group
 from ..core.tables.retry_policy import RetryPolicy
 from ..core.tables.topics import TOPIC_DELETED, Topic
 from ..core.wire import Service, in_turns, service
@@ -111,7 +111,7 @@ class Consume(Feature):
         await self.streams.close()
 
     async def put_group(self, asked: common_pb2.GroupConfig) -> Group:
-        """Create or change a consumer group; 0 retries mean the default.
+        """Create or change a consumer group; what is not mentioned stays as it is.
 
         Raises:
             InvalidName, InvalidArgument: what was asked for makes no group.
@@ -127,14 +127,12 @@ class Consume(Feature):
         check_attributes(f"group {asked.group}", asked.attributes, self.core.config.limits)
         group = replace(
             existing,
-            consume_enable=asked.consume_enable,
-            retry_max_times=asked.retry_max_times or RETRY_MAX_TIMES_DEFAULT,
-            attributes=dict(asked.attributes),
+            attributes={name: text for name, text in (asked.attributes or existing.attributes).items() if text},
             retry_queues=asked.retry_queues or existing.retry_queues,
             retry_policy=policy if asked.HasField("retry_policy") else existing.retry_policy,
             **{
                 name: getattr(asked, name)
-                for name in ("orderly", "broadcast_enable", "from_min_enable")
+                for name in ("consume_enable", "retry_max_times", "orderly", "broadcast_enable", "from_min_enable")
                 if asked.HasField(name)
             },
         )

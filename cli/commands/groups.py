@@ -25,9 +25,9 @@ def group() -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--consume/--no-consume", "consume_enable", default=True, help="Whether members get messages.")
+@click.option("--consume/--no-consume", "consume_enable", default=None, help="Whether members get messages.")
 @click.option(
-    "--retry-max-times", default=16, show_default=True, help="A message that fails once more is a dead letter."
+    "--retry-max-times", type=int, help="A message that fails once more is a dead letter; new groups: after 16."
 )
 @click.option("--retry-delays", metavar="'10s 1m 2h'", help="Before the first retry, the second, …; the last repeats.")
 @click.option("--orderly/--no-orderly", default=None, help="Push consumers must consume in order.")
@@ -38,14 +38,14 @@ def create(
     admin: Admin,
     answer: Answer,
     name: str,
-    consume_enable: bool,
-    retry_max_times: int,
+    consume_enable: bool | None,
+    retry_max_times: int | None,
     retry_delays: str | None,
     orderly: bool | None,
     broadcast: bool | None,
     from_min: bool | None,
 ) -> None:
-    """Create or change a group."""
+    """Create or change a group; what is not mentioned stays as it is."""
     from penstock.formats.delay_levels import levels_ms
 
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
 from penstock.formats.attributes.message_types import MESSAGE_TYPE
 from penstock.formats.attributes.order_conf import ORDER_CONF
+from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
 
@@ -96,14 +98,25 @@ class RetryPolicy:
     max_s: float = 0.0
     multiplier: int = 0
 
+    @classmethod
+    def of(cls, given: RetryPolicy | Sequence[float]) -> RetryPolicy:
+        """The policy, or that of just the delays."""
+        try:
+            return given if isinstance(given, RetryPolicy) else cls(tuple(given))
+        except TypeError:
+            raise InvalidArgument(f"retry_policy={given!r:.80}: must be a RetryPolicy, or a list of seconds") from None
+
     def to_wire(self) -> WirePolicy:
-        """The wire's message of it."""
-        return WirePolicy(
-            delays_ms=[round(delay * 1000) for delay in self.delays_s],
-            initial_ms=round(self.initial_s * 1000),
-            max_ms=round(self.max_s * 1000),
-            multiplier=self.multiplier,
-        )
+        """The wire's message of it. Raises InvalidArgument: what is no number of seconds."""
+        try:
+            return WirePolicy(
+                delays_ms=[round(delay * 1000) for delay in self.delays_s],
+                initial_ms=round(self.initial_s * 1000),
+                max_ms=round(self.max_s * 1000),
+                multiplier=self.multiplier,
+            )
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgument(f"{self!r:.200}: must be of seconds, and a whole multiplier") from None
 
     @classmethod
     def from_wire(cls, found: WirePolicy) -> Self:

@@ -1,10 +1,11 @@
-"""A consumer group as the brokers tell it."""
+"""A consumer group as it is asked for, and as the brokers tell it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import GroupDescription
@@ -12,7 +13,7 @@ from penstock.proto.wire.common_pb2 import GroupConfig
 from penstock.proto.wire.pop_pb2 import PopGroup
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
-from ..cluster import Calls
+from ..cluster import Calls, asked
 from .admin_results import GroupInfo, GroupMember, RetryPolicy
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,12 @@ def group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo
         for name in sorted(subscriptions)
     ]
     return replace(as_info(config), group=group, members=members)
+
+
+def group_config(group: str, retry_policy: RetryPolicy | Sequence[float] | None, **settings: Any) -> GroupConfig:
+    """The wire's message of a group; None: as it is, or the default. Raises InvalidArgument."""
+    policy = None if retry_policy is None else RetryPolicy.of(retry_policy).to_wire()
+    return asked(GroupConfig, group=group, retry_policy=policy, **settings)
 
 
 def as_info(config: GroupConfig) -> GroupInfo:

@@ -6,6 +6,7 @@ What programs use that speak to brokers themselves: Spark's sources and sinks, g
 
 from __future__ import annotations
 
+from .asking import asked
 from .calls import Calls
 from .connections import BROKER, Connections, Service, fetched, parse_addresses, rpc_error
 from .directory import Directory
@@ -35,6 +36,7 @@ __all__ = [
     "Subscription",
     "WriteQueues",
     "again",
+    "asked",
     "back_off_s",
     "check_timeout",
     "fetched",

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n penstock/proto/wire/common.proto\x12\x0bpenstock.v1\"\xc6\x01\n\x0bTopicConfig\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12<\n\nattributes\x18\x05 \x03(\x0b\x32(.penstock.v1.TopicConfig.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"X\n\x0bRetryPolicy\x12\x11\n\tdelays_ms\x18\x01 \x03(\x03\x12\x12\n\ninitial_ms\x18\x02 \x01(\x03\x12\x0e\n\x06max_ms\x18\x03 \x01(\x03\x12\x12\n\nmultiplier\x18\x04 \x01(\x03\"\x8c\x03\n\x0bGroupConfig\x12\r\n\x05group\x18\x01 \x01(\t\x12\x16\n\x0e\x63onsume_enable\x18\x02 \x01(\x08\x12\x17\n\x0fretry_max_times\x18\x03 \x01(\x05\x12<\n\nattributes\x18\x04 \x03(\x0b\x32(.penstock.v1.GroupConfig.AttributesEntry\x12.\n\x0cretry_policy\x18\x05 \x01(\x0b\x32\x18.penstock.v1.RetryPolicy\x12\x14\n\x0cretry_queues\x18\x06 \x01(\x05\x12\x14\n\x07orderly\x18\x07 \x01(\x08H\x00\x88\x01\x01\x12\x1d\n\x10\x62roadcast_enable\x18\x08 \x01(\x08H\x01\x88\x01\x01\x12\x1c\n\x0f\x66rom_min_enable\x18\t \x01(\x08H\x02\x88\x01\x01\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_orderlyB\x13\n\x11_broadcast_enableB\x12\n\x10_from_min_enable\"m\n\x0e\x42rokerIdentity\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x11\n\tdata_port\x18\x05 \x01(\r\"A\n\x0cTopicOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\x12\x0f\n\x07offsets\x18\x03 \x03(\x12\"/\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\"\x07\n\x05\x45mpty*3\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06MASTER\x10\x01\x12\t\n\x05SLAVE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n penstock/proto/wire/common.proto\x12\x0bpenstock.v1\"\xc6\x01\n\x0bTopicConfig\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12<\n\nattributes\x18\x05 \x03(\x0b\x32(.penstock.v1.TopicConfig.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"X\n\x0bRetryPolicy\x12\x11\n\tdelays_ms\x18\x01 \x03(\x03\x12\x12\n\ninitial_ms\x18\x02 \x01(\x03\x12\x0e\n\x06max_ms\x18\x03 \x01(\x03\x12\x12\n\nmultiplier\x18\x04 \x01(\x03\"\xbd\x03\n\x0bGroupConfig\x12\r\n\x05group\x18\x01 \x01(\t\x12\x1b\n\x0e\x63onsume_enable\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x1c\n\x0fretry_max_times\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12<\n\nattributes\x18\x04 \x03(\x0b\x32(.penstock.v1.GroupConfig.AttributesEntry\x12.\n\x0cretry_policy\x18\x05 \x01(\x0b\x32\x18.penstock.v1.RetryPolicy\x12\x14\n\x0cretry_queues\x18\x06 \x01(\x05\x12\x14\n\x07orderly\x18\x07 \x01(\x08H\x02\x88\x01\x01\x12\x1d\n\x10\x62roadcast_enable\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12\x1c\n\x0f\x66rom_min_enable\x18\t \x01(\x08H\x04\x88\x01\x01\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x11\n\x0f_consume_enableB\x12\n\x10_retry_max_timesB\n\n\x08_orderlyB\x13\n\x11_broadcast_enableB\x12\n\x10_from_min_enable\"m\n\x0e\x42rokerIdentity\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x11\n\tdata_port\x18\x05 \x01(\r\"A\n\x0cTopicOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\x12\x0f\n\x07offsets\x18\x03 \x03(\x12\"/\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tqueue_ids\x18\x02 \x03(\x05\"\x07\n\x05\x45mpty*3\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06MASTER\x10\x01\x12\t\n\x05SLAVE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICCONFIG_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_GROUPCONFIG_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_GROUPCONFIG_ATTRIBUTESENTRY']._serialized_options = b'8\001'
-  _globals['_ROLE']._serialized_start=975
-  _globals['_ROLE']._serialized_end=1026
+  _globals['_ROLE']._serialized_start=1024
+  _globals['_ROLE']._serialized_end=1075
   _globals['_TOPICCONFIG']._serialized_start=50
   _globals['_TOPICCONFIG']._serialized_end=248
   _globals['_TOPICCONFIG_ATTRIBUTESENTRY']._serialized_start=199
@@ -44,15 +44,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRYPOLICY']._serialized_start=250
   _globals['_RETRYPOLICY']._serialized_end=338
   _globals['_GROUPCONFIG']._serialized_start=341
-  _globals['_GROUPCONFIG']._serialized_end=737
+  _globals['_GROUPCONFIG']._serialized_end=786
   _globals['_GROUPCONFIG_ATTRIBUTESENTRY']._serialized_start=199
   _globals['_GROUPCONFIG_ATTRIBUTESENTRY']._serialized_end=248
-  _globals['_BROKERIDENTITY']._serialized_start=739
-  _globals['_BROKERIDENTITY']._serialized_end=848
-  _globals['_TOPICOFFSETS']._serialized_start=850
-  _globals['_TOPICOFFSETS']._serialized_end=915
-  _globals['_TOPICQUEUES']._serialized_start=917
-  _globals['_TOPICQUEUES']._serialized_end=964
-  _globals['_EMPTY']._serialized_start=966
-  _globals['_EMPTY']._serialized_end=973
+  _globals['_BROKERIDENTITY']._serialized_start=788
+  _globals['_BROKERIDENTITY']._serialized_end=897
+  _globals['_TOPICOFFSETS']._serialized_start=899
+  _globals['_TOPICOFFSETS']._serialized_end=964
+  _globals['_TOPICQUEUES']._serialized_start=966
+  _globals['_TOPICQUEUES']._serialized_end=1013
+  _globals['_EMPTY']._serialized_start=1015
+  _globals['_EMPTY']._serialized_end=1022
 # @@protoc_insertion_point(module_scope)

@@ -241,10 +241,10 @@ class RunningCluster:
         (route,) = self._routes.QueryRoute(nameserver_pb2.RouteQuery(topics=[topic]), timeout=10).routes
         return route
 
-    def retry_soon(self, group: str = "g", *, times: int = 0, delays_ms: Sequence[int] = (20,)) -> None:
-        """Have the group's failed messages come again after these times, so often (0: 16 times)."""
+    def retry_soon(self, group: str = "g", *, times: int = 16, delays_ms: Sequence[int] = (20,)) -> None:
+        """Have the group's failed messages come again after these times, so often."""
         policy = common_pb2.RetryPolicy(delays_ms=delays_ms)
-        asked = common_pb2.GroupConfig(group=group, consume_enable=True, retry_max_times=times, retry_policy=policy)
+        asked = common_pb2.GroupConfig(group=group, retry_max_times=times, retry_policy=policy)
         for name, broker in self.brokers.items():
             if not name.endswith("-1"):
                 broker.call("CreateGroup", asked)

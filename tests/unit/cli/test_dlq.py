@@ -88,5 +88,11 @@ def test_policies_are_set_and_shown(cluster: RunningCluster, capsys: pytest.Capt
         assert main(["group", "create", "x", "--retry-delays", "10s 1m", "--namesrv", cluster.namesrv]) == 0
         assert admin.group("x").retry_policy == RetryPolicy(delays_s=(10, 60))
         assert admin.create_group("x").retry_policy == RetryPolicy(delays_s=(10, 60))
+        assert (
+            main(["group", "create", "x", "--retry-max-times", "0", "--no-consume", "--namesrv", cluster.namesrv]) == 0
+        )
+        assert main(["group", "create", "x", "--no-broadcast", "--namesrv", cluster.namesrv]) == 0
+        told = admin.group("x")
+        assert (told.retry_max_times, told.consume_enable, told.broadcast_enable) == (0, False, False)
     assert main(["group", "create", "x", "--retry-delays", "10 s", "--namesrv", cluster.namesrv]) == 2
     assert "give times as 10s" in capsys.readouterr().err

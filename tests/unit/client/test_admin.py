@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -194,6 +198,33 @@ def test_groups_are_created_listed_and_deleted(cluster: RunningCluster, admin: A
     for call in (admin.group, admin.delete_group, admin.group_lag):
         with pytest.raises(GroupNotFound):
             call("billing")
+
+
+def test_what_is_not_given_of_a_group_stays_as_it_is(cluster: RunningCluster, admin: Admin) -> None:
+    made = admin.create_group("billing", consume_enable=False, retry_max_times=0, attributes={"a": "1"})
+    assert (made.consume_enable, made.retry_max_times, made.attributes) == (False, 0, {"a": "1"})
+    assert admin.create_group("billing", broadcast_enable=False) == replace(made, broadcast_enable=False)
+    assert admin.create_group("billing", consume_enable=True, retry_max_times=5) == replace(
+        made, broadcast_enable=False, consume_enable=True, retry_max_times=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"retry_max_times": "x"}, "retry_max_times='x': must be a whole number"),
+        ({"retry_max_times": 2**40}, "retry_max_times=1099511627776: must be a whole number"),
+        ({"retry_policy": [math.nan]}, "RetryPolicy"),
+        ({"retry_policy": 5}, "retry_policy=5: must be a RetryPolicy, or a list of seconds"),
+        ({"attributes": {"a": 5}}, "attributes={'a': 5}: must be a mapping of texts to texts"),
+        ({"orderly": "x"}, "orderly='x': must be True or False"),
+    ],
+)
+def test_settings_of_a_group_of_a_wrong_type_are_refused_by_name(
+    admin: Admin, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(told)):
+        admin.create_group("billing", **given)
 
 
 def test_the_cluster_lists_living_and_silent_members(cluster: RunningCluster, admin: Admin) -> None:

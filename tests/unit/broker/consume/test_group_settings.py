@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ async def asked(**settings: Any) -> Kit:
     node.add_topic()
     await node.append([b"1", b"2", b"3"])
     node.dispatch()
-    await node[Consume].put_group(GroupConfig(group="billing", consume_enable=True, **settings))
+    await node[Consume].put_group(GroupConfig(group="billing", **settings))
     return node
 
 
@@ -52,11 +53,32 @@ def test_an_orderly_group_refuses_members_that_are_not() -> None:
         with pytest.raises(Forbidden, match=r"group billing is orderly .*orderly=True"):
             await joined(node, concurrent=True)
         assert await joined(node)
-        await node[Consume].put_group(GroupConfig(group="billing", consume_enable=True))  # not mentioned: stays
+        await node[Consume].put_group(GroupConfig(group="billing"))  # not mentioned: stays
         with pytest.raises(Forbidden):
             await joined(node, concurrent=True)
-        await node[Consume].put_group(GroupConfig(group="billing", consume_enable=True, orderly=False))
+        await node[Consume].put_group(GroupConfig(group="billing", orderly=False))
         assert await joined(node, concurrent=True)
+
+    run()
+
+
+def test_what_a_change_of_a_group_does_not_mention_stays_as_it_is() -> None:
+    @in_loop
+    async def run() -> None:
+        node = await asked()
+        new = node.tables.group("billing")
+        assert new is not None
+        assert (new.consume_enable, new.retry_max_times, new.attributes) == (True, 16, {})
+        given = {"a": "1", "b": "2"}
+        await node[Consume].put_group(
+            GroupConfig(group="billing", consume_enable=False, retry_max_times=0, attributes=given)
+        )
+        changed = await node[Consume].put_group(GroupConfig(group="billing", broadcast_enable=False))
+        assert changed == replace(
+            new, consume_enable=False, retry_max_times=0, attributes=given, broadcast_enable=False
+        )
+        removed = await node[Consume].put_group(GroupConfig(group="billing", attributes={"a": "1", "b": ""}))
+        assert removed == replace(changed, attributes={"a": "1"})
 
     run()
 
