@@ -222,6 +222,17 @@ async def test_a_group_keeps_its_policy_until_another_is_asked_for() -> None:
 
 
 @in_loop
+async def test_in_a_group_without_retries_who_fails_is_a_dead_letter_at_once() -> None:
+    node = filled(brokerRole="ASYNC_MASTER")
+    await node[Consume].put_group(GroupConfig(group="billing", retry_max_times=0))
+    assert await node.send_back() == SendBackReply(dead=1)
+    (dead,) = node.records(DEAD)
+    assert (dead.body, dead.reconsume_times) == (b"5", 1)
+    await node.pass_s(10_000)
+    assert node.records() == []
+
+
+@in_loop
 async def test_a_repeated_call_stores_nothing_and_answers_the_same_also_at_the_next_master() -> None:
     node = filled()
     request = asking([1, 2, 3], delay_levels=[0, -1, 0])

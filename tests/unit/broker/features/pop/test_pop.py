@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from penstock.broker.consume.consume import Consume
 from penstock.broker.core.tables.groups import Group
 from penstock.formats.record.properties import decode_properties
 from penstock.proto.errors import (
@@ -21,6 +22,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.proto.wire.broker_pb2 import Filter
+from penstock.proto.wire.common_pb2 import GroupConfig
 from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_OK, RECEIPT_UNKNOWN
 from tests.support.broker.kit import SYNC, in_loop
 from tests.support.broker.popping import DEAD, GROUP, RETRY, Node, bodies, opened
@@ -146,6 +148,18 @@ async def test_dead_letters_after_the_maximum_and_on_demand() -> None:
     await node.pass_s(60)
     assert len(node.records()) == 1
     assert node.metrics()["penstock_pop_dead_total", GROUP] == 2
+
+
+@in_loop
+async def test_in_a_group_without_retries_what_is_not_acknowledged_in_time_is_a_dead_letter() -> None:
+    node = opened()
+    await node[Consume].put_group(GroupConfig(group=GROUP, retry_max_times=0))
+    (message,) = await node.receive(1)
+    await node.change(message, 0)
+    await node.pass_s(0)
+    assert [record.body for record in node.records(DEAD)] == [b"0"]
+    await node.pass_s(60)
+    assert node.records() == []
 
 
 @in_loop

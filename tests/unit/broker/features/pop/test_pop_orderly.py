@@ -51,6 +51,16 @@ async def test_messages_of_an_orderly_group_die_after_so_many_tries_and_the_queu
 
 
 @in_loop
+async def test_messages_of_an_orderly_group_without_retries_are_given_out_once() -> None:
+    node = opened()
+    node.put_orderly(retry_max_times=0)
+    await node.receive(3)
+    await node.pass_s(30)
+    assert [each.body for each in node.records(DEAD)] == [b"0", b"1", b"2"]
+    assert bodies(await node.receive(3)) == [b"3", b"4", b"5"]
+
+
+@in_loop
 async def test_what_is_acknowledged_behind_a_dead_letter_does_not_come_again() -> None:
     node = opened()
     node.put_orderly()
