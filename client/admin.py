@@ -19,8 +19,6 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
-from penstock.proto.wire.transactions_pb2 import ProducerGroupName
-from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .administer import group_offsets, message_lookup
@@ -37,10 +35,18 @@ from .administer.admin_results import (
     TopicStats,
 )
 from .administer.cluster_view import cluster_info
-from .administer.group_view import as_info, group_config, look_at_group
+from .administer.group_view import as_info, group_config, look_at_group, producers_of
 from .administer.message_trace import message_trace
 from .administer.message_track import message_track
-from .administer.topics import MessageTypeName, order_queues, topic_config, topic_info, update_steps, with_type
+from .administer.topics import (
+    MessageTypeName,
+    checked_brokers,
+    order_queues,
+    topic_config,
+    topic_info,
+    update_steps,
+    with_type,
+)
 from .cluster import Calls, master_of
 from .cluster.routes import covers
 from .message import MessageView
@@ -93,6 +99,7 @@ class Admin:
             TopicExists: with another shape; use :meth:`update_topic`. InvalidName, InvalidArgument.
         """
         names.check_topic(topic)
+        brokers = checked_brokers(brokers)
         config = topic_config(
             topic,
             queues if read_queues is None else read_queues,
@@ -129,6 +136,7 @@ class Admin:
             BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was. Of an
                 order topic nothing was changed.
         """
+        brokers = checked_brokers(brokers)
         known = self.topic(topic, timeout_s=timeout_s)
         config = topic_config(
             topic,
@@ -292,13 +300,7 @@ class Admin:
 
     def producers(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> list[ProducerInfo]:
         """The producers of transactions in ``group`` that are there, by client id; none where nobody is."""
-        request, found = ProducerGroupName(group=names.check_group(group)), dict[str, ProducerInfo]()
-        for name in self._directory.masters(timeout_s)[0]:
-            answer = self._calls.at_master(name, "ListProducers", request, timeout_s, service=TransactionsStub)
-            for each in answer.members:
-                known = found.setdefault(each.client_id, ProducerInfo(each.client_id, each.answers))
-                known.broker_names.append(name)
-        return [found[client_id] for client_id in sorted(found)]
+        return producers_of(self._calls, names.check_group(group), timeout_s)
 
     # Offsets.
 

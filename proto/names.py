@@ -68,6 +68,8 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
 def _check(kind: str, name: str, longest: int) -> str:
+    if not isinstance(name, str):
+        raise InvalidName(f"{kind} name must be text, not {name!r:.60}")
     shown = name if len(name) <= 64 else name[:61] + "..."
     if not name or not name.strip():
         raise InvalidName(f"{kind} name is blank: give it 1..{longest} characters")
@@ -80,7 +82,7 @@ def _check(kind: str, name: str, longest: int) -> str:
 
 def check_topic(topic: str) -> str:
     """``topic`` itself. Raises :class:`InvalidName` unless it is a legal topic name."""
-    derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    derived = isinstance(topic, str) and topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return _check("topic", topic, DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.proto.errors import GroupNotFound, InvalidArgument, OffsetOutOfRange, RouteNotFound
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import TopicQueues
 
-from ..cluster import Calls, offsets_by_broker, offsets_in, queues_in, topic_offsets
+from ..cluster import Calls, asked, offsets_by_broker, offsets_in, queues_in, topic_offsets
 from ..message import MessageQueue
 from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats
 
@@ -87,6 +87,11 @@ def reset(
     dry_run: bool,
 ) -> list[QueuePosition]:
     """Move the group; all new offsets are known and checked before the first one is written."""
+    asked(SearchOffsetRequest, timestamp_ms=timestamp_ms)
+    if offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
+        raise InvalidArgument(f"offset={offset!r:.60}: must be a whole number")
+    if isinstance(queues, str) or not isinstance(queues, (Iterable, type(None))):
+        raise InvalidArgument(f"queues={queues!r:.60}: must be a list of (broker name, queue id)")
     committed = _committed(calls.describe_group(group, timeout_s)[0])  # a misspelt name must not make a group
     stats = topic_stats(calls, topic, timeout_s)
     if stats.unreachable:

@@ -12,9 +12,11 @@ from penstock.proto.wire.broker_pb2 import GroupDescription
 from penstock.proto.wire.common_pb2 import GroupConfig
 from penstock.proto.wire.pop_pb2 import PopGroup
 from penstock.proto.wire.pop_pb2_grpc import PopStub
+from penstock.proto.wire.transactions_pb2 import ProducerGroupName
+from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
 
 from ..cluster import Calls, asked
-from .admin_results import GroupInfo, GroupMember, RetryPolicy
+from .admin_results import GroupInfo, GroupMember, ProducerInfo, RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -78,3 +80,14 @@ def as_info(config: GroupConfig) -> GroupInfo:
         broadcast_enable=config.broadcast_enable,
         from_min_enable=config.from_min_enable,
     )
+
+
+def producers_of(calls: Calls, group: str, timeout_s: float) -> list[ProducerInfo]:
+    """The group's producers of transactions that the living masters know, by client id."""
+    request, found = ProducerGroupName(group=group), dict[str, ProducerInfo]()
+    for name in calls.directory.masters(timeout_s)[0]:
+        answer = calls.at_master(name, "ListProducers", request, timeout_s, service=TransactionsStub)
+        for each in answer.members:
+            known = found.setdefault(each.client_id, ProducerInfo(each.client_id, each.answers))
+            known.broker_names.append(name)
+    return [found[client_id] for client_id in sorted(found)]

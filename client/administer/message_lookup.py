@@ -12,7 +12,7 @@ from penstock.proto.wire.broker_pb2 import (
     ViewMessageRequest,
 )
 
-from ..cluster import Calls, store_host_of
+from ..cluster import Calls, asked, store_host_of
 from ..message import MessageView
 
 FETCH_BYTES = 64 * 1024  # of the one message wanted; a larger one is returned all the same
@@ -39,14 +39,19 @@ def by_key(
     calls: Calls, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int, timeout_s: float
 ) -> list[MessageView]:
     """From the indexes of every broker group of the topic."""
+    request = asked(
+        QueryMessagesRequest,
+        topic=topic,
+        key=key,
+        max_count=max_count,
+        begin_timestamp_ms=begin_ms,
+        end_timestamp_ms=end_ms,
+    )
     if not key:
         raise InvalidArgument("a key may not be empty")
     if max_count < 1:
         raise InvalidArgument(f"max_count {max_count}: must be at least 1")
     route = calls.directory.existing_route(topic, timeout_s)
-    request = QueryMessagesRequest(
-        topic=topic, key=key, max_count=max_count, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
-    )
     answers, _ = calls.at_each(route.shards, "QueryMessages", lambda _: request, timeout_s)
     found = [view for name, answer in answers.items() for view in _views(answer, name)]
     found.sort(key=lambda view: (view.store_timestamp_ms, view.broker_name, view.physical_offset))
@@ -55,6 +60,7 @@ def by_key(
 
 def at(calls: Calls, topic: str, queue_id: int, offset: int, broker_name: str | None, timeout_s: float) -> MessageView:
     """By fetching one record."""
+    wanted = asked(FetchHeader.Topic, topic=topic, queue_ids=[queue_id], offsets=[offset])
     if queue_id < 0 or offset < 0:
         raise InvalidArgument(f"queue {queue_id}, offset {offset}: neither may be negative")
     route = calls.directory.existing_route(topic, timeout_s)
@@ -67,7 +73,6 @@ def at(calls: Calls, topic: str, queue_id: int, offset: int, broker_name: str | 
         raise InvalidArgument(f"topic {topic} is not on broker {broker_name!r}: {', '.join(holders)}")
     if broker_name not in {shard.broker_name for shard in route.shards}:
         raise BrokerUnavailable(f"topic {topic}: no member of {broker_name} lives, where the message would be")
-    wanted = FetchHeader.Topic(topic=topic, queue_ids=[queue_id], offsets=[offset])
     header = FetchHeader(client_id="admin", topics=[wanted], max_bytes=FETCH_BYTES, max_wait_ms=0)
     batch = RecordBatch(calls.fetch(broker_name, header, timeout_s)[1])
     if not len(batch) or int(batch.queue_offsets[0]) != offset:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.proto.errors import GroupNotFound
+from penstock.proto.errors import GroupNotFound, InvalidArgument
 from penstock.proto.wire.broker_pb2 import GroupDescription, GroupName
 
 from ..cluster import Calls, offsets_in, queues_in
@@ -21,6 +21,8 @@ SQL_PREFIX = "SQL92: "
 
 def message_track(calls: Calls, message: MessageView, timeout_s: float) -> list[MessageTrack]:
     """Every group that reads the message's topic, or has read it, by name."""
+    if not isinstance(message, MessageView):
+        raise InvalidArgument(f"message must be a MessageView, not {message!r:.60}")
     queue = message.message_queue
     found = []
     for group in calls.groups(timeout_s):

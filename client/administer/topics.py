@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from penstock.formats.attributes.message_types import MESSAGE_TYPE, MessageType
 from penstock.formats.attributes.order_conf import ORDER_CONF, order_conf
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument
+from penstock.proto.names import check_broker_name
 from penstock.proto.wire.common_pb2 import TopicConfig
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
+from ..cluster import asked
 from .admin_results import TopicInfo, TopicShard
 
 QUEUES_MAX = 65_536
@@ -25,19 +27,29 @@ def topic_config(
     attributes: Mapping[str, str] | None,
 ) -> TopicConfig:
     """The wire's message of a topic; None: as it is, or the default. Raises InvalidArgument."""
-    return TopicConfig(
+    return asked(
+        TopicConfig,
         topic=topic,
         read_queues=_queues(read_queues),
         write_queues=_queues(write_queues),
-        perm=perm or 0,
-        attributes=attributes or {},
+        perm=perm,
+        attributes=attributes,
     )
+
+
+def checked_brokers(brokers: Sequence[str] | None) -> list[str] | None:
+    """The names as a list, or None. Raises InvalidArgument, InvalidName."""
+    if brokers is not None and (isinstance(brokers, str) or not isinstance(brokers, Iterable)):
+        raise InvalidArgument(f"brokers={brokers!r:.60}: must be a list of names of broker groups")
+    return None if brokers is None else [check_broker_name(name) for name in brokers]
 
 
 def with_type(attributes: Mapping[str, str] | None, type_name: str | None) -> dict[str, str]:
     """The attributes with the type of messages, unless it is None. Raises InvalidArgument."""
     if type_name is not None and type_name not in tuple(MessageType):
         raise InvalidArgument(f"type {type_name!r:.40}: {', '.join(MessageType)} are allowed")
+    if not isinstance(attributes, (Mapping, type(None))):
+        raise InvalidArgument(f"attributes={attributes!r:.60}: must be a mapping of texts to texts")
     return {**(attributes or {}), **({MESSAGE_TYPE: type_name} if type_name is not None else {})}
 
 

@@ -98,8 +98,11 @@ class AsyncProducer(Twin):
 
         Returns at once. Where they have to wait, as of :meth:`send_async`, each is sent as there, and not together.
         """
-        size = sum(len(each.body) + RECORD_COST for each in messages)
-        topics = {each.topic for each in messages}
+        try:
+            size = sum(len(each.body) + RECORD_COST for each in messages)
+            topics = {each.topic for each in messages}
+        except (AttributeError, TypeError):
+            size, topics = 0, set()  # what is no message is refused below
         if any(self._turns.is_waiting(topic) or self._sync.would_block(topic, size) for topic in topics):
             return [self.send_async(**_fields_of(each), timeout_s=timeout_s, **options) for each in messages]
         outcomes = self._outcomes_here()
@@ -190,11 +193,11 @@ class AsyncProducer(Twin):
         await super().__aexit__(*outcome)
 
     def _must_wait(self, topic: str, body: bytes) -> bool:
-        return self._turns.is_waiting(topic) or self._sync.would_block(topic, len(body))
+        return self._turns.is_waiting(topic) or self._sync.would_block(topic, _size(body))
 
     def _blocking(self, topic: str, body: bytes) -> Callable[[], bool]:
         """True from it if the message would still block when its turn comes."""
-        return functools.partial(self._sync.would_block, topic, len(body))
+        return functools.partial(self._sync.would_block, topic, _size(body))
 
     def _timed(self, send: Callable[..., T], timeout_s: float | None) -> Callable[[], T]:
         """``send`` as a call whose time began now, whenever its turn comes."""
@@ -214,6 +217,10 @@ class AsyncProducer(Twin):
         if outcomes is None or outcomes.loop is not loop:
             outcomes = self._outcomes = Outcomes(loop)
         return outcomes
+
+
+def _size(body: object) -> int:
+    return len(body) if isinstance(body, (bytes, bytearray, memoryview)) else 0  # another is refused when it is sent
 
 
 def _fields_of(message: Message) -> dict[str, Any]:

@@ -56,7 +56,13 @@ class Choices:
             if not queues:
                 raise TopicNotFound(f"topic {topic}: it has no queue to choose from", topic=topic)
             assert message is not None
-            return _checked(topic, selector(queues, message), "the selector chose", members)
+            try:
+                chosen = selector(queues, message)
+            except TypeError:
+                if callable(selector):
+                    raise
+                raise InvalidArgument(f"selector must be callable, not {selector!r:.60}") from None
+            return _checked(topic, chosen, "the selector chose", members)
         return _checked(topic, queue, "queue", members)
 
 

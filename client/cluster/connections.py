@@ -53,9 +53,12 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
     """The ``host:port`` items of ``"host:port;host:port"`` (commas do as well), or of a list of them.
 
     Raises:
-        ConfigError: no address, or one without a port number.
+        ConfigError: no address, one without a port number, or something else than text.
     """
-    text = nameservers if isinstance(nameservers, str) else ";".join(nameservers)
+    try:
+        text = nameservers if isinstance(nameservers, str) else ";".join(nameservers)
+    except TypeError:
+        raise ConfigError(f"nameservers {nameservers!r:.200}: must be text, or a list of texts, as host:port") from None
     addresses = list(dict.fromkeys(item.strip() for item in text.replace(",", ";").split(";") if item.strip()))
     if not addresses:
         raise ConfigError(f"nameservers {nameservers!r}: name at least one, as host:port")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.formats.attributes.order_conf import Shards, ordered_shards
+from penstock.proto.errors import InvalidArgument
 from penstock.proto.names import PERM_READ, PERM_WRITE
 from penstock.proto.wire.common_pb2 import TopicOffsets, TopicQueues
 
@@ -67,12 +68,17 @@ def topic_queues(queues: Iterable[Place]) -> list[TopicQueues]:
 
 
 def topic_offsets(offsets: Mapping[MessageQueue, int]) -> list[TopicOffsets]:
-    """Offsets of one broker group as requests name them."""
+    """Offsets of one broker group as requests name them. Raises InvalidArgument: one that is no whole number."""
     found: dict[str, TopicOffsets] = {}
     for (topic, _, queue_id), offset in sorted(offsets.items()):
         of_topic = found.setdefault(topic, TopicOffsets(topic=topic))
-        of_topic.queue_ids.append(queue_id)
-        of_topic.offsets.append(offset)
+        try:
+            of_topic.queue_ids.append(queue_id)
+            of_topic.offsets.append(offset)
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"offset {offset!r:.60} of queue {queue_id!r:.60} of topic {topic}: both must be whole numbers"
+            ) from None
     return list(found.values())
 
 

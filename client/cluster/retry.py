@@ -124,5 +124,9 @@ def check_timeout(timeout_s: float | None) -> None:
     Raises:
         InvalidArgument: it is negative, or not a number.
     """
-    if timeout_s is not None and not timeout_s >= 0:
-        raise InvalidArgument(f"timeout_s={timeout_s!r}: must be 0 or more seconds")
+    try:
+        is_length = timeout_s is None or timeout_s >= 0
+    except TypeError:
+        is_length = False
+    if not is_length:
+        raise InvalidArgument(f"timeout_s={timeout_s!r:.60}: must be 0 or more seconds")

@@ -66,9 +66,19 @@ def parse_subscription(topic: str, expression: Expression | Sequence[str] = ALL)
 
     Raises:
         InvalidName: not a topic name.
-        InvalidArgument: an expression without any tag, or an empty SQL92 condition.
+        InvalidArgument: an expression without any tag, an empty SQL92 condition, or no text.
     """
     check_topic(topic)
+    try:
+        return _parsed(topic, expression)
+    except (TypeError, AttributeError, UnicodeEncodeError):
+        raise InvalidArgument(
+            f"subscription of topic {topic!r}: {expression!r:.80} must be text that is valid Unicode, a list of such "
+            "tags, or Sql of one"
+        ) from None
+
+
+def _parsed(topic: str, expression: Expression | Sequence[str]) -> Subscription:
     if isinstance(expression, Sql):
         if not expression.expression.strip():
             raise InvalidArgument(f"subscription of topic {topic!r}: the SQL92 condition is empty")

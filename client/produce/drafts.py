@@ -34,7 +34,7 @@ from ..cluster.choices import Choices, Selector
 from ..message import DeliverAt, Message, MessageQueue
 from ..telemetry import Telemetry
 from .config import ProducerConfig
-from .keys import checked_body, checked_sharding_key, key_column, property_bytes, property_column
+from .keys import checked_body, checked_sharding_key, key_column, no_properties, property_bytes, property_column
 from .parts import RECORD_COST, Kind, Part, limited, new_part
 
 UNCUT = 1 << 62  # more than any limit
@@ -67,8 +67,11 @@ class Draft:
     """Of a reply: cluster and broker group that have the request, which was sent to ``topic``."""
 
     def __post_init__(self) -> None:
-        if self.properties and not LATER_WISHES.isdisjoint(self.properties):
-            self._take_wishes()
+        try:
+            if self.properties and not LATER_WISHES.isdisjoint(self.properties):
+                self._take_wishes()
+        except (TypeError, ValueError):
+            raise no_properties(self.properties) from None
         if self.deliver_at is None and self.delay_s is None and self.delay_level is None:
             return
         given = [name for name in ("deliver_at", "delay_s", "delay_level") if getattr(self, name) is not None]
@@ -99,6 +102,8 @@ class Draft:
     @classmethod
     def of(cls, message: Message) -> Draft:
         """The same of a :class:`~penstock.client.Message`."""
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"a batch is of Message, not of {message!r:.60}")
         return cls(
             *(message.topic, message.body, message.tag, message.keys, message.properties, message.sharding_key),
             *(message.deliver_at, message.delay_s, message.delay_level),
@@ -144,7 +149,10 @@ class Draft:
         Raises:
             InvalidArgument: what :func:`.keys.property_bytes` refuses.
         """
-        properties = self.properties if self.wait else {**(self.properties or {}), WAIT: "false"}
+        try:
+            properties = self.properties if self.wait else {**(self.properties or {}), WAIT: "false"}
+        except TypeError:
+            raise no_properties(self.properties) from None
         return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, self.due_ms)
 
 

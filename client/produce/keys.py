@@ -28,6 +28,7 @@ from penstock.formats.record.properties import (
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
 _REFUSED = RESERVED | UNKEPT
+_UNIQUE = UNIQ_KEY + "\x01"
 TAGS_CACHED = 10_000
 
 
@@ -71,7 +72,10 @@ def property_bytes(
         text += f"{KEYS}\x01{keys if type(keys) is str and ' ' not in keys else joined_keys(keys)}\x02"
         pairs += 1
     if unique_key is not None:
-        text += f"{UNIQ_KEY}\x01{unique_key}\x02"
+        try:
+            text += _UNIQUE + unique_key + "\x02"
+        except TypeError:
+            raise InvalidArgument(f"message_id must be text, not {unique_key!r:.60}") from None
         pairs += 1
     if sharding_key is not None:
         text += f"{SHARDING_KEY}\x01{checked_sharding_key(sharding_key)}\x02"
@@ -80,7 +84,10 @@ def property_bytes(
         text += f"{TIMER_DELIVER_MS}\x01{due_ms}\x02{TIMER_OUT_MS}\x01{due_ms}\x02"
         pairs += 2
     if properties:
-        text += "".join([f"{name}\x01{_user_value(name, value)}\x02" for name, value in properties.items()])
+        try:
+            text += "".join([f"{name}\x01{_user_value(name, value)}\x02" for name, value in properties.items()])
+        except AttributeError:
+            raise no_properties(properties) from None
         pairs += len(properties)
     if not pairs:
         return None
@@ -89,13 +96,24 @@ def property_bytes(
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"tag, keys or properties: not valid Unicode text: {error.reason}") from error
+        pair = text[text.rfind("\x02", 0, error.start) + 1 : text.find("\x02", error.start)]
+        name, _, value = pair.partition("\x01")
+        raise _no_text(f"property {name!r}", value, error) from error
     if len(encoded) > PROPERTIES_ROOM:
         raise InvalidArgument(
             f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM} are allowed "
             f"({PROPERTIES_BYTES_MAX} in a record, of which {MARK_ROOM} are the producer's)"
         )
     return encoded
+
+
+def no_properties(given: object) -> InvalidArgument:
+    """The error of properties that are none."""
+    return InvalidArgument(f"properties must be a mapping of texts to texts, not {given!r:.60}")
+
+
+def _no_text(what: str, value: str, error: UnicodeEncodeError) -> InvalidArgument:
+    return InvalidArgument(f"{what} {value!r:.60}: not valid Unicode text: {error.reason}")
 
 
 class EncodedTags(dict[str, bytes]):
@@ -148,9 +166,12 @@ def checked_sharding_key(key: object) -> str:
 def joined_keys(keys: Sequence[str] | str) -> str:
     """Keys as their property holds them: one space between."""
     items = [keys] if isinstance(keys, str) else keys
-    for key in items:
-        if KEY_SEPARATOR in _text("key", key):
-            raise InvalidArgument(f"key {key!r}: keys are separated by spaces, so it may hold none")
+    try:
+        for key in items:
+            if KEY_SEPARATOR in _text("key", key):
+                raise InvalidArgument(f"key {key!r}: keys are separated by spaces, so it may hold none")
+    except TypeError:
+        raise InvalidArgument(f"keys must be text or a list of texts, not {keys!r:.60}") from None
     return KEY_SEPARATOR.join(items)
 
 
@@ -160,10 +181,13 @@ def _text(what: str, value: object) -> str:
     return value
 
 
-def _checked_separators(what: str, text: str) -> str:
+def _encoded(what: str, text: str) -> bytes:
     if "\x01" in text or "\x02" in text:
         raise InvalidArgument(f"{what} {text!r:.60} may not contain the characters 0x01 and 0x02")
-    return text
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _no_text(what, text, error) from None
 
 
 def property_column(count: int, tags: Any, keys: Any, sharding_keys: Column | None) -> Column | None:
@@ -174,17 +198,17 @@ def property_column(count: int, tags: Any, keys: Any, sharding_keys: Column | No
     """
     column: Column | None = None
     if isinstance(tags, str):
-        tags = _checked_separators("tag", checked_tag(tags))
-        column = Column.repeated(f"{TAGS}\x01{tags}\x02".encode(), count)
+        column = Column.repeated(b"%b\x01%b\x02" % (TAGS.encode(), _encoded("tag", checked_tag(tags))), count)
     elif tags is not None:
-        checked = {
-            tag: b"" if tag is None else _checked_separators("tag", checked_tag(tag)).encode() for tag in set(tags)
-        }
+        try:
+            checked = {tag: b"" if tag is None else _encoded("tag", checked_tag(tag)) for tag in set(tags)}
+        except TypeError:
+            raise InvalidArgument(
+                f"tags must be one text for all, or a text or None for each, not {tags!r:.60}"
+            ) from None
         column = _with(column, TAGS, Column.of([checked[tag] for tag in tags]), count)
     if isinstance(keys, str):
-        column = _with(
-            column, KEYS, Column.repeated(_checked_separators("key", joined_keys(keys)).encode(), count), count
-        )
+        column = _with(column, KEYS, Column.repeated(_encoded("key", joined_keys(keys)), count), count)
     elif keys is not None:
         column = _with(column, KEYS, key_column("key", keys), count)
     if sharding_keys is not None:
@@ -201,25 +225,38 @@ def key_column(what: str, keys: Any) -> Column:
     Raises:
         InvalidArgument: something else, or a separator in one.
     """
+    if isinstance(keys, str):
+        raise InvalidArgument(f"{what}s {keys!r:.60}: must be a list with a text for each message")
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "US":
-        keys = np.strings.encode(keys, "utf-8") if keys.dtype.kind == "U" else keys
+        keys = _encoded_array(what, keys) if keys.dtype.kind == "U" else keys
         column = column_of(keys)
     elif hasattr(keys, "buffers") or hasattr(keys, "combine_chunks"):
         column = column_of(keys)
     else:
         try:
-            column = Column.of([_key_text(key) for key in keys])
+            column = Column.of([_key_text(what, key) for key in keys])
         except (TypeError, AttributeError):
-            raise InvalidArgument(f"{what}s must be texts, one per message") from None
+            raise InvalidArgument(f"{what}s must be texts, one per message, not {keys!r:.60}") from None
     if bool(((column.data == 1) | (column.data == 2)).any()):
         raise InvalidArgument(f"a {what} may not contain the characters 0x01 and 0x02")
     return column
 
 
-def _key_text(key: Any) -> bytes:
+def _key_text(what: str, key: Any) -> bytes:
     if key is None:
         return b""
-    return key.encode() if isinstance(key, str) else joined_keys(key).encode()
+    text = key if isinstance(key, str) else joined_keys(key)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _no_text(what, text, error) from None
+
+
+def _encoded_array(what: str, texts: Any) -> Any:
+    try:
+        return np.strings.encode(texts, "utf-8")
+    except UnicodeEncodeError as error:
+        raise _no_text(what, str(error.object), error) from None
 
 
 def _with(base: Column | None, name: str, values: Column, count: int) -> Column:

@@ -303,7 +303,7 @@ def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
     """
     try:
         raw = bytes.fromhex(text)
-    except ValueError:
+    except (TypeError, ValueError):
         raw = b""
     if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
         raise InvalidArgument(f"message id {text!r}: expected 32 or 56 hexadecimal digits")

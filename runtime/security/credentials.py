@@ -120,6 +120,12 @@ class Security:
     tls: Tls | None = None
     credentials: Credentials | None = None
 
+    def __post_init__(self) -> None:
+        for name, kind in (("tls", Tls), ("credentials", Credentials)):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise ConfigError(f"{name} must be {kind.__name__}, not {type(given).__name__}")  # perhaps a secret
+
 
 PLAIN: Final = Security()
 

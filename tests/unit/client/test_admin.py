@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -225,6 +225,32 @@ def test_settings_of_a_group_of_a_wrong_type_are_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(told)):
         admin.create_group("billing", **given)
+
+
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        (lambda admin: admin.create_topic("x", brokers="broker-a"), "brokers='broker-a': must be a list of names"),
+        (lambda admin: admin.update_topic("orders", brokers="broker-a"), "brokers='broker-a': must be a list of names"),
+        (lambda admin: admin.create_topic("x", attributes={"a": 5}), "attributes={'a': 5}: must be a mapping of texts"),
+        (lambda admin: admin.create_topic("x", attributes=5), "attributes=5: must be a mapping of texts"),
+        (lambda admin: admin.create_topic("x", perm="x"), "perm='x': must be a whole number"),
+        (lambda admin: admin.query_messages("orders", 5), "key=5: must be text"),
+        (lambda admin: admin.message_by_id(5), "message id 5: expected 32 or 56 hexadecimal digits"),
+        (lambda admin: admin.message_at("orders", "0", 0), "queue_ids=['0']: must be a whole number"),
+        (lambda admin: admin.message_track(5), "message must be a MessageView, not 5"),
+        (lambda admin: admin.reset_offset("g", "orders", offset="5"), "offset='5': must be a whole number"),
+        (lambda admin: admin.reset_offset("g", "orders", timestamp_ms=math.nan), "timestamp_ms=nan: must be a whole"),
+        (
+            lambda admin: admin.reset_offset("g", "orders", "first", queues=5),
+            "queues=5: must be a list of (",
+        ),
+        (lambda admin: admin.list_topics(timeout_s="5"), "timeout_s='5': must be 0 or more seconds"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused_by_name(admin: Admin, asks: Callable[[Any], object], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(told)):
+        asks(admin)
 
 
 def test_the_cluster_lists_living_and_silent_members(cluster: RunningCluster, admin: Admin) -> None:

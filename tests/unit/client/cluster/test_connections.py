@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from penstock.client import MessageQueue
+from penstock.client.cluster import Sql, check_timeout, parse_subscription, topic_offsets
 from penstock.client.cluster.calls import Calls
 from penstock.client.cluster.connections import Connections, parse_addresses
 from penstock.client.cluster.retry import (
@@ -26,6 +32,7 @@ from penstock.proto.errors import (
     DiskFull,
     FlowControl,
     InvalidArgument,
+    InvalidName,
     NameserverUnavailable,
     NotEnoughReplicas,
     NotMaster,
@@ -35,6 +42,7 @@ from penstock.proto.errors import (
     TopicNotFound,
     Unauthorized,
 )
+from penstock.proto.names import check_broker_name, check_group, check_topic
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
 from tests.support.client.running_cluster import RunningCluster
 
@@ -48,6 +56,43 @@ def test_addresses_may_be_text_or_a_list() -> None:
 def test_wrong_addresses_are_named(wrong: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         parse_addresses(wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["a:1", 5], b"a:1"])
+def test_addresses_that_are_no_text_are_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"nameservers {re.escape(repr(wrong))}: must be text, or a list of texts"):
+        parse_addresses(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["5", math.nan, -1, [1]])
+def test_a_time_out_that_is_no_length_of_time_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(f"timeout_s={wrong!r}: must be 0 or more seconds")):
+        check_timeout(wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"x", ["a", 5], "a\ud800", Sql(5), Sql("a = '\ud800'")])  # type: ignore[arg-type]
+def test_a_subscription_of_something_else_than_text_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"subscription of topic 'orders': .* must be text"):
+        parse_subscription("orders", wrong)
+
+
+@pytest.mark.parametrize("check", [check_topic, check_group, check_broker_name])
+@pytest.mark.parametrize("wrong", [5, None, b"orders", ["orders"]])
+def test_a_name_that_is_no_text_is_refused(check: Callable[[Any], str], wrong: Any) -> None:
+    with pytest.raises(InvalidName, match=rf"name must be text, not {re.escape(repr(wrong))}"):
+        check(wrong)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 1.5, True, 1 << 70])
+def test_an_offset_that_is_no_whole_number_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=rf"offset {wrong!r} of queue 0 of topic orders"):
+        topic_offsets({MessageQueue("orders", "broker-a", 0): wrong})
+
+
+@pytest.mark.parametrize("settings", [{"tls": 5}, {"credentials": ("user", "secret")}])
+def test_what_is_neither_tls_nor_credentials_is_refused_and_not_told(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"(tls must be Tls, not int|credentials must be Credentials, not tuple)$"):
+        Connections("a:1", **settings)
 
 
 def test_a_dead_nameserver_is_skipped_and_the_living_one_preferred() -> None:

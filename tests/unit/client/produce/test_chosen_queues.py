@@ -97,6 +97,10 @@ def test_what_is_no_queue_of_the_topic_is_refused_by_name(one: RunningCluster, w
             producer.send(TOPIC, b"x", selector=lambda queues, message: None)  # type: ignore[arg-type,return-value]
         with pytest.raises(InvalidArgument, match="both"):
             producer.send(TOPIC, b"x", queue=B2, selector=lambda queues, message: queues[0])
+        with pytest.raises(InvalidArgument, match="selector must be callable, not 5"):
+            producer.send(TOPIC, b"x", selector=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="its own"):
+            producer.send(TOPIC, b"x", selector=lambda queues, message: (_ for _ in ()).throw(TypeError("its own")))
         with pytest.raises(ZeroDivisionError):
             producer.send(TOPIC, b"x", selector=lambda queues, message: queues[1 // 0])
     assert not any(one.brokers["broker-a"].bodies(TOPIC, number) for number in range(8))

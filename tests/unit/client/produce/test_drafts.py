@@ -26,6 +26,19 @@ def test_a_delay_counts_from_the_call_on(monkeypatch: pytest.MonkeyPatch) -> Non
     assert draft(delay_s=DELAY_S_MAX).destination == Later("orders")
 
 
+@pytest.mark.parametrize("wrong", [5, "x", [("a", "b")], ["DELAY"], [[]]])
+def test_properties_that_are_no_mapping_are_refused(wrong: Any) -> None:
+    for settings in ({}, {"wait": False}):
+        with pytest.raises(InvalidArgument, match="properties must be a mapping of texts to texts, not "):
+            draft(properties=wrong, **settings).encoded()
+
+
+@pytest.mark.parametrize("wrong", [5, "orders", None, b"x"])
+def test_a_batch_of_something_else_than_messages_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"a batch is of Message, not of {wrong!r}"):
+        Draft.of(wrong)
+
+
 def test_each_way_to_say_when_chooses_where_the_message_waits() -> None:
     assert draft().destination == Ordinary("orders")
     assert draft(deliver_at=7000).destination == Later("orders")

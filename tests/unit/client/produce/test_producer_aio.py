@@ -23,6 +23,19 @@ def stored(cluster: RunningCluster) -> list[bytes]:
     return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
 
 
+def test_the_asyncio_twin_refuses_what_is_no_body_or_no_message(one: RunningCluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            for _ in range(2):  # before and after its topic's route is known
+                with pytest.raises(InvalidArgument, match="body must be bytes, not int"):
+                    await producer.send(TOPIC, 5)  # type: ignore[arg-type]
+                with pytest.raises(InvalidArgument, match="a batch is of Message, not of 5"):
+                    producer.send_batch_async([5])  # type: ignore[list-item]
+                await producer.send(TOPIC, b"x")
+
+    asyncio.run(run())
+
+
 def test_the_asyncio_twin_sends_many_at_once(one: RunningCluster) -> None:
     async def run() -> None:
         async with AsyncProducer(one.namesrv) as producer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from penstock.client.message import SYSTEM_PROPERTIES
 from penstock.client.produce.accumulator import Accumulator
 from penstock.client.produce.buffer import Buffer
+from penstock.client.produce.config import ProducerConfig
+from penstock.client.produce.drafts import PartMaker
 from penstock.client.produce.keys import checked_body, property_bytes, property_column
 from penstock.client.produce.parts import RECORD_COST, Kind, limited, new_part
 from penstock.formats.columns import Column, column_of, hashes_of
@@ -151,6 +155,44 @@ def test_properties_that_would_break_the_record_are_refused(arguments: dict[str,
     given: dict[str, object] = {"tag": None, "keys": None, "properties": None, "sharding_key": None, **arguments}
     with pytest.raises(InvalidArgument):
         property_bytes(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"tag": "a\ud800"}, r"property 'TAGS' 'a\ud800': not valid Unicode text"),
+        ({"tag": "paid", "keys": ["k", "\ud800"]}, r"property 'KEYS' 'k \ud800': not valid Unicode text"),
+        ({"sharding_key": "\ud800"}, r"property '__SHARDINGKEY' '\ud800': not valid Unicode text"),
+        ({"properties": {"a": "b", "c": "\ud800"}}, r"property 'c' '\ud800': not valid Unicode text"),
+        ({"keys": 5}, "keys must be text or a list of texts, not 5"),
+        ({"properties": [("a", "b")]}, "properties must be a mapping of texts to texts, not [('a', 'b')]"),
+        ({"unique_key": b"ab"}, "message_id must be text, not b'ab'"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named_with_its_value(arguments: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"tag": None, "keys": None, "properties": None, "sharding_key": None, **arguments}
+    with pytest.raises(InvalidArgument, match=re.escape(told)):
+        property_bytes(**given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"tags": 5}, "tags must be one text for all, or a text or None for each, not 5"),
+        ({"tags": ["\ud800"]}, r"tag '\ud800': not valid Unicode text"),
+        ({"tags": "\ud800"}, r"tag '\ud800': not valid Unicode text"),
+        ({"keys": 5}, "keys must be texts, one per message, not 5"),
+        ({"keys": ["\ud800"]}, r"key '\ud800': not valid Unicode text"),
+        ({"keys": np.array(["\ud800"])}, r"key '\ud800': not valid Unicode text"),
+        ({"sharding_keys": ["\ud800"]}, r"sharding key '\ud800': not valid Unicode text"),
+        ({"sharding_keys": "x"}, "sharding keys 'x': must be a list with a text for each message"),
+        ({"sharding_keys": [5]}, "keys must be text or a list of texts, not 5"),
+    ],
+)
+def test_a_column_of_a_wrong_type_is_named_with_its_value(arguments: dict[str, Any], told: str) -> None:
+    given = {"tags": None, "keys": None, "sharding_keys": None, **arguments}
+    with pytest.raises(InvalidArgument, match=re.escape(told)):
+        PartMaker(ProducerConfig()).columnar("orders", [b"x"], **given)
 
 
 def test_a_property_string_leaves_room_for_the_mark() -> None:
