@@ -132,10 +132,16 @@ def _reader(namesrv: str, group: str) -> Iterator[PullConsumer | None]:
 def _letters(
     namesrv: str, group: str, consumer: PullConsumer | None, *, also_resent: bool, count: int | None
 ) -> Iterator[list[MessageView]]:
-    """Pages of dead letters, up to what there is now."""
+    """Pages of dead letters, up to what there is now.
+
+    Raises:
+        GroupNotFound: no dead letters, and no such group.
+    """
     from penstock.client import Admin, BrokerUnavailable
 
     if consumer is None:
+        with Admin(namesrv) as admin:
+            admin.group(group)
         return
     topic = DLQ_PREFIX + group
     with Admin(namesrv) as admin:

@@ -74,9 +74,26 @@ def test_letters_are_counted_shown_and_sent_again_once(
 
 
 def test_a_group_without_dead_letters_has_none(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with Admin(cluster.namesrv) as admin:
+        admin.create_group("other")
     assert main(["dlq", "show", "--group", "other", "--namesrv", cluster.namesrv]) == 0
     assert main(["dlq", "resend", "--group", "other", "--namesrv", cluster.namesrv]) == 0
     assert "0 dead letters of group other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "resend"])
+def test_dead_letters_of_a_group_that_does_not_exist_are_an_error_with_the_nearest_name(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with Admin(cluster.namesrv) as admin:
+        admin.create_group("billing")
+    assert main(["dlq", command, "--group", "biling", "--namesrv", cluster.namesrv]) == 1
+    told = capsys.readouterr()
+    assert "group 'biling' does not exist at any broker" in told.err
+    assert "'billing'" in told.err
+    assert told.out == ""
+    with Admin(cluster.namesrv) as admin:
+        assert "biling" not in admin.list_groups()
 
 
 def test_policies_are_set_and_shown(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
