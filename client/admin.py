@@ -49,6 +49,7 @@ from .administer.topics import (
 )
 from .cluster import Calls, master_of
 from .cluster.routes import covers
+from .inherited import Client
 from .message import MessageView
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 5.0
 
 
-class Admin:
+class Admin(Client):
     """Looks at a cluster and changes it. May be shared between threads; every method has ``timeout_s``.
 
     Changes go to the masters; reading falls back to a slave where a master is gone.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client import Producer, PullConsumer, SimpleConsumer
+from penstock.client import Admin, Producer, PullConsumer, SimpleConsumer
 from penstock.client.aio import AsyncProducer
 from penstock.proto.errors import ClientClosed
 from tests.support.client.running_cluster import RunningCluster
@@ -60,6 +60,12 @@ def test_a_producer_in_a_child_refuses_and_its_parent_sends_on() -> None:
         assert in_child(lambda: producer.group) == "DEFAULT_PRODUCER"
         producer.send(TOPIC, b"after")
         assert sorted(cluster.brokers["broker-a"].bodies(TOPIC)) == [b"after", b"before"]
+
+
+def test_an_admin_in_a_child_refuses() -> None:
+    with RunningCluster(topics={TOPIC: 2}) as cluster, Admin(cluster.namesrv) as admin:
+        assert isinstance(in_child(lambda: admin.list_topics()), ClientClosed)
+        assert TOPIC in admin.list_topics()
 
 
 @pytest.mark.parametrize("kind", [PullConsumer, SimpleConsumer])
