@@ -154,7 +154,7 @@ class SimpleConsumer(Client):
             InvalidReceipt: likewise, of some that no broker has given out to this group.
             OutcomeUnknown, Retryable: nobody answered in time; repeat it.
         """
-        self._require_open()
+        self.require_open()
         self._settling.acknowledge(_receipts(messages), timeout_s)
 
     def change_invisible(
@@ -167,7 +167,7 @@ class SimpleConsumer(Client):
         Raises:
             As :meth:`ack`.
         """
-        self._require_open()
+        self.require_open()
         require(invisible_s >= 0, "invisible_s must not be negative", invisible_s)
         renewed = self._settling.change(message.parsed, round(invisible_s * 1000), timeout_s)
         message.renew(renewed)
@@ -177,7 +177,7 @@ class SimpleConsumer(Client):
         self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> None:
         """Make dead letters of messages, now; they are acknowledged by that. Raises as :meth:`ack`."""
-        self._require_open()
+        self.require_open()
         self._settling.forward(_receipts(messages), timeout_s)
 
     def close(self) -> None:
@@ -185,9 +185,14 @@ class SimpleConsumer(Client):
         self._closed.set()
         self._calls.close()
 
+    def require_open(self) -> None:
+        """Raise ClientClosed if the consumer is closed."""
+        if self._closed.is_set():
+            raise ClientClosed(f"the simple consumer of group {self.group} is closed: make a new one")
+
     def _groups(self, timeout_s: float) -> list[tuple[str, list[Subscription]]]:
         """The broker groups that have the topics, another one first each time, and which topics each has."""
-        self._require_open()
+        self.require_open()
         with self._lock:
             subscriptions = list(self._subscriptions.values())
             self._turn += 1
@@ -201,10 +206,6 @@ class SimpleConsumer(Client):
         groups = [(name, list(topics.values())) for name, topics in sorted(found.items())]
         start = turn % max(len(groups), 1)
         return groups[start:] + groups[:start]
-
-    def _require_open(self) -> None:
-        if self._closed.is_set():
-            raise ClientClosed(f"the simple consumer of group {self.group} is closed: make a new one")
 
 
 def _receipts(messages: Receivable | Sequence[Receivable]) -> list[Receipt]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import inspect
 import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Self, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Self, TypeVar
 
 from penstock.proto.errors import PenstockError
 from penstock.runtime.conf import require
@@ -34,6 +36,8 @@ from .turns import Twin, at_once, in_loop, in_thread
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+RECEIVES_MAX: Final = 256
 
 
 class _Consumer(Twin):
@@ -221,7 +225,8 @@ class AsyncPushConsumer(_Consumer):
 class AsyncSimpleConsumer(_Consumer):
     """:class:`~penstock.client.SimpleConsumer`, awaited. Methods, arguments and errors are the same.
 
-    What a receive is given that is cancelled comes again at once.
+    What a receive is given that is cancelled comes again at once. 256 receives wait at once, in threads of the
+    consumer's own; with more of them the next one begins when one has ended.
     """
 
     _sync: SimpleConsumer
@@ -229,15 +234,22 @@ class AsyncSimpleConsumer(_Consumer):
     @taking(SimpleConsumer.__init__)
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self._sync = SimpleConsumer(*arguments, **settings)
+        # Of its own: receives that wait would keep the loop's few threads from acknowledgements, and from the user.
+        self._threads = ThreadPoolExecutor(RECEIVES_MAX, "penstock-receive")
+
+    async def __aexit__(self, *outcome: Any) -> None:
+        await self.close()
 
     subscribe = at_once(SimpleConsumer.subscribe)
     unsubscribe = at_once(SimpleConsumer.unsubscribe)
 
     @taking(SimpleConsumer.receive)
     async def receive(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
+        self._sync.require_open()
         receiving = _Receiving(self._sync)
+        call = functools.partial(receiving.receive, *arguments, **options)
         try:
-            return await asyncio.to_thread(receiving.receive, *arguments, **options)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except asyncio.CancelledError:
             receiving.leave()
             raise
@@ -245,7 +257,11 @@ class AsyncSimpleConsumer(_Consumer):
     ack = in_thread(SimpleConsumer.ack)
     change_invisible = in_thread(SimpleConsumer.change_invisible)
     forward_to_dead_letters = in_thread(SimpleConsumer.forward_to_dead_letters)
-    close = in_thread(SimpleConsumer.close)
+
+    @taking(SimpleConsumer.close)
+    async def close(self) -> None:
+        await asyncio.to_thread(self._sync.close)
+        self._threads.shutdown(wait=False)  # receives that wait end by the close
 
 
 class _Receiving:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from penstock.client import (
     Admin,
+    BrokerUnavailable,
     ClientClosed,
     ConfigError,
     Forbidden,
@@ -245,3 +247,23 @@ def test_what_a_cancelled_receive_is_given_comes_again_at_once(
     with monkeypatch.context() as patch:
         patch.setattr(SimpleConsumer, "receive", told)
         asyncio.run(leave())
+
+
+def test_receives_that_wait_keep_no_thread_from_others(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"one"])
+
+    async def consume() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # one receive would be too many
+        async with AsyncSimpleConsumer(cluster.namesrv, group=GROUP, consume_from="first") as consumer:
+            consumer.subscribe(TOPIC)
+            (message,) = await consumer.receive(timeout_s=LONG_S)
+            idle = [asyncio.create_task(consumer.receive(timeout_s=LONG_S)) for _ in range(10)]
+            await asyncio.sleep(0)  # they begin
+            await consumer.ack(message)
+            assert not any(each.done() for each in idle)
+        for ended in await asyncio.gather(*idle, return_exceptions=True):
+            assert isinstance(ended, (ClientClosed, BrokerUnavailable)), ended
+        with pytest.raises(ClientClosed):
+            await consumer.receive()
+
+    asyncio.run(consume())
