@@ -31,7 +31,7 @@ from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
 from ..signatures import taking
 from ..simple_consumer import SimpleConsumer
-from .turns import Twin, at_once, in_loop, in_thread
+from .turns import Twin, at_once, in_loop, in_thread, run_in
 
 log = logging.getLogger(__name__)
 
@@ -209,13 +209,11 @@ class AsyncPushConsumer(_Consumer):
 
     def _call(self, item: Any) -> Any:
         assert self._loop is not None, "workers begin after start"
-        running = self._listener(item)
         try:
-            return asyncio.run_coroutine_threadsafe(running, self._loop).result()
+            return run_in(self._loop, self._listener(item))
         except RuntimeError:
             if not self._loop.is_closed():
-                raise
-            running.close()  # the loop ended before the listener began: its message is delivered again
+                raise  # else it ended before the listener began: the message is delivered again
         except concurrent.futures.CancelledError:
             if not self._is_closing:
                 raise

@@ -53,16 +53,38 @@ def in_loop(settings: dict[str, Any], loop: Callable[[], asyncio.AbstractEventLo
         def call(*arguments: Any) -> Any:
             here = loop()
             assert here is not None, "nothing is told before the twin has begun"
-            running = function(*arguments)
-            try:
-                return asyncio.run_coroutine_threadsafe(running, here).result()
-            except RuntimeError:
-                running.close()  # the loop ended before it began
-                raise
+            return run_in(here, function(*arguments))
 
         return call
 
     return {name: called(each) if inspect.iscoroutinefunction(each) else each for name, each in settings.items()}
+
+
+def run_in(loop: asyncio.AbstractEventLoop, running: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that runs in ``loop``, waited for in another thread.
+
+    ``SystemExit`` is raised here alone: in a task it would end the loop, and the program with it.
+
+    Raises:
+        RuntimeError: by the coroutine, or the loop ended before it began.
+    """
+
+    async def guarded() -> tuple[Any, SystemExit | None]:
+        try:
+            return await running, None
+        except SystemExit as error:
+            return None, error
+
+    guard = guarded()
+    try:
+        result, error = asyncio.run_coroutine_threadsafe(guard, loop).result()
+    except RuntimeError:
+        guard.close()
+        running.close()
+        raise
+    if error is not None:
+        raise error
+    return result
 
 
 class Twin:

@@ -137,6 +137,31 @@ async def test_an_async_listener_runs_in_the_loop_many_at_a_time(cluster: Runnin
 
 
 @with_cluster()
+async def test_an_exit_in_an_async_listener_or_callback_is_its_failure_and_the_program_goes_on(
+    cluster: RunningCluster,
+) -> None:
+    await asyncio.to_thread(cluster.retry_soon)
+    cluster.put("orders", numbered(2), 0)
+    tries: list[tuple[bytes, int]] = []
+
+    async def listener(message: MessageView) -> None:
+        tries.append((message.body, message.reconsume_times))
+        if message.body == b"0" and not message.reconsume_times:
+            raise SystemExit(3)
+
+    async def on_assigned(queues: list[MessageQueue]) -> None:
+        raise SystemExit(4)
+
+    made = AsyncPushConsumer(
+        cluster.namesrv, group="g", consume_from="first", config=QUICK, listener=listener, on_assigned=on_assigned
+    )
+    made.subscribe("orders")
+    async with made:
+        await eventually(lambda: len(tries) == 3)
+    assert sorted(tries) == [(b"0", 0), (b"0", 1), (b"1", 0)]
+
+
+@with_cluster()
 async def test_a_plain_listener_and_a_signal(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(5), 0)
     got: list[bytes] = []
