@@ -243,13 +243,17 @@ class PushConsumer(Consumer):
 
         Returns after ``timeout_s`` at the latest, 5 s by default; what a listener is still at then is not committed.
         """
+        self.close_within(timeout_s, threading.current_thread())
+
+    def close_within(self, timeout_s: float | None, caller: threading.Thread | None) -> None:
+        """See :meth:`close`, which was called by the listener in the thread ``caller``, if that is a worker."""
         check_timeout(timeout_s)
         timeout_s = self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()
         if self._is_started and not self._core.is_closed:
             before_s = deadline_s - min(COMMIT_SHARE_S, timeout_s / 2)
-            self._workers.close(before_s)
+            self._workers.close(before_s, caller)
             self._redelivery.close(before_s)
         self._core.close(deadline_s)
         if self._trace is not None:

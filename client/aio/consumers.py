@@ -152,6 +152,7 @@ class AsyncPushConsumer(_Consumer):
         require(callable(listener), "listener must be callable", listener)
         self._listener = listener
         self._is_closing = False
+        self._listening: dict[asyncio.Task[Any] | None, threading.Thread] = {}  # who waits for it; the loop's alone
         called = self._call if inspect.iscoroutinefunction(listener) else listener
         settings = in_loop(settings, lambda: self._loop)
         self._sync = PushConsumer(*arguments, listener=called, consume_threads=consume_threads, **settings)
@@ -205,12 +206,22 @@ class AsyncPushConsumer(_Consumer):
         """Let running listeners finish, commit, release the queues, disconnect."""
         check_timeout(timeout_s)
         self._is_closing = True
-        await asyncio.to_thread(self._sync.close, timeout_s)
+        # A listener that closes its consumer is not waited for: its worker waits for it.
+        caller = self._listening.get(asyncio.current_task())
+        await asyncio.to_thread(self._sync.close_within, timeout_s, caller)
+
+    async def _listen(self, item: Any, worker: threading.Thread) -> Any:
+        task = asyncio.current_task()
+        self._listening[task] = worker
+        try:
+            return await self._listener(item)
+        finally:
+            del self._listening[task]
 
     def _call(self, item: Any) -> Any:
         assert self._loop is not None, "workers begin after start"
         try:
-            return run_in(self._loop, self._listener(item))
+            return run_in(self._loop, self._listen(item, threading.current_thread()))
         except RuntimeError:
             if not self._loop.is_closed():
                 raise  # else it ended before the listener began: the message is delivered again

@@ -97,8 +97,11 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def close(self, deadline_s: float) -> bool:
-        """Begin nothing more and wait for what runs. Returns True if all of it ended before the deadline."""
+    def close(self, deadline_s: float, caller: threading.Thread | None = None) -> bool:
+        """Begin nothing more and wait for what runs. Returns True if all of it ended before the deadline.
+
+        ``caller``: a worker whose listener closes the consumer; it is not waited for.
+        """
         with self._lock:
             self._is_closed = True
             self._standing_in.relieve()
@@ -106,10 +109,9 @@ class Workers:
                 local.stop()
             self._lock.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread is not caller:
                 thread.join(timeout=max(deadline_s - time.monotonic(), 0.01))
-        me = threading.current_thread()  # a listener may close its consumer
-        late = [thread.name for thread in self._threads if thread.is_alive() and thread is not me]
+        late = [thread.name for thread in self._threads if thread.is_alive() and thread is not caller]
         if late:
             log.warning("listeners did not return in time, their messages are delivered again threads=%s", late)
         return not late

@@ -201,6 +201,26 @@ def test_closing_while_listeners_run_says_so_without_a_trace(caplog: pytest.LogC
 
 
 @with_cluster()
+async def test_a_listener_that_closes_its_consumer_is_not_waited_for(cluster: RunningCluster) -> None:
+    cluster.put("orders", numbered(5), 0)
+    others = asyncio.Event()
+
+    async def listener(message: MessageView) -> None:
+        if message.body == b"2":
+            await others.wait()
+            await made.close(timeout_s=3600)
+        elif message.body == b"4":
+            others.set()
+
+    made = AsyncPushConsumer(cluster.namesrv, group="g", consume_from="first", config=QUICK, listener=listener)
+    made.subscribe("orders")
+    async with made:
+        assert await made.wait(20)
+        await eventually(lambda: not _workers(), what="the workers' end")
+    assert cluster.committed("g", "orders", 0) == 2
+
+
+@with_cluster()
 async def test_a_negative_time_out_is_refused(cluster: RunningCluster) -> None:
     async with puller(cluster) as made:
         await made.subscribe("orders")
