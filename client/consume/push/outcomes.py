@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import enum
+import logging
 import reprlib
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.proto.errors import InvalidArgument
+
+from ...message import MessageQueue
+
+log = logging.getLogger(__name__)
 
 LINES_PER_S: Final = 10
 """Failures that are told in a second; the others are counted."""
@@ -39,6 +45,18 @@ class Failures:
         self._told += 1
         left_out, self._left_out = self._left_out, 0
         return left_out
+
+    def tell(self, queue: MessageQueue, offset: int, attempts: int, error: BaseException | None) -> None:
+        """Log one, unless others were logged just before."""
+        left_out = self.count(time.monotonic())
+        if left_out is None:
+            return
+        log.warning(
+            "listener failed queue=%s offset=%d attempts=%d error=%r not_told=%d",
+            *(queue, offset, attempts, error or ConsumeResult.RETRY_LATER, left_out),
+            # The trace once: the tries after it fail in the same way most of the time.
+            exc_info=error if attempts == 1 and not isinstance(error, TimeoutError) else None,
+        )
 
 
 def is_success(outcome: object) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING
+
+from penstock.proto import names
 
 from ...message import MessageQueue, MessageView, RetriedMessage
 from ..local_queue import LocalQueue, Taken
@@ -20,6 +23,13 @@ Item = MessageView | list[MessageView]
 def first_offset_of(item: Item) -> int:
     """The queue offset of the item's first message."""
     return item[0].queue_offset if isinstance(item, list) else item.queue_offset
+
+
+def items_of(taken: Taken, queue: MessageQueue, size: int) -> list[Item]:
+    """What is handed out of the queue as items of ``size`` messages each."""
+    kind = RetriedMessage if queue.topic.startswith(names.RETRY_PREFIX) else MessageView
+    views = list(map(kind, repeat(taken.batch), taken.indexes, repeat(queue.broker_name)))
+    return [*views] if size == 1 else [views[at : at + size] for at in range(0, len(views), size)]
 
 
 def messages_of(item: Item) -> list[MessageView]:

@@ -16,17 +16,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import repeat
 
-from penstock.proto import names
-
-from ...message import MessageView, RetriedMessage
 from ...statistics import Stopwatch
 from ..local_queue import Buffers, Standing
 from .outcomes import ConsumeResult, Failures, Listener, complaint, is_success
-from .push_queue import Failed, Item, PushedQueue, Run, Slot, first_offset_of, redelivered
+from .push_queue import Failed, Item, PushedQueue, Run, Slot, first_offset_of, items_of, redelivered
 from .redelivery import Again, Done, Pending, Redelivery
 from .standing_in import Role, StandingIn
+from .worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +33,7 @@ HELP_AFTER_S = 0.02
 SUSPENDED_RETRY_S = 0.2
 WATCH_SHARE = 8
 """A listener is looked at so often before its time is over."""
-LATE_MAX = 256
-"""Threads of listeners that do not come back; with more of them, whoever hangs keeps its place."""
+CAME_LATE = "listener came back late, its result was ignored queue=%s"
 
 
 class Workers:
@@ -83,19 +79,16 @@ class Workers:
         self._run_messages = batch_max  # grows with what is done in RUN_TARGET_S
         self._later: list[tuple[float, int, Failed | Run]] = []  # a heap of what is tried again, and when
         self._numbers = itertools.count()  # so that the heap never compares jobs
+        self._retries: dict[Failed, Slot] = {}  # in work
         self._active: list[Run] = []  # in work; an orderly run that waits for its next try is in _later instead
         self._is_closed = False
-        self._name = name
-        self._threads_made = itertools.count()
-        self._late: list[threading.Thread] = []  # their listeners had had their time, and had not come back
-        self._threads = [self._new_thread() for _ in range(threads)]
-        self._standing_in = StandingIn(self._lock, self._threads, lambda: bool(buffers.ready))
+        self._threads = WorkerThreads(name, self.work, threads)
+        self._standing_in = StandingIn(self._lock, self._threads.members, lambda: bool(buffers.ready))
         self._is_quick = False  # the listener, when it was called last
 
     def start(self) -> None:
         """Begin to call the listener."""
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
 
     def close(self, deadline_s: float, caller: threading.Thread | None = None) -> bool:
         """Begin nothing more and wait for what runs. Returns True if all of it ended before the deadline.
@@ -108,10 +101,7 @@ class Workers:
             for local in self._buffers.queues.values():
                 local.stop()
             self._lock.notify_all()
-        for thread in self._threads:
-            if thread is not caller:
-                thread.join(timeout=max(deadline_s - time.monotonic(), 0.01))
-        late = [thread.name for thread in self._threads if thread.is_alive() and thread is not caller]
+        late = self._threads.join(deadline_s, caller)
         if late:
             log.warning("listeners did not return in time, their messages are delivered again threads=%s", late)
         return not late
@@ -121,13 +111,17 @@ class Workers:
         if self._is_orderly:
             return now_s + self._timeout_s
         with self._lock:
-            self._late = [thread for thread in self._late if thread.is_alive()]
-            has_room = len(self._late) < LATE_MAX
+            has_room = self._threads.may_replace()
             active = [(run, slot) for run in self._active for slot in run.slots if has_room]
             overdue = [(run, slot) for run, slot in active if slot.is_overdue(now_s, self._timeout_s)]
+            retries = [(failed, slot) for failed, slot in self._retries.items() if has_room]
+            stuck = [(failed, slot) for failed, slot in retries if slot.is_overdue(now_s, self._timeout_s)]
+        error = TimeoutError(f"no end after {self._timeout_s:g} s")
         for run, slot in overdue:
             assert slot.seen is not None
-            self._note_failure(run, slot.seen, TimeoutError(f"no end after {self._timeout_s:g} s"), slot)
+            self._note_failure(run, slot.seen, error, slot)
+        for failed, slot in stuck:
+            self._note_next_failure(failed, error, slot)
         return now_s + self._timeout_s / WATCH_SHARE
 
     def work_here(self) -> Role:
@@ -154,10 +148,6 @@ class Workers:
 
     # The workers' loop
 
-    def _new_thread(self, job: tuple[Run, Slot] | None = None) -> threading.Thread:
-        name = f"penstock-consume-{self._name}-{next(self._threads_made)}"
-        return threading.Thread(target=self.work, args=(job,), name=name, daemon=True)
-
     def work(self, job: Failed | tuple[Run, Slot] | Role | None = None) -> None:
         """What a worker does, ``job`` first, until the consumer is closed or another has its place."""
         while True:
@@ -165,7 +155,8 @@ class Workers:
                 with self._lock:
                     job = self._next_job()
             if isinstance(job, Failed):
-                self._try_again(job)
+                if self._try_again(job):
+                    return
             elif isinstance(job, tuple):
                 if self._carry_out(*job):
                     return
@@ -182,7 +173,7 @@ class Workers:
                 self.stopwatch.add(slot.seconds / slot.calls, slot.calls)
                 self._is_quick = slot.seconds < RUN_TARGET_S * slot.calls
             if slot.is_late:
-                log.warning("listener came back late, its result was ignored queue=%s", run.local.queue)
+                log.warning(CAME_LATE, run.local.queue)
                 return True
             self._leave(run, slot, is_done)
         return False
@@ -308,12 +299,7 @@ class Workers:
 
     def _fill(self, run: Run) -> None:
         """Make the objects; outside of the lock, because it takes longest."""
-        batch, indexes = run.taken.batch, run.taken.indexes
-        queue = run.local.queue
-        kind = RetriedMessage if queue.topic.startswith(names.RETRY_PREFIX) else MessageView
-        views = list(map(kind, repeat(batch), indexes, repeat(queue.broker_name)))
-        size = self._batch_max
-        items: list[Item] = [*views] if size == 1 else [views[at : at + size] for at in range(0, len(views), size)]
+        items = items_of(run.taken, run.local.queue, self._batch_max)
         with self._lock:
             run.fill(items)
             if run.epoch != run.local.epoch or run.local.standing is Standing.REVOKED or self._is_closed:
@@ -386,27 +372,46 @@ class Workers:
         successor = None if self._is_closed else run.replace(slot)
         if successor is None:
             self._leave(run, slot, is_done=True)
+        self._replace_thread(slot, (run, successor) if successor is not None else None)
+
+    def _replace_thread(self, slot: Slot, job: tuple[Run, Slot] | None) -> None:
         assert slot.thread is not None
         self._standing_in.relieve(slot.thread)
-        self._threads.remove(slot.thread)
-        self._late.append(slot.thread)
-        if not self._is_closed:
-            self._threads.append(self._new_thread((run, successor) if successor is not None else None))
-            self._threads[-1].start()
+        self._threads.replace(slot.thread, job, with_another=not self._is_closed)
 
     def _schedule(self, failed: Failed, again: Again) -> None:
         self._put_off(failed, time.monotonic() + again.after_s)
         self._lock.notify()
 
-    def _try_again(self, failed: Failed) -> None:
+    def _try_again(self, failed: Failed) -> bool:
+        """Call the listener with it once more. True if it came back late: another has the thread's place."""
+        slot = Slot(failed.item)
+        slot.thread = threading.current_thread()
+        with self._lock:
+            self._retries[failed] = slot
         started_s = time.monotonic()
         has_failed, error = self._ask(failed.item)
+        slot.finished = slot.current
         with self._lock:
             self.stopwatch.add(time.monotonic() - started_s)
-        decision: Again | Done | Pending = Done()
+            if slot.is_late:
+                log.warning(CAME_LATE, failed.local.queue)
+                return True
+            del self._retries[failed]
         if has_failed:
-            self._log_failure(failed.local, failed.item, failed.attempts + 1, error)
-            decision = self._redelivery.on_failure(failed.item, failed.attempts + 1)
+            self._note_next_failure(failed, error)
+        else:
+            self.settle([failed], Done())
+        return False
+
+    def _note_next_failure(self, failed: Failed, error: BaseException | None, late: Slot | None = None) -> None:
+        """Of an item that was tried again; ``late`` as above."""
+        self._log_failure(failed.local, failed.item, failed.attempts + 1, error)
+        decision = self._redelivery.on_failure(failed.item, failed.attempts + 1)
+        if late is not None:
+            with self._lock:
+                del self._retries[failed]
+                self._replace_thread(late, None)
         if isinstance(decision, Pending):
             decision.take(failed, self.settle)
         else:
@@ -436,14 +441,5 @@ class Workers:
     def _log_failure(self, local: PushedQueue, item: Item, attempts: int, error: BaseException | None) -> None:
         with self._lock:
             self.failed += 1
-        if self._is_closed and error is None:
-            return  # it was interrupted: close has said whose work did not end
-        left_out = self._failures.count(time.monotonic())
-        if left_out is None:
-            return
-        log.warning(
-            "listener failed queue=%s offset=%d attempts=%d error=%r not_told=%d",
-            *(local.queue, first_offset_of(item), attempts, error or ConsumeResult.RETRY_LATER, left_out),
-            # The trace once: the tries after it fail in the same way most of the time.
-            exc_info=error if attempts == 1 and not isinstance(error, TimeoutError) else None,
-        )
+        if error is not None or not self._is_closed:  # else it was interrupted: close has said whose work did not end
+            self._failures.tell(local.queue, first_offset_of(item), attempts, error)

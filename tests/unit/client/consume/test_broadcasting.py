@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.main import main
-from penstock.client import Admin, PushConsumer
+from penstock.client import Admin, ConsumeResult, MessageView, PushConsumer
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.proto.errors import Forbidden, InvalidArgument
 from tests.support.client.push_consumers import Seen, consumer, numbered
@@ -71,6 +72,35 @@ def test_a_reset_reaches_every_member_and_is_kept_in_its_file(cluster: RunningCl
         wait_members(cluster, "x")
         admin.reset_offset("g", "orders", "first")
         wait_until(lambda: sorted(again.bodies()) == numbered(5), what="all of it again")
+
+
+def test_a_listener_that_hangs_in_another_try_fails_that_too_and_keeps_its_thread_alone(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    cluster.put("orders", numbered(3), 0)
+    release = threading.Event()
+    tries: list[int] = []
+
+    def then(message: MessageView) -> ConsumeResult | None:
+        if message.body == b"1":
+            tries.append(message.reconsume_times)
+            if message.reconsume_times < 3:
+                assert message.reconsume_times == 0 or release.wait(60)
+                return ConsumeResult.RETRY_LATER
+        return None
+
+    config = ConsumerConfig(commit_interval_ms=30, offsets_directory=tmp_path, retry_delays_ms=(20,))
+    options = {"client_id": "x", "consume_threads": 1, "consume_timeout_s": 0.4, "config": config}
+    made = consumer(cluster, Seen(then), model="broadcasting", **options)
+    with made:
+        wait_until(lambda: tries == [0, 1, 2, 3], 30, "all tries")
+        cluster.put("orders", [b"more"], 0)
+        wait_until(lambda: sum(kept(tmp_path)) == 4, what="the commit")
+        assert made.statistics().failed == 3
+        release.set()
+        late = made._workers._threads._late
+        wait_until(lambda: not any(thread.is_alive() for thread in late), what="the late threads' end")
+    assert tries == [0, 1, 2, 3]
 
 
 def test_members_of_both_kinds_share_a_name_and_no_queue(cluster: RunningCluster, tmp_path: Path) -> None:

@@ -148,7 +148,9 @@ def test_a_listener_that_hangs_keeps_its_thread_alone(cluster: RunningCluster) -
         wait_until(lambda: cluster.committed("g", "orders", 0) == 300, what="the commit behind them")
         wait_until(lambda: len(seen) == 302, what="them again")
         release.set()
-        wait_until(lambda: not any(thread.is_alive() for thread in made._workers._late), what="the late threads' end")
+        wait_until(
+            lambda: not any(thread.is_alive() for thread in made._workers._threads._late), what="the late threads' end"
+        )
         cluster.put("orders", [b"more"], 0)
         wait_until(lambda: cluster.committed("g", "orders", 0) == 301, what="a consumer that works")
     assert set(Counter(seen.bodies()).items()) >= {(b"150", 2), (b"299", 2), (b"more", 1), (b"0", 1)}
