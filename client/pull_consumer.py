@@ -12,9 +12,9 @@ from typing import Any, Self
 from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import ClientClosed, InvalidArgument, MessageNotFound
-from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
+from . import arguments
 from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
@@ -148,9 +148,9 @@ class PullConsumer(Consumer):
             NameserverUnavailable: no nameserver answers.
             InvalidArgument: topics are subscribed.
         """
+        chosen = frozenset(map(arguments.queue, queues))
         self._begin(is_manual=True)
         self._settle(self._auto_commit)
-        chosen = frozenset(MessageQueue(*each) for each in queues)
         for topic in {each.topic for each in chosen}:
             self._core.subscriptions[topic] = parse_subscription(topic, expression)
         if isinstance(self._core.owner, Assignment):
@@ -175,7 +175,7 @@ class PullConsumer(Consumer):
                 :meth:`seek` steps over it (``details['next_offset']``).
             ClientClosed: the consumer is closed.
         """
-        require(max_messages >= 1, "max_messages must be at least 1", max_messages)
+        max_messages = arguments.whole("max_messages", max_messages, 1)
         began_ns = time.time_ns() if self._is_watched else 0
         taken = self._wait(lambda: self._take(max_messages), timeout_s)
         messages = _views(taken)
@@ -185,7 +185,8 @@ class PullConsumer(Consumer):
 
     def poll_batch(self, timeout_s: float = POLL_TIMEOUT_S, max_messages: int | None = None) -> MessageBatch:
         """The next messages of one queue as columns; an empty batch when ``timeout_s`` runs out. Errors as ``poll``."""
-        limit = max_messages or self._core.config.queue_messages
+        most = self._core.config.queue_messages
+        limit = most if max_messages is None else arguments.whole("max_messages", max_messages, 1)
         began_ns = time.time_ns() if self._is_watched else 0
         taken = self._wait(lambda: self._take_one(limit), timeout_s)
         if not taken:
@@ -249,6 +250,8 @@ class PullConsumer(Consumer):
         """
         check_timeout(timeout_s)
         self._core.require_open()
+        if offsets is not None:
+            offsets = {each: arguments.offset(f"offset of {each}", offset) for each, offset in offsets.items()}
         with self._lock:
             locals_ = [local for local in self._core.buffers.queues.values() if local.standing is not Standing.WAITING]
             if offsets is None:
@@ -258,7 +261,7 @@ class PullConsumer(Consumer):
                 self._returned.clear()
                 chosen = {local.queue: local.unfinished() for local in locals_ if local.unfinished() != local.committed}
             else:
-                chosen = dict(offsets)
+                chosen = offsets
                 for each, offset in chosen.items():
                     local = self._core.local(each)
                     assert isinstance(local, PulledQueue)
@@ -289,10 +292,9 @@ class PullConsumer(Consumer):
         """Go on from ``offset``; outside of the queue means its nearer end.
 
         Raises:
-            InvalidArgument: a negative offset, or a queue that is not this consumer's.
+            InvalidArgument: no offset, or a queue that is not this consumer's.
         """
-        if offset < 0:
-            raise InvalidArgument(f"seek of {queue} to {offset}: offsets begin at 0")
+        offset = arguments.offset("offset", offset)
         with self._lock:
             local = self._core.local(queue)
             self._core.buffers.start(local, offset)
@@ -311,7 +313,10 @@ class PullConsumer(Consumer):
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset whose message was stored at that time or later, else the queue's end."""
-        return search_offset(self._core.connections, self._core.address_of(queue), queue, timestamp_ms)
+        time_ms = arguments.whole(
+            "timestamp_ms", timestamp_ms, -arguments.OFFSET_MAX, arguments.OFFSET_MAX, InvalidArgument
+        )
+        return search_offset(self._core.connections, self._core.address_of(queue), queue, time_ms)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Return no messages of these queues, or of any, until :meth:`resume`; the queues stay this consumer's."""
@@ -377,7 +382,7 @@ class PullConsumer(Consumer):
     def _wait(
         self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float
     ) -> list[tuple[MessageQueue, Taken]]:
-        check_timeout(timeout_s)
+        timeout_s = arguments.timeout(timeout_s)
         self._core.require_open()
         self._settle(self._auto_commit)
         deadline_s = time.monotonic() + timeout_s
@@ -426,7 +431,7 @@ class PullConsumer(Consumer):
         return part
 
     def _chosen(self, queues: Iterable[MessageQueue] | None) -> Collection[MessageQueue]:
-        return self.assignment() if queues is None else [MessageQueue(*each) for each in queues]
+        return self.assignment() if queues is None else [arguments.queue(each) for each in queues]
 
 
 def _views(taken: list[tuple[MessageQueue, Taken]]) -> list[MessageView]:

@@ -18,6 +18,7 @@ from penstock.proto.errors import InvalidArgument
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
+from . import arguments
 from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id, stable_client_id
@@ -110,16 +111,13 @@ class PushConsumer(Consumer):
         """
         require(callable(listener), "listener must be callable", listener)
         require(not inspect.iscoroutinefunction(listener), "an async listener needs AsyncPushConsumer", listener)
-        require(1 <= consume_threads <= 1024, "consume_threads must be 1..1024", consume_threads)
-        require(1 <= consume_batch_max <= 10_000, "consume_batch_max must be 1..10000", consume_batch_max)
+        consume_threads = arguments.whole("consume_threads", consume_threads, 1, 1024)
+        consume_batch_max = arguments.whole("consume_batch_max", consume_batch_max, 1, 10_000)
         require(model in (CLUSTERING, BROADCASTING), "model must be 'clustering' or 'broadcasting'", model)
         times = max_reconsume_times
-        require(times is None or 0 <= times <= 1024, "max_reconsume_times must be 0..1024", times)
-        require(
-            0 < consume_timeout_s <= TIMEOUT_S_MAX,
-            "consume_timeout_s must be above 0, a week at most",
-            consume_timeout_s,
-        )
+        if times is not None:
+            times = arguments.whole("max_reconsume_times", times, 0, 1024)
+        consume_timeout_s = arguments.seconds("consume_timeout_s", consume_timeout_s, TIMEOUT_S_MAX)
         self._callbacks = Callbacks(on_assigned, on_revoked)
         is_shared = model == CLUSTERING or not self._callbacks
         require(is_shared, "on_assigned and on_revoked are for clustering; broadcasting has all queues, not", model)

@@ -14,7 +14,8 @@ from penstock.proto.receipts import Receipt
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .cluster import Calls, Expression, Subscription, check_timeout, parse_subscription, readable_queues
+from . import arguments
+from .cluster import Calls, Expression, Subscription, parse_subscription, readable_queues
 from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
 from .consume.pop.receipts import Settling
@@ -24,6 +25,7 @@ from .inherited import Client
 RECEIVE_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 WAIT_STEP_S = 5.0
+INVISIBLE_S_MAX = 12 * 3600
 SHARED_WAIT_STEP_S = 0.2
 """Where several broker groups have the topics, they are waited at in turn."""
 
@@ -59,15 +61,14 @@ class SimpleConsumer(Client):
         Raises:
             ConfigError, InvalidName: an argument is wrong.
         """
-        require(invisible_s > 0, "invisible_s must be more than 0", invisible_s)
         require(
             consume_from in (CONSUME_FROM_FIRST, CONSUME_FROM_LAST),
             "consume_from must be 'first' or 'last'",
             consume_from,
         )
         self.group = names.check_group(group)
-        self.client_id = client_id or new_client_id()
-        self._invisible_s = invisible_s
+        self.client_id = arguments.client_id(client_id or new_client_id())
+        self._invisible_s = arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX)
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self._receiving = Receiving(self._calls, self.group, self.client_id, consume_from == CONSUME_FROM_FIRST)
         self._settling = Settling(self._calls, self.group)
@@ -114,9 +115,11 @@ class SimpleConsumer(Client):
             Retryable: nobody could be asked within ``timeout_s``.
             ClientClosed: the consumer is closed.
         """
-        require(max_messages >= 1, "max_messages must be at least 1", max_messages)
-        check_timeout(timeout_s)
-        invisible_ms = round((self._invisible_s if invisible_s is None else invisible_s) * 1000)
+        max_messages = arguments.whole("max_messages", max_messages, 1)
+        timeout_s = arguments.timeout(timeout_s)
+        if invisible_s is None:
+            invisible_s = self._invisible_s
+        invisible_ms = round(arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX) * 1000)
         deadline, is_first = time.monotonic() + timeout_s, True
         failures: dict[str, PenstockError] = {}
         while True:
@@ -168,8 +171,8 @@ class SimpleConsumer(Client):
             As :meth:`ack`.
         """
         self.require_open()
-        require(invisible_s >= 0, "invisible_s must not be negative", invisible_s)
-        renewed = self._settling.change(message.parsed, round(invisible_s * 1000), timeout_s)
+        invisible_ms = round(arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX, has_zero=True) * 1000)
+        renewed = self._settling.change(message.parsed, invisible_ms, timeout_s)
         message.renew(renewed)
         return message
 

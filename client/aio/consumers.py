@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TypeVar
 from penstock.proto.errors import PenstockError
 from penstock.runtime.conf import require
 
+from .. import arguments
 from ..cluster import Expression, check_timeout
 from ..cluster.subscription import ALL
 from ..consume.message_batch import MessageBatch
@@ -123,7 +124,7 @@ class AsyncPullConsumer(_Consumer):
         self._sync.on_ready(on_ready)
 
     async def _when_ready(self, poll: Callable[[], T], timeout_s: float) -> T | None:
-        check_timeout(timeout_s)
+        timeout_s = arguments.timeout(timeout_s)
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._ready.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import socket
@@ -10,8 +11,11 @@ from pathlib import Path
 
 from penstock.runtime.conf import require
 
+from .. import arguments
+
 CONSUME_FROM_FIRST = "first"
 CONSUME_FROM_LAST = "last"
+TIME_MS_MAX = arguments.OFFSET_MAX
 DEFAULT_INSTANCE = "DEFAULT"
 
 
@@ -39,10 +43,9 @@ class ConsumerConfig:
     offsets_directory: Path | None = None  # broadcasting; None: ~/.penstock/offsets
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, int) and not isinstance(value, bool):
-                require(value >= 1, f"consumer {name} must be at least 1", value)
+        for each in dataclasses.fields(self):
+            if each.type == "int":
+                arguments.whole(f"consumer {each.name}", getattr(self, each.name), 1)
         require(self.fetch_wait_ms <= 60_000, "consumer fetch_wait_ms must be at most 60000", self.fetch_wait_ms)
         require(
             bool(self.retry_delays_ms) and all(delay >= 0 for delay in self.retry_delays_ms),
@@ -62,13 +65,12 @@ def check_consume_from(consume_from: str | int) -> str | int:
     Raises:
         ConfigError: anything else.
     """
-    is_time = isinstance(consume_from, int) and not isinstance(consume_from, bool) and consume_from >= 0
-    require(
-        is_time or consume_from in (CONSUME_FROM_FIRST, CONSUME_FROM_LAST),
-        "consume_from must be 'first', 'last' or a timestamp in milliseconds",
-        consume_from,
+    is_time = isinstance(consume_from, int) and not isinstance(consume_from, bool) and 0 <= consume_from <= TIME_MS_MAX
+    if is_time or consume_from in (CONSUME_FROM_FIRST, CONSUME_FROM_LAST):
+        return consume_from
+    raise arguments.wrong(
+        "consume_from", consume_from, f"'first', 'last' or a timestamp in milliseconds, 0..{TIME_MS_MAX}"
     )
-    return consume_from
 
 
 def new_client_id() -> str:

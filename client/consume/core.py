@@ -11,6 +11,7 @@ from penstock.proto.errors import BrokerUnavailable, ClientClosed, InvalidArgume
 from penstock.proto.names import check_group
 from penstock.runtime.security.credentials import Credentials, Tls
 
+from .. import arguments
 from ..cluster import Calls, Subscription, readable_queues
 from ..inherited import Client
 from ..message import MessageQueue
@@ -41,8 +42,10 @@ class ConsumerCore:
         credentials: Credentials | None,
         new_queue: Callable[[MessageQueue], LocalQueue],
     ) -> None:
+        if not isinstance(config, ConsumerConfig):
+            raise arguments.wrong("config", config, "a ConsumerConfig")
         self.group = check_group(group)
-        self.client_id = client_id
+        self.client_id = arguments.client_id(client_id)
         self.config = config
         self.consume_from = check_consume_from(consume_from)
         self.new_queue = new_queue

@@ -156,11 +156,11 @@ def strategy_named(strategy: str | Strategy) -> Strategy:
     """The strategy itself, or the one of that name.
 
     Raises:
-        ConfigError: no such name; MACHINE_ROOM and CONFIG need a list and are made as objects.
+        ConfigError: no such name, or nothing to call; MACHINE_ROOM and CONFIG need a list and are made as objects.
     """
-    if not isinstance(strategy, str):
+    if callable(strategy):
         return strategy
-    known = STRATEGIES.get(strategy.upper())
+    known = STRATEGIES.get(strategy.upper()) if isinstance(strategy, str) else None
     if known is None:
         names = ", ".join(sorted(STRATEGIES))
         raise ConfigError(

@@ -1,0 +1,72 @@
+"""What users pass, refused where it comes in: later it would end a thread that they do not see."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any, Final, SupportsIndex
+
+from penstock.proto.errors import ConfigError, InvalidArgument, PenstockError
+
+from .cluster import check_timeout
+from .message import MessageQueue
+
+OFFSET_MAX: Final = (1 << 63) - 1
+_QUEUE_ID_MAX: Final = (1 << 31) - 1
+_FOR_EVER_S: Final = 1e8
+
+
+def wrong(name: str, value: object, allowed: str, kind: type[PenstockError] = ConfigError) -> PenstockError:
+    """The error that names an argument, its value and what is allowed."""
+    return kind(f"{name}={reprlib.repr(value)}: must be {allowed}")
+
+
+def whole(
+    name: str, value: object, least: int, most: int | None = None, kind: type[PenstockError] = ConfigError
+) -> int:
+    """``value``, a whole number of that range. Raises ``kind`` for anything else; True is no number."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = value.__index__()
+        if least <= number and (most is None or number <= most):
+            return number
+    raise wrong(name, value, f"a whole number, {f'{least} or more' if most is None else f'{least}..{most}'}", kind)
+
+
+def offset(name: str, value: object) -> int:
+    """``value``, an offset. Raises InvalidArgument for anything else."""
+    return whole(name, value, 0, OFFSET_MAX, InvalidArgument)
+
+
+def seconds(name: str, value: Any, most_s: float, *, has_zero: bool = False) -> float:
+    """``value``, a length of time up to ``most_s``. Raises ConfigError for anything else."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and (value > 0 or (has_zero and value == 0)) and value <= most_s:
+        return float(value)
+    raise wrong(name, value, f"{'0 or more' if has_zero else 'above 0'} and at most {most_s:g} seconds")
+
+
+def timeout(value: float | None) -> float:
+    """``value``, a time-out of a call that has to have one; infinity is three years, for threads wait no longer.
+
+    Raises:
+        InvalidArgument: anything else.
+    """
+    if value is None:
+        raise wrong("timeout_s", value, "0 or more seconds", InvalidArgument)
+    check_timeout(value)
+    return min(value, _FOR_EVER_S)
+
+
+def client_id(value: object) -> str:
+    """``value``, a client id. Raises ConfigError for anything else."""
+    if isinstance(value, str) and value.isprintable():  # half of a surrogate pair is not
+        return value
+    raise wrong("client_id", value, "printable text")
+
+
+def queue(value: Any) -> MessageQueue:
+    """``value``, a queue, or a tuple of its parts. Raises InvalidArgument for anything else."""
+    parts = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(parts) == 3 and isinstance(parts[0], str) and isinstance(parts[1], str):
+        name = f"queue_id of topic {parts[0][:100]} at broker {parts[1][:100]}"
+        return MessageQueue(parts[0], parts[1], whole(name, parts[2], 0, _QUEUE_ID_MAX, InvalidArgument))
+    raise wrong("queue", value, "a MessageQueue: topic, broker name, queue id", InvalidArgument)
