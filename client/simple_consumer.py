@@ -168,7 +168,7 @@ class SimpleConsumer(Client):
         The old one is void; the given message has the new one too.
 
         Raises:
-            As :meth:`ack`.
+            As :meth:`ack`; ReceiptExpired also of a message that was acknowledged.
         """
         self.require_open()
         invisible_ms = round(arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX, has_zero=True) * 1000)
@@ -179,7 +179,10 @@ class SimpleConsumer(Client):
     def forward_to_dead_letters(
         self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> None:
-        """Make dead letters of messages, now; they are acknowledged by that. Raises as :meth:`ack`."""
+        """Make dead letters of messages, now; they are acknowledged by that. Raises as :meth:`ack`.
+
+        May be repeated, as an acknowledgement. So one that was acknowledged before stays that, without an error.
+        """
         self.require_open()
         self._settling.forward(_receipts(messages), timeout_s)
 

@@ -53,8 +53,11 @@ class Settling:
             return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
 
         (answer,) = self._each([receipt], ask)
-        if answer.check_point < 0:  # it had been acknowledged
-            return receipt
+        if answer.check_point < 0:
+            raise ReceiptExpired(
+                f"{_named([receipt])}: it was acknowledged before, its time can not be changed any more",
+                receipts=[receipt.text()],
+            )
         return receipt._replace(check_point=answer.check_point, epoch=answer.epoch, visible_ms=answer.visible_ms)
 
     def _each(self, receipts: Sequence[Receipt], ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
