@@ -176,6 +176,11 @@ class SimpleConsumer(Client):
         message.renew(renewed)
         return message
 
+    def give_back(self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Have messages come again at once that nobody has begun with; this counts as no try. Raises as :meth:`ack`."""
+        self.require_open()
+        self._settling.give_back(_receipts(messages), timeout_s)
+
     def forward_to_dead_letters(
         self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> None:

@@ -266,6 +266,7 @@ class AsyncSimpleConsumer(_Consumer):
 
     ack = in_thread(SimpleConsumer.ack)
     change_invisible = in_thread(SimpleConsumer.change_invisible)
+    give_back = in_thread(SimpleConsumer.give_back)
     forward_to_dead_letters = in_thread(SimpleConsumer.forward_to_dead_letters)
 
     @taking(SimpleConsumer.close)
@@ -301,7 +302,6 @@ class _Receiving:
 
     def _give_back(self) -> None:
         try:
-            for message in self._found:
-                self._consumer.change_invisible(message, 0)
+            self._consumer.give_back(self._found)
         except PenstockError as error:
             log.info("messages of a receive that was cancelled come again later error=%s", error.message)

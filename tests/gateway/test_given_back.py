@@ -1,4 +1,4 @@
-"""What a receiver does not take, as it leaves meanwhile, comes again soon."""
+"""What a receiver does not take, as it leaves meanwhile, comes again at once, and is not counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ RECORDS: Final = b"".join(
 
 
 class World(OneBroker):
-    """A broker group that has two messages at once, or, with ``when``, late; ``changed``: what is to come again."""
+    """A broker group that has two messages at once, or, with ``when``, late; ``changed``: what is to come again,
+    and True if it is given back."""
 
     def __init__(self, when: str) -> None:
         reply = ReceiveReply(check_point=7, epoch=1, visible_ms=1)
@@ -34,7 +35,7 @@ class World(OneBroker):
         self.answer = frames.pack(reply, RECORDS)
         self.is_late = when == "behind its call"
         self.is_asked = asyncio.Event()
-        self.changed: list[tuple[int, list[int]]] = []
+        self.changed: list[tuple[bool, list[int]]] = []
 
     async def at_data_port(self, _: str, method: Method, content: bytes, *__: object, late: Any = None) -> Any:
         if method == Method.RECEIVE:
@@ -47,7 +48,7 @@ class World(OneBroker):
                 if self.is_late:
                     late(self.answer)
         request = ChangeInvisibleRequest.FromString(content)
-        self.changed += [(request.invisible_ms, list(each.offsets)) for each in request.receipts]
+        self.changed += [(request.is_given_back, list(each.offsets)) for each in request.receipts]
         return ChangeInvisibleReply(statuses=[0, 0])
 
     async def have(self) -> None:
@@ -56,7 +57,7 @@ class World(OneBroker):
 
 
 @pytest.mark.parametrize("when", ["while its messages are made", "behind its call"])
-def test_it_comes_again_soon(when: str) -> None:
+def test_it_is_given_back(when: str) -> None:
     async def scenario() -> None:
         world: Any = World(when)
         renewal = Renewal(world, lambda _: True)
@@ -74,6 +75,6 @@ def test_it_comes_again_soon(when: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await eventually(lambda: world.changed, what="it is given back")
-        assert world.changed == [(1000, [7, 8])]
+        assert world.changed == [(True, [7, 8])]
 
     asyncio.run(scenario())

@@ -26,7 +26,7 @@ from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
 from .ops import NOTHING, Kind, Longs, Op
-from .queue import Flags, PopQueue
+from .queue import GIVEN_BACK, Flags, PopQueue
 from .request import Receipts
 from .state import PopState
 
@@ -68,13 +68,20 @@ class Finisher:
         statuses, ops = self._decide(group, receipts, now_ms, Kind.CHANGE, visible_ms)
         return statuses, self._state.record(journal, ops) if ops else -1
 
+    def give_back(
+        self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int
+    ) -> tuple[list[ReceiptStatus], int]:
+        """Have them come again at once, and not as another time: nobody has begun with them. Answers likewise."""
+        statuses, ops = self._decide(group, receipts, now_ms, Kind.PARK, GIVEN_BACK)
+        return statuses, self._state.record(journal, ops) if ops else -1
+
     def release(self, journal: Journal, ops: Collection[Op], point: int, now_ms: int) -> None:
         """Let what was given out by these ops come again at once, if that is still possible."""
         if journal.is_over:
             return
         given = [op for op in ops if op.kind in (Kind.POP, Kind.CHANGE, Kind.AGAIN)]
         for op in given:
-            self.change(journal, op.group, [Receipts(op.topic, op.queue_id, point, 0, op.offsets)], now_ms, now_ms)
+            self.give_back(journal, op.group, [Receipts(op.topic, op.queue_id, point, 0, op.offsets)], now_ms)
 
     async def forward(
         self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int

@@ -218,7 +218,11 @@ class Giver:
         elif queue.topic.startswith(names.RETRY_PREFIX) and not is_orderly:
             self._give_retries(given, wanted, queue)
         else:
-            self._give_new(given, wanted, each, queue, is_orderly)
+            given_back = queue.given_back()[:left]
+            if len(given_back):
+                self._give_again(given, wanted, queue, given_back, Kind.CHANGE)
+            if given.count < wanted.max_messages and given.bytes < wanted.max_bytes:
+                self._give_new(given, wanted, each, queue, is_orderly)
 
     def _tries_max(self, queue: PopQueue) -> int:
         return self._core.tables.group_or_default(queue.group).retry_max_times
@@ -266,7 +270,10 @@ class Giver:
 
         homes = np.array([name_hash(each.topic) for each in wanted.subscribed], np.int64)
         left = wanted.max_messages - given.count
-        parked = queue.parked(homes)[:left]
+        parked = queue.parked(homes)
+        if len(given_back := queue.given_back()):
+            parked = np.union1d(parked, self._of_homes(queue, given_back, homes))
+        parked = parked[:left]
         if len(parked):
             self._give_again(given, wanted, queue, parked, Kind.CHANGE)
         if given.count >= wanted.max_messages or given.bytes >= wanted.max_bytes:
@@ -289,6 +296,17 @@ class Giver:
         else:
             given.ops += [*ops[:-1], ops[-1]._replace(next=read.next_offset)]
 
+    def _of_homes(self, queue: PopQueue, offsets: Longs, homes: Longs) -> Longs:
+        """Those offsets of the retry topic whose messages' own topics are wanted."""
+        from penstock.formats.record.reposting.pops import origin_topics
+
+        picked = self._picker.sound(self._picker.locate(queue.topic, queue.queue_id, offsets))
+        origins = np.empty(len(picked.offsets), np.int64)
+        starts = np.cumsum(picked.sizes, dtype=np.int64) - picked.sizes
+        origin_topics(self._picker.join(picked), starts, picked.sizes, origins)
+        # One that is gone from the log is finished by whoever is given it.
+        return np.setdiff1d(offsets, picked.offsets[~np.isin(origins, homes) & (origins != 0)])
+
     def _give_again(self, given: Given, wanted: Wanted, queue: PopQueue, offsets: Longs, kind: Kind) -> None:
         """Messages that were given out, or parked, before. What is gone from the log is finished."""
         picked = self._picker.sound(self._picker.locate(queue.topic, queue.queue_id, offsets))
@@ -300,7 +318,7 @@ class Giver:
         if not len(picked.offsets) or (not fits and given.count):
             return
         picked = picked.part(np.arange(max(int(fits), 1)))
-        times = queue.times_of(picked.offsets) + (1 if kind is Kind.AGAIN else 0)
+        times = queue.times_of(picked.offsets, kind)
         part = Part(queue, int(picked.sizes.sum()), len(picked.offsets), picked=picked, times=times.tolist())
         given.add(part, self._op(kind, queue, picked.offsets, 0, given.visible_ms, queue.is_orderly))
 

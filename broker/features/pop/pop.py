@@ -124,6 +124,8 @@ class Pop(Feature):
                 await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
             except asyncio.CancelledError:  # whoever asked has gone: others may have them now
                 self._finisher.release(journal, given.ops, given.point, self._now())
+                for op in given.ops:
+                    self.waiters.wake(op.topic)
                 raise
         self._given += given.count
         return self._giver.pieces(given, self.core.role.epoch)
@@ -150,7 +152,12 @@ class Pop(Feature):
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
         now_ms = self._now()
         visible_ms = now_ms + request.invisible_ms
-        statuses, point = self._finisher.change(journal, request.group, receipts, now_ms, visible_ms)
+        if request.is_given_back:
+            statuses, point = self._finisher.give_back(journal, request.group, receipts, now_ms)
+            for each in receipts:
+                self.waiters.wake(each.topic)
+        else:
+            statuses, point = self._finisher.change(journal, request.group, receipts, now_ms, visible_ms)
         await self.core.acknowledgements.safe(self.state.end, f"change of group {request.group}")
         epoch = self.core.role.epoch
         return wire.ChangeInvisibleReply(statuses=statuses, check_point=point, epoch=epoch, visible_ms=visible_ms)

@@ -14,8 +14,9 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 NEVER: Final = 1 << 62
 PARKED: Final = 0
-"""The visible time of messages of the retry topic that nobody has asked for; their check point is the hash of
-their own topic."""
+"""The visible time of messages that wait in their place: of the retry topic, that nobody has asked for; their check
+point is the hash of their own topic. Or given back, with :data:`GIVEN_BACK` as their check point."""
+GIVEN_BACK: Final = 0
 
 
 class PopQueue:
@@ -59,7 +60,8 @@ class PopQueue:
     def exhausted(self, now_ms: int, tries_max: int) -> Longs:
         """Of an orderly group, the offsets whose time is over and that were given again ``tries_max`` times."""
         rows = self.rows
-        found: Longs = rows.offsets[(rows.visible <= now_ms) & (rows.finished == 0) & (rows.times >= tries_max)]
+        is_due = (rows.visible <= now_ms) & (rows.visible != PARKED)
+        found: Longs = rows.offsets[is_due & (rows.finished == 0) & (rows.times >= tries_max)]
         return found
 
     def parked(self, homes: Longs) -> Longs:
@@ -68,10 +70,17 @@ class PopQueue:
         found: Longs = rows.offsets[(rows.visible == PARKED) & np.isin(rows.points, homes)]
         return found
 
-    def times_of(self, offsets: Longs) -> Longs:
-        """How often each, which is in flight, was given out before."""
-        found: Longs = self.rows.times[np.searchsorted(self.rows.offsets, offsets)]
+    def given_back(self) -> Longs:
+        """The offsets that wait because their receivers gave them back."""
+        rows = self.rows
+        found: Longs = rows.offsets[(rows.visible == PARKED) & (rows.points == GIVEN_BACK)]
         return found
+
+    def times_of(self, offsets: Longs, kind: Kind) -> Longs:
+        """How often each, which is in flight, was given out before, if an op of that kind gives it out now."""
+        at = np.searchsorted(self.rows.offsets, offsets)
+        found: Longs = self.rows.times[at]
+        return found + (self.rows.visible[at] != PARKED) if kind is Kind.AGAIN else found
 
     def statuses(self, offsets: Longs, point: int, until_ms: int, now_ms: int, op_end: int) -> tuple[Longs, Flags]:
         """The ``ReceiptStatus`` of receipts of one check point, and which of them are of messages in flight.
@@ -99,6 +108,9 @@ class PopQueue:
             self._keep(self.rows.offsets >= self._base)
             self.floor = point
         elif op.kind in (Kind.POP, Kind.PARK):
+            if op.kind is Kind.PARK:
+                at = self._places(op.offsets)
+                self.rows.visible[at], self.rows.points[at] = PARKED, op.at_ms
             self._add(op, point)
         elif op.kind in (Kind.CHANGE, Kind.AGAIN):
             self._change(op, point)

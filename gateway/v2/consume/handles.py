@@ -109,15 +109,26 @@ def told_of(asked: Sequence[Together], statuses: Sequence[ReceiptStatus]) -> lis
 
 
 async def changed(
-    brokers: Brokers, broker_name: str, group: str, handles: Sequence[Receipt], invisible_ms: int, timeout_s: float
+    brokers: Brokers,
+    broker_name: str,
+    group: str,
+    handles: Sequence[Receipt],
+    invisible_ms: int,
+    timeout_s: float,
+    *,
+    are_given_back: bool = False,
 ) -> tuple[ChangeInvisibleReply, list[bool]]:
     """What the broker group says when these deliveries of its are to come again so long from now; True: each that will.
+
+    ``are_given_back``: their client never had them, so they come at once and count as no try.
 
     Raises:
         PenstockError: it could not be asked, or refused.
     """
     asked = Together.of(handles)
-    request = ChangeInvisibleRequest(group=group, receipts=asked.receipts, invisible_ms=invisible_ms)
+    request = ChangeInvisibleRequest(
+        group=group, receipts=asked.receipts, invisible_ms=invisible_ms, is_given_back=are_given_back
+    )
     content, take = request.SerializeToString(), ChangeInvisibleReply.FromString
     reply = await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
     return reply, told_of([asked], reply.statuses)[0]

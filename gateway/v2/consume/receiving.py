@@ -232,7 +232,7 @@ class Receiving:
 
     async def _given_back(self, broker_name: str, group: str, handles: list[Receipt]) -> None:
         try:
-            await changed(self._brokers, broker_name, group, handles, 1000, REQUEST_S)
+            await changed(self._brokers, broker_name, group, handles, 1000, REQUEST_S, are_given_back=True)
         except PenstockError as error:
             log.info("messages of a client that is gone come again later group=%s error=%s", group, error.message)
 

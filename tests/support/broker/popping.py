@@ -107,6 +107,13 @@ class Node(Kit):
         self.settle()
         return message._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
+    async def give_back(self, *messages: Received) -> list[int]:
+        receipts = [message.receipts for message in messages]
+        request = wire.ChangeInvisibleRequest(group=GROUP, receipts=receipts, is_given_back=True)
+        reply = await self.pop.change_invisible(request)
+        self.settle()
+        return list(reply.statuses)
+
     async def pass_s(self, seconds: float) -> None:
         self.manual.advance(seconds)
         await self.pop.turn()

@@ -200,6 +200,17 @@ def test_what_makes_no_sense_is_refused(cluster: RunningCluster) -> None:
         SimpleConsumer(cluster.namesrv, group=GROUP, consume_from="yesterday")
 
 
+def test_a_message_that_is_given_back_comes_again_and_is_not_counted(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"one"])
+    with simple(cluster) as consumer:
+        for _ in range(20):  # more than its tries
+            (message,) = received(consumer, 1)
+            assert (message.body, message.reconsume_times, message.topic) == (b"one", 0, TOPIC)
+            consumer.give_back(message)
+        with pytest.raises(ReceiptExpired):
+            consumer.ack(message)
+
+
 def test_the_asyncio_twin(cluster: RunningCluster) -> None:
     cluster.put(TOPIC, [b"one", b"two"])
 
@@ -245,7 +256,7 @@ def test_what_a_cancelled_receive_is_given_comes_again_at_once(
                 cluster.put(TOPIC, [b"one"])
             with simple(cluster) as other:
                 (again,) = received(other, 1)
-                assert again.body == b"one"
+                assert (again.body, again.reconsume_times) == (b"one", 0)
 
     with monkeypatch.context() as patch:
         patch.setattr(SimpleConsumer, "receive", told)

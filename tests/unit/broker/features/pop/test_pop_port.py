@@ -19,7 +19,7 @@ from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_OK, RECEIPT_UNK
 from penstock.runtime import data_sending
 from penstock.runtime.data_port import DataPort
 from tests.support.broker.kit import SYNC, in_loop
-from tests.support.broker.popping import GROUP, Node, opened
+from tests.support.broker.popping import GROUP, Node, bodies, opened
 from tests.support.broker.stores import batch
 from tests.support.data import DataConnection, connected
 from tests.support.waiting import eventually
@@ -150,7 +150,7 @@ async def test_what_was_given_and_is_not_safe_yet_comes_again_when_the_receive_i
 async def came_again(node: Node) -> None:
     node.flushes = True
     await node.pass_s(0)
-    assert [record.body for record in node.records()] == [b"0", b"1", b"2"]
+    assert bodies(await node.receive(3)) == [b"0", b"1", b"2"]
 
 
 @in_loop
