@@ -36,7 +36,6 @@ _ROOM_FOR_COMMAND_LINES = 4096
 _REQUEST_BYTES_MAX = 1 << 20
 _LOADED_FIRST = (
     "penstock.broker.process",
-    "penstock.broker.store.store",
     "penstock.nameserver.server",
     "penstock.formats.record.kernels.columns",
     "penstock.client",
@@ -240,10 +239,12 @@ class _Child(Exception):
 def main() -> None:
     """Load, then fork as asked until nobody can ask any more; in a child, become what was asked for."""
     connection = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()
     for name in _LOADED_FIRST:
         importlib.import_module(name)
-    gc.collect()
+    importlib.import_module("penstock.broker.process").load_kernels()
     gc.freeze()
+    gc.enable()
     try:
         _serve(connection)
     except _Child as child:
