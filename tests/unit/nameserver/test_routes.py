@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from penstock.nameserver.holders import TOPICS_AT_ONCE
-from penstock.nameserver.routes import ABSENT_TOPICS_MAX, EXPIRY_MS, NO_CHANGE, RouteTable
+from penstock.nameserver.routes import EXPIRY_MS, NO_CHANGE, RouteTable
 from penstock.proto.errors import FlowControl, InvalidArgument, InvalidName, WrongCluster
 from penstock.proto.wire.common_pb2 import MASTER, SLAVE, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
@@ -155,22 +155,24 @@ def test_long_attributes_of_absent_shards_count_as_topics(monkeypatch: pytest.Mo
         assert table.topics() == ([] if size == 4000 else sorted(f"broker-{letter}" for letter in "bc"[:number]))
 
 
-def test_what_absent_shards_are_remembered_with_is_small() -> None:
+def test_what_absent_shards_are_remembered_with_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two full groups, as strangers may register them."""
+    topics_max = 10_000
+    monkeypatch.setattr("penstock.nameserver.routes.ABSENT_TOPICS_MAX", topics_max)
     tracemalloc.start()
     try:
         table = RouteTable()
         before = tracemalloc.get_traced_memory()[0]
         for number in range(2):
-            topics = tuple(f"topic-{number}-{each}" for each in range(ABSENT_TOPICS_MAX // 2))
+            topics = tuple(f"topic-{number}-{each}" for each in range(topics_max // 2))
             table.register(number, registration(f"broker-{number}", topics=topics), 0.0)
             table.unregister(number)
         caught_up(table)
         held = tracemalloc.get_traced_memory()[0] - before
-        assert len(table.topics()) == ABSENT_TOPICS_MAX
+        assert len(table.topics()) == topics_max
     finally:
         tracemalloc.stop()
-    assert held < ABSENT_TOPICS_MAX * 400
+    assert held < topics_max * 400
     assert table._absent["broker-0"]["topic-0-0"] is table._absent["broker-1"]["topic-1-7"], "what all have is shared"
 
 
