@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import logging
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,6 +48,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9.]*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_types_of: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
+"""The types of a dataclass's fields: reading them from their texts takes longer than binding a file."""
 
 
 IGNORED_KEY = "ignoreUnsupported"
@@ -250,7 +253,7 @@ def bind(
 
 def keyed_fields(cls: type) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
     """Every key that ``cls`` and its sections read, with the field that holds it, in the order of definition."""
-    hints = typing.get_type_hints(cls)
+    hints = _types_of(cls)
     for field in dataclasses.fields(cls):
         if "key" in field.metadata:
             yield field.metadata["key"], field
@@ -277,7 +280,7 @@ def log_effective(config: Any, path: str | Path) -> None:
 
 
 def _build(cls: type[T], settings: Mapping[str, Setting], path: str | Path) -> T:
-    hints = typing.get_type_hints(cls)
+    hints = _types_of(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # bind takes dataclasses only
         if "key" not in field.metadata:
