@@ -25,7 +25,7 @@ LONG_UNTIL = 0.8
 hypothesis.settings.register_profile("penstock", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("penstock")
 
-FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/")
+FORKING = ("tests/cluster/", "tests/crash/", "tests/spark/", "tests/unit/broker/produce/test_transient_store_pool.py")
 """Their tests start processes whose start is not what they test."""
 
 

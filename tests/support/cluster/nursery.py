@@ -6,7 +6,7 @@ what ``python -m MODULE`` would be: their own session, environment, directory, o
 nursery has one thread, no kernel has run in it and nothing of gRPC beyond its import.
 
 :func:`start_from_nursery` gives the modules that start processes a ``Popen`` that uses it. Processes that a command
-line or another process starts are started as ever, and so are those of :mod:`tests.unit`.
+line or another process starts are started as ever, and so are most of :mod:`tests.unit`.
 """
 
 from __future__ import annotations
