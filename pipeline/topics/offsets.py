@@ -123,6 +123,8 @@ def queues_of(document: Mapping[str, Any]) -> dict[Queue, int]:
 
 def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue, int]:
     """Where the batch from ``start`` to ``end`` begins: as it was planned, whatever ``first`` start is told now."""
+    for each in (start, end):
+        _require_own(each)
     if end.get("first"):  # an empty first batch: its end is its start
         return queues_of(end)
     planned = _part(end, "init") if "init" in end else {}
@@ -141,7 +143,12 @@ def passed_over(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue,
 
 
 def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """When the topics of a stream's offset had been created at each broker group, as far as it was known then."""
+    """When the topics of a stream's offset had been created at each broker group, as far as it was known then.
+
+    Raises:
+        ConfigError: as :func:`queues_of`.
+    """
+    _require_own(document)
     return {
         (topic, broker): int(created_ms)
         for topic, brokers in document.get("created", {}).items()
@@ -149,12 +156,17 @@ def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     }
 
 
-def _part(document: Mapping[str, Any], name: str) -> dict[Queue, int]:
-    if document.get("v") != VERSION:
+def _require_own(document: Any) -> None:
+    """Raise ConfigError unless this source wrote it. Another source's may be any JSON, as the number of ``rate``."""
+    if not isinstance(document, dict) or document.get("v") != VERSION:
         raise ConfigError(
             f"offset {json.dumps(document)[:200]}: not of version {VERSION} of the penstock source: the checkpoint "
             "belongs to another source, or to a newer version of this one"
         )
+
+
+def _part(document: Mapping[str, Any], name: str) -> dict[Queue, int]:
+    _require_own(document)
     try:
         return flat(document[name])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -17,6 +17,7 @@ from penstock.pipeline.topics.offsets import (
     Slice,
     at_least,
     begin_of,
+    created_of,
     limited,
     parse_user_offsets,
     queues_of,
@@ -39,8 +40,10 @@ def test_equal_offsets_are_equal_texts() -> None:
 
 
 def test_a_foreign_checkpoint_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="belongs to another source"):
-        queues_of({"sourceVersion": 1})
+    for foreign in ({"sourceVersion": 1}, 7, [1], {"orders": {"0": 3}, "created": 5}):
+        for ask in (queues_of, created_of, lambda each: begin_of(each, each)):
+            with pytest.raises(ConfigError, match="belongs to another source"):
+                ask(foreign)
     with pytest.raises(ConfigError, match="damaged"):
         queues_of({"v": 1, "q": {"orders": 3}})
 
