@@ -339,6 +339,8 @@ class Task:
     def _require_same_guarantee(self, other: str, *, is_other: bool) -> None:
         if is_other:
             batch, wanted = self._identity.batch, self._options.guarantee
+            is_micro_batch = self._identity.is_micro_batch
+            anew = "checkpoint or producerId" if is_micro_batch else "producerId"
             taken_over = (
                 f", or add skipBatch={batch} (if batch {batch} is there already) or rewriteBatch={batch} (what is "
                 "there of it is doubled) for this one start"
@@ -346,5 +348,5 @@ class Task:
             raise ConfigError(
                 f"penstock sink: writer {self._identity.writer} has written with deliveryGuarantee={other}, by which "
                 f"alone its last batch is known if it comes again: go on with that, or begin {wanted} "
-                f"with a new checkpoint or producerId{taken_over if wanted == 'exactly-once' else ''}"
+                f"with a new {anew}{taken_over if is_micro_batch and wanted == 'exactly-once' else ''}"
             )

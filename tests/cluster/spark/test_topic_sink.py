@@ -72,6 +72,9 @@ def test_a_writer_keeps_its_guarantee(brokers: Cluster, first: str) -> None:
     assert count(brokers, topic) == 10
     with pytest.raises(ConfigError, match=f"has written with deliveryGuarantee={first}.*begin {second} with a new"):
         write(brokers, topic, second, topic, 4)
+    job = Identity(topic, "another run", 4, 0, is_micro_batch=False)
+    with pytest.raises(ConfigError, match=f"begin {second} with a new producerId$"):  # no batch that could be skipped
+        Task(cluster_of(brokers.nameservers), options(brokers, topic, second), job).run([])
     told = write(brokers, topic, first, topic, 4)
     sink._commit(options(brokers, topic, first), [told], 4)
     assert count(brokers, topic) == 10
