@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
@@ -137,7 +138,10 @@ def _json_type(schema: Schema) -> StructType:
     if isinstance(schema, Path):
         schema = schema.read_text()
     if isinstance(schema, str):
-        schema = StructType.fromDDL(schema)
+        try:
+            schema = StructType.fromDDL(schema)
+        except PySparkException as error:
+            raise ConfigError(f"schema of JSON is {schema!r:.200}: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(schema, StructType) or not schema.fields:
         raise ConfigError(f"schema of JSON is {type(schema).__name__}: expected columns, as 'id long, name string'")
     return schema
@@ -146,15 +150,24 @@ def _json_type(schema: Schema) -> StructType:
 def _json_parsed(schema: Schema) -> tuple[StructType, Callable[[Any], Any]]:
     """The type, and what makes ``struct<value, reason>`` of a column of bodies."""
     wanted = _json_type(schema)
-    raw = StructType([*wanted.fields, StructField(_SPARKS_RAW, StringType())])
+    raw = StructType([StructField("value", wanted), StructField(_SPARKS_RAW, StringType())])
+    alone = ArrayType(StructType([StructField(_SPARKS_RAW, StringType())]))
 
     def parsed(body: Any) -> Any:
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _SPARKS_RAW}
-        found = functions.from_json(body.cast("string"), raw, options)
-        is_bad = body.isNotNull() & (found.isNull() | found[_SPARKS_RAW].isNotNull())
-        value = functions.struct(*[found[field.name].alias(field.name) for field in wanted.fields])
+        # Spark stops behind the first document. What follows it breaks either the object or the list around it.
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _SPARKS_RAW, "allowSingleQuotes": "false"}
+        text = body.cast("string")
+        field = functions.concat(functions.lit('{"value":'), text, functions.lit("}"))
+        listed = functions.concat(functions.lit("["), text, functions.lit("]"))
+        found = functions.from_json(field, raw, options)
+        # The first counts fast, and knows no NaN.
+        is_one = (functions.json_array_length(listed) == 1) | (
+            functions.size(functions.from_json(listed, alone, options)) == 1
+        )
+        is_good = found["value"].isNotNull() & found[_SPARKS_RAW].isNull() & functions.is_valid_utf8(text) & is_one
+        is_bad = body.isNotNull() & ~functions.coalesce(is_good, functions.lit(False))
         return functions.struct(
-            functions.when(~is_bad, value).alias("value"),
+            functions.when(~is_bad, found["value"]).alias("value"),
             functions.when(is_bad, functions.lit("the body is no JSON of the schema")).alias("reason"),
         )
 

@@ -57,6 +57,17 @@ def test_columns_become_bodies_and_the_same_columns_again(spark: Any, format: st
     assert (row["id"], row["items"], row["topic"], row["tags"]) == (None, None, "t", "bad")
 
 
+def test_a_body_of_json_is_one_whole_document_of_it(spark: Any) -> None:
+    good = [b'{"id": 1}', b' {"id": 1, "other": {"a": [1, {}]}}\n', b'{"id": 1, "ratio": NaN}']
+    bad = [b'{"id": 1} x', b'{"id": 1}{"id": 2}', b'{"id": 1}\n{"id": 2}', b'{"id": 1}, {"id": 2}', b'{"id": 1}] x']
+    bad += [b'{"id": 1}} x', b'{"id": 1}, "value": {"id": 2}', b'[{"id": 1}]', b"{'id': 1}", b'{"id": 1, "x": "\xff"}']
+    bad += [b"", b"null", b"1"]
+    bodies = spark.createDataFrame([(body,) for body in [*good, *bad]], "body binary")
+    told = decoded(bodies, "id long, ratio double", on_bad="column").collect()
+    assert [row["id"] for row in told] == [1] * len(good) + [None] * len(bad)
+    assert [bytes(row["bad"]["body"]) for row in told if row["bad"]] == bad
+
+
 def test_messages_of_protobuf_are_columns_by_a_descriptor_file(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "shop.desc"
     file.write_bytes(descriptors())
@@ -99,6 +110,8 @@ def test_what_cannot_be_is_told_before_a_job(spark: Any) -> None:
         decoded(bodies, JSON, format="xml")
     with pytest.raises(ConfigError, match="on_bad is 'drop': expected error, column"):
         decoded(bodies, JSON, on_bad="drop")
+    with pytest.raises(ConfigError, match=r"schema of JSON is 'id lng': .*Unsupported data type \"LNG\""):
+        decoded(bodies, "id lng")
     with pytest.raises(ConfigError, match="column 'Tags' is in the frame and would be made"):
         decoded(bodies, "Tags string")
     with pytest.raises(ConfigError, match="no column body"):
