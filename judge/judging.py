@@ -42,14 +42,17 @@ def _events(rows: Rows) -> Column:
     return events
 
 
-def settle(total: Tally, conditions: Conditions) -> None:
+def settle(total: Tally, conditions: Conditions, *, reads_due: bool = True) -> None:
     """Add what only the sum shows.
 
-    I1: nothing was read at all. I7: of what was delivered again, only what the faults do not explain counts. I20: where
-    nobody was a simple consumer, nothing is missing.
+    I1: nothing was read at all; not judged unless somebody was to read, ``reads_due``. I7: of what was delivered again,
+    only what the faults do not explain counts. I20: where nobody was a simple consumer, nothing is missing.
     """
     if not was_read(total) and total.checked["I1"]:
         total.wrong["I1"], total.examples["I1"] = total.checked["I1"], ["nothing was read at the end"]
+        if not reads_due:
+            for counts in (total.checked, total.wrong, total.examples):
+                counts.pop("I1")
     if not total.checked["I20"]:
         total.wrong.pop("I20", None)
         total.examples.pop("I20", None)

@@ -132,3 +132,7 @@ def test_a_load_test_leaves_a_history_that_its_stores_bear_out(
     assert report.ok, report.problems
     checked = {check.name: check.checked for check in report.checks if check.checked and check.name != "I7"}
     assert checked == dict.fromkeys(("I1", "I2", "I3", "I4", "I5", "I9"), 300)
+    report = audit.run(spark, audit.Config(history=str(tmp_path / "h")))
+    assert report.ok, report.problems
+    (lost,) = (check for check in report.checks if check.name == "I1")
+    assert (lost.holds, lost.note) == (None, "no reads in this history; give --store")

@@ -54,9 +54,14 @@ def load_conditions(folder: Path) -> Conditions:
         Corrupt: they are no such document; the field and its value are named.
     """
     try:
-        return conditions.load_conditions(folder) if (folder / conditions.FILE).exists() else Conditions()
+        return conditions.load_conditions(folder) if has_conditions(folder) else Conditions()
     except DamagedHistory as error:
         raise Corrupt(str(error)) from error
+
+
+def has_conditions(folder: Path) -> bool:
+    """True if the history is a drill's, which has its conditions beside it."""
+    return (folder / conditions.FILE).exists()
 
 
 def each_block(spark: Any, files: list[HistoryFile], work: Work, schema: str) -> Any:

@@ -18,7 +18,7 @@ from penstock.judge.history import EVENT, NO_KEY, Op, Outcome
 from penstock.judge.invariants.promises import LATER, TRANSACTIONS
 from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, settle
 from penstock.judge.looks import went_back
-from penstock.judge.pieces import STRETCH_ROWS
+from penstock.judge.pieces import STRETCH_ROWS, grouped, split
 from penstock.judge.tally import Tally, percentiles_ms
 from penstock.pipeline.jobs.audit.shuffle import cut, groups
 from penstock.proto.errors import Corrupt
@@ -247,6 +247,17 @@ def test_pieces_and_the_whole_agree_with_a_count_message_by_message(seed: int) -
     for name in INVARIANTS:
         shown = 1 if name == "I1" and not len(made.read) else min(found.wrong[name], 20)
         assert len(found.examples.get(name, [])) == len(whole.examples.get(name, [])) == shown
+
+
+def test_what_nobody_was_to_read_is_not_judged_as_lost() -> None:
+    made = drill_history.clean(40)
+    made.read = made.read[:0]
+    for reads_due, lost in ((True, 40), (False, 0)):
+        pieces = ((each.kind, each.a, each.b, (0, 0), each.rows, each.data) for each in split(made.history.events, 1))
+        total = judge_groups(grouped(pieces), SHARDS, made.conditions)
+        settle(total, made.conditions, reads_due=reads_due)
+        assert (total.checked["I1"], total.wrong["I1"]) == (lost, lost)
+        assert total.acknowledged.total() == 40
 
 
 PROMISES = ("I15", "I16", "I17", "I18", "I19", "I20")
