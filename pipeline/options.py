@@ -28,6 +28,7 @@ TABLE_PROPERTIES: Final = ("comment", "collation", "location", "provider", "owne
 """Which Spark gives a source of a table in its catalog. Source: Spark's ``CatalogV2Util.TABLE_RESERVED_PROPERTIES``."""
 _TABLE_OPTION: Final = "option."
 """Before the names of ``CREATE TABLE … OPTIONS``, which Spark gives a second time so, once, when it makes the table."""
+_FROM_CATALOG: Final = "Spark gives the options of a table in its catalog to no Python source"
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -119,11 +120,13 @@ class Given:
 
 
 def in_sql(source: str, options: str) -> str:
-    """What to do where a table of Spark's catalog brings no options."""
-    return (
-        "Spark gives the options of a table in its catalog to no Python source: CREATE TEMPORARY VIEW … "
-        f"USING {source} OPTIONS ({options}), or … FROM … WITH ({options})"
-    )
+    """What to do where a table of Spark's catalog brings no options to a read."""
+    return f"{_FROM_CATALOG}: CREATE TEMPORARY VIEW … USING {source} OPTIONS ({options}), or … FROM … WITH ({options})"
+
+
+def into_sql(options: str) -> str:
+    """The same of a write."""
+    return f"{_FROM_CATALOG}: INSERT INTO … WITH ({options}) …; a table is not made and written in one statement"
 
 
 T = TypeVar("T")

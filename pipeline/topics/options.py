@@ -29,6 +29,7 @@ from ..options import (
     choice,
     in_sql,
     instant,
+    into_sql,
     setting,
     size,
     whole,
@@ -217,7 +218,9 @@ SOURCE: Final = Options(
     _SPARKS_OWN,
     kafka.OPTIONS,
 )
-SINK: Final = Options("penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN, kafka.OPTIONS)
+SINK: Final = Options(
+    "penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN, kafka.OPTIONS | {"subscribe": "topic"}
+)
 
 
 def properties_form(options: Mapping[str, str]) -> str:
@@ -233,7 +236,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     Raises:
         ConfigError: which option, which value, and what would be right.
     """
-    if not {name.lower() for name in options} - {name.lower() for name in _SPARKS_OWN}:
+    if _is_without_own(options):
         raise ConfigError(f"penstock: nameServer and subscribe are missing. {in_sql('penstock', 'nameServer …')}")
     given = SOURCE.read(options)
     server = ";".join(parse_addresses(given["nameServer"]))
@@ -277,6 +280,8 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     Raises:
         ConfigError: which option, which value, and what would be right.
     """
+    if _is_without_own(options):
+        raise ConfigError(f"penstock: nameServer is missing. {into_sql('nameServer=…, topic=…')}")
     given = SINK.read(options)
     for name in ("topic", "deadLetterTopic"):
         if given[name]:
@@ -300,6 +305,11 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             raise ConfigError(f"option {name} is for deliveryGuarantee={' or '.join(wanted)}: this is {guarantee}")
     server = ";".join(parse_addresses(given["nameServer"]))
     return SinkOptions(name_server=server, security=security_given(given), streaming=streaming, **given.fields())
+
+
+def _is_without_own(options: Mapping[str, str]) -> bool:
+    """True if nobody gave an option, as where Spark's catalog keeps them."""
+    return not {name.lower() for name in options} - {name.lower() for name in _SPARKS_OWN}
 
 
 def writable_topic(topic: str, where: str) -> str:

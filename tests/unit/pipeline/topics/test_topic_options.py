@@ -79,7 +79,9 @@ def test_a_wrong_option_of_a_stream_is_named(options: dict[str, str], problem: s
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "penstock: nameServer is missing: the nameservers, as"),
+        ({"topic": "orders"}, "penstock: nameServer is missing: the nameservers, as"),
+        ({"owner": "me"}, r"nameServer is missing. Spark gives the options of a table .* INSERT INTO … WITH"),
+        ({"nameServer": "a:1", "subscribe": "orders"}, "no option 'subscribe': give topic"),
         ({"nameServer": "a:1", "deliveryGuarantee": "exactly_once"}, "did you mean 'exactly-once'"),
         ({"nameServer": "a:1", "compression": "zip"}, "compression is 'zip': expected one of none, zstd"),
         ({"nameServer": "a:1", "topic": "a b"}, "option topic: topic 'a b'"),
