@@ -240,7 +240,8 @@ def _bounded(parse: Callable[[str], int], low: int | None, high: int | None, exp
 
 def instant(low_ms: int, high_ms: int) -> Kind:
     """A time, as milliseconds since 1970."""
-    return _bounded(parse_time_ms, low_ms, high_ms, TIME_EXPECTED)
+    years = [datetime.fromtimestamp(each / 1000, UTC).year for each in (low_ms, high_ms)]
+    return _bounded(parse_time_ms, low_ms, high_ms, f"{TIME_EXPECTED}, from {years[0]} to {years[1]}")
 
 
 def choice(*words: str) -> Kind:

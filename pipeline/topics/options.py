@@ -390,8 +390,8 @@ def _position(given: Given, which: str, default: str) -> Position:
     if chosen == f"{which}OffsetsByTimestamp":
         return Position(at="timestamps", option=chosen, offsets=parse_user_offsets(chosen, text, _TIME))
     words = ("earliest", "latest", "group") if which == "starting" else ("latest",)
-    if text in words:
-        return Position(at=text, option=option)
+    if text.lower() in words:
+        return Position(at=text.lower(), option=option)
     if not text.startswith("{"):
         raise ConfigError(f"option {option}: {text!r:.80}{hint(text, words)}: one of {', '.join(words)}, or JSON")
     given_offsets = parse_user_offsets(option, text)

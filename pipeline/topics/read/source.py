@@ -152,6 +152,11 @@ class TopicReader(DataSourceReader):
         # Who names offsets means messages that are there. A time, or what a group has read, may be behind all of them.
         if backwards and (options.starting.at in ("latest", "offsets") or not any(by_time)):
             queue = backwards[0]
+            if options.starting.at == "earliest":
+                raise ConfigError(
+                    f"queue {queue}: {options.ending.option} asks for {end[queue]}: the messages before {begin[queue]} "
+                    "were deleted"
+                )
             raise ConfigError(
                 f"queue {queue}: {options.starting.option} begins at {begin[queue]}, behind "
                 f"{options.ending.option}'s {end[queue]}"

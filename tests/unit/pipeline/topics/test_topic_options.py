@@ -49,6 +49,7 @@ GOOD = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
         (GOOD | {"subExpression": "paid | sent"}, r"subExpression is 'paid \| sent': write \|\| between tags"),
         ({"nameServer": "a:1", "path": "orders"}, r"load\(\) takes no topics, say subscribe=orders"),
         ({"path": "file:/warehouse/t", "owner": "me"}, "Spark gives the options of a table in its catalog to no"),
+        (GOOD | {"startingTimestamp": "2200-01-01"}, "startingTimestamp is '2200-01-01': .*, from 1970 to 2109"),
         (GOOD | {"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday': expected a time as 2030-01-31"),
         (
             GOOD | {"startingOffsetsByTimestamp": '{"orders": {"a": {"0": "noon"}}}'},
@@ -113,6 +114,11 @@ def test_options_are_read_without_case_and_sizes_with_units() -> None:
     assert found.assigned == {Queue("t", "b", 0), Queue("t", "b", 2)}
     assert found.fetch_bytes == 2 << 20
     assert (found.starting.at, found.ending.at) == ("latest", "latest")
+    loud = source_options(GOOD | {"startingOffsets": "EARLIEST", "endingOffsets": "Latest"}, streaming=False)
+    assert (loud.starting.at, loud.ending.at) == ("earliest", "latest")
+    assert sink_options({"nameServer": "a:1", "deliveryGuarantee": "Exactly-Once"}, streaming=True).guarantee == (
+        "exactly-once"
+    )
     assert source_options(GOOD, streaming=False).starting.at == "earliest"
 
 

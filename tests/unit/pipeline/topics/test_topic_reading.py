@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.formats.record.layout import decode_record
-from penstock.pipeline.topics.offsets import Queue, Slice
+from penstock.pipeline.topics.cluster import Cluster, Positions
+from penstock.pipeline.topics.offsets import Queue, Range, Slice
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.read import reading
 from penstock.pipeline.topics.read.reading import SliceReader
+from penstock.pipeline.topics.read.source import TopicReader
 from penstock.proto import frames
-from penstock.proto.errors import BrokerUnavailable, DamagedRecord, DataLoss, PenstockError, TopicNotFound
+from penstock.proto.errors import BrokerUnavailable, ConfigError, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from tests.support.broker.kit import Kit, close_all
 from tests.support.broker.requests import wanting
@@ -288,3 +290,18 @@ def test_messages_missing_between_others_are_an_error_or_counted(group: Group) -
         group.read((0, 0, 4))
     reader, found = group.reading((0, 0, 6), failondataloss="false")
     assert (list(found), reader.lost) == (rows((0, 0, 3), (0, 5, 6)), 2)
+
+
+def test_an_end_among_deleted_messages_is_told_without_an_option_that_nobody_gave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Queue("orders", "broker-a", 0)
+    positions = Positions()
+    positions[queue] = Range(10, 20)
+    monkeypatch.setattr(Cluster, "positions", lambda *_, **__: positions)
+    given = {"nameserver": "127.0.0.1:1", "subscribe": "orders"}
+    given["endingOffsets"] = '{"orders": {"broker-a": {"0": 5}}}'
+    reader = TopicReader(source_options(given, streaming=False), SCHEMA)
+    told = "orders/broker-a/0: endingOffsets asks for 5: the messages before 10 were deleted$"
+    with pytest.raises(ConfigError, match=told):
+        reader.partitions()
