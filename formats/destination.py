@@ -40,6 +40,8 @@ QueueIds = npt.NDArray[np.int32]
 LATER_PROPERTIES = (TIMER_DELIVER_MS, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID)
 LATER_BYTES_MAX = 512
 """What these properties take at most."""
+LATER_S_MAX = 366 * 24 * 3600
+"""How far ahead a message may be due. Brokers may allow less (``timerMaxDelaySec``)."""
 
 
 @dataclass(frozen=True, slots=True)

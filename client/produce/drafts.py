@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, lengths_of
-from penstock.formats.destination import Delayed, Destination, Later, Ordinary, Reply
+from penstock.formats.destination import LATER_S_MAX, Delayed, Destination, Later, Ordinary, Reply
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.compression import Packed, compress
 from penstock.formats.record.layout import SysFlag
@@ -40,7 +40,7 @@ from .parts import RECORD_COST, Kind, Part, limited, new_part
 UNCUT = 1 << 62  # more than any limit
 LEVEL_MAX: Final = 128
 """No broker needs more delay levels; how many it has, it says itself."""
-DELAY_S_MAX: Final = 366 * 24 * 3600
+DELAY_S_MAX: Final = LATER_S_MAX
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.formats.columns import Column, column_of, hashes_of, with_property
-from penstock.formats.destination import LATER_BYTES_MAX, LATER_PROPERTIES
+from penstock.formats.destination import LATER_BYTES_MAX, LATER_PROPERTIES, LATER_S_MAX
 from penstock.formats.record.compression import compressor
 from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.record.properties import (
@@ -226,6 +226,13 @@ def _deliver_times(column: pa.Array) -> Column:
         times = -(-micros // 1000)
     else:
         times = column.cast(pa.int64()).to_numpy()
+    late = np.flatnonzero(times > (time.time() + LATER_S_MAX) * 1000)
+    if len(late):
+        row = int(late[0])
+        raise InvalidArgument(
+            f"row {row} of the batch: deliverAt {np.datetime64(int(times[row]), 'ms')} is more than {LATER_S_MAX} s "
+            "from now, which no broker allows"
+        )
     return column_of(pa.array(np.maximum(times, 0)).cast(pa.string()))
 
 

@@ -8,7 +8,8 @@
 | property ``DLQ_ORIGIN_TOPIC`` | the topic that it was for, if there is one |
 | tags, keys, sharding key, properties | the row's, without what no message may have |
 
-The same rows are refused whenever the batch comes again, unless a topic that a column names is made meanwhile.
+The same rows are refused whenever the batch comes again, unless meanwhile a topic that a column names is made, or a
+time that was too far ahead has come near enough.
 """
 
 from __future__ import annotations

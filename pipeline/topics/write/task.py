@@ -39,6 +39,8 @@ _CHANGED_JOB = (
     "{error}. A producerId stands for the same rows in the same partitions (no shuffle whose order is free, no random "
     "functions): else use deliveryGuarantee=exactly-once, or a producerId of their own for other data"
 )
+_DEAD_LETTERS = "the option deadLetterTopic names a topic for rows that cannot be messages"
+_TOO_LATE = "{where}; leave out rows whose column deliverAt is later, or raise the brokers' timerMaxDelaySec"
 SEQUENCE_BATCH_BITS = 24
 LANES_PER_PARTITION = 64
 
@@ -56,10 +58,9 @@ def sequence_of(batch: int, chunk: int) -> int:
     return batch << SEQUENCE_BATCH_BITS | chunk
 
 
-def _placed(identity: Identity) -> str:
-    """Whose row an error is about, and the remedy."""
-    where = f"partition {identity.partition}" + (f" of batch {identity.batch}" if identity.is_micro_batch else "")
-    return f"in {where}; the option deadLetterTopic names a topic for rows that cannot be messages"
+def _where(identity: Identity) -> str:
+    """Whose row an error is about."""
+    return f"in partition {identity.partition}" + (f" of batch {identity.batch}" if identity.is_micro_batch else "")
 
 
 def _was_idempotent(state: WriterState) -> bool:
@@ -131,6 +132,11 @@ class Task:
         except ChangedBatch as error:
             sender.cancel()
             raise self._changed(error) from error
+        except InvalidArgument as error:
+            sender.cancel()
+            if "index" in error.details:  # of brokers that allow less than others: what is sent has passed all else
+                raise reworded(error, _TOO_LATE.format(where=_where(self._identity))) from error
+            raise
         except BaseException:
             sender.cancel()
             raise
@@ -200,7 +206,7 @@ class Task:
         except REFUSALS as error:
             if self._options.dead_letter_topic:
                 raise
-            raise reworded(error, _placed(self._identity)) from error
+            raise reworded(error, f"{_where(self._identity)}; {_DEAD_LETTERS}") from error
 
     def _send_parts(self, sender: Sender, parts: Iterable[tuple[Layout, Destination, Column, Iterable[Piece]]]) -> None:
         for layout, destination, bodies, pieces in parts:

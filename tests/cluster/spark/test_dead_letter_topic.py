@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -81,19 +83,22 @@ def test_rows_that_cannot_be_messages_are_dead_letters_each_once_and_the_others_
     bodies[3], bodies[7], bodies[9] = None, b"", b"x" * ((4 << 20) + 1)
     topics[12], topics[13], topics[14], topics[15] = None, "not a name", "absent", "rmq_sys_wheel_timer"
     keys[20] = ["two words"]
+    times: list[Any] = [None] * 40
+    times[21] = 1 << 50  # ms: in 35,000 years
     rows = pa.RecordBatch.from_pydict(
         {
             "body": pa.array(bodies, pa.binary()),
             "topic": pa.array(topics, pa.string()),
             "keys": keys,
+            "deliverAt": pa.array(times, pa.int64()),
             "properties": pa.array([[("n", str(n))] for n in range(40)], pa.map_(pa.string(), pa.string())),
         }
     )
     write(brokers, rows, deadLetterTopic=dead, deliveryGuarantee=guarantee)
-    wrong = {3, 7, 9, 12, 13, 14, 15, 20}
+    wrong = {3, 7, 9, 12, 13, 14, 15, 20, 21}
     assert sorted(int(each.body) for each in messages(brokers, topic)) == sorted(set(range(40)) - wrong)
     letters = {int(each.properties["n"]): each for each in messages(brokers, dead)}
-    assert len(messages(brokers, dead)) == 8
+    assert len(messages(brokers, dead)) == 9
     reasons = {number: each.properties["REFUSED_REASON"] for number, each in letters.items()}
     assert reasons[3] == "body is null: a message needs at least one byte"
     assert letters[3].body == reasons[3].encode()
@@ -107,9 +112,10 @@ def test_rows_that_cannot_be_messages_are_dead_letters_each_once_and_the_others_
     assert letters[14].properties["DLQ_ORIGIN_TOPIC"] == "absent"
     assert "is internal" in reasons[15]
     assert "'two words' has a blank" in reasons[20]
+    assert reasons[21].startswith("deliverAt 37648-")
     assert letters[15].body == b"15"
     assert letters[15].keys == ["k15"]
-    assert f"8 rows of batch 3 cannot be messages: they are in topic {dead}" in caplog.text
+    assert f"9 rows of batch 3 cannot be messages: they are in topic {dead}" in caplog.text
 
 
 def test_without_the_option_the_first_such_row_fails_the_job_and_the_error_names_the_option(brokers: Cluster) -> None:
@@ -120,6 +126,10 @@ def test_without_the_option_the_first_such_row_fails_the_job_and_the_error_names
     told = "row 1 of the batch: body is null.*; in partition 2 of batch 5; the option deadLetterTopic names a topic"
     with pytest.raises(InvalidArgument, match=told):
         Task(cluster_of(brokers.nameservers), made, Identity("q", "run", 5, 2)).run([rows])
+    far = pa.RecordBatch.from_pydict({"body": [b"1"], "deliverAt": pa.array([1 << 50], pa.int64())})
+    told = "row 0 of the batch: deliverAt .* is more than .*; in partition 2 of batch 5; the option deadLetterTopic"
+    with pytest.raises(InvalidArgument, match=told):
+        Task(cluster_of(brokers.nameservers), made, Identity("q", "run", 5, 2)).run([far])
     made = sink_options({"nameServer": brokers.nameservers}, streaming=True)
     rows = pa.RecordBatch.from_pydict({"body": [b"1"], "topic": ["absent"]})
     with pytest.raises(TopicNotFound, match="topic absent does not exist"):
@@ -135,3 +145,15 @@ def test_a_dead_letter_topic_must_be_one_that_may_be_written_and_exist(brokers: 
     source = TopicDataSource(given | {"topic": "strict-too", "deadLetterTopic": "nowhere"})
     with pytest.raises(TopicNotFound, match="topic nowhere does not exist"):
         source.streamWriter(SCHEMA, overwrite=False)
+
+
+def test_a_time_that_these_brokers_do_not_allow_is_told_with_its_column_and_what_to_do(tmp_path: Path) -> None:
+    soon = pa.array([(time.time_ns() // 1_000_000) + 60_000], pa.int64())
+    with cluster(tmp_path, shards=1, replicas=1, timerMaxDelaySec=5) as short:
+        short.start()
+        with Admin(short.nameservers) as admin:
+            admin.create_topic("short", queues=1)
+        made = sink_options({"nameServer": short.nameservers, "topic": "short"}, streaming=False)
+        task = Task(cluster_of(short.nameservers), made, Identity("w", "run", 0, 2, is_micro_batch=False))
+        with pytest.raises(InvalidArgument, match=r"due more than 5 s .* in partition 2; .* column deliverAt is later"):
+            task.run([pa.RecordBatch.from_pydict({"body": [b"1"], "deliverAt": soon})])

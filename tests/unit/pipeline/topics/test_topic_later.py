@@ -86,3 +86,9 @@ def test_a_property_that_asks_for_later_is_refused_and_a_time_that_is_over_is_no
         rows(wish)
     (encoded,) = rows(("TIMER_DELIVER_MS", "1000"), ("__STARTDELIVERTIME", "1000")).properties
     assert decode_properties(encoded)["TIMER_DELIVER_MS"] == "1000"
+
+
+@pytest.mark.parametrize(("far", "of"), [(dt.datetime(2999, 1, 1, tzinfo=dt.UTC), INSTANT), (1 << 60, pa.int64())])
+def test_a_row_that_no_broker_would_keep_so_long_is_refused_by_its_number(far: Any, of: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^row 1 of the batch: deliverAt .* is more than 31622400 s from now"):
+        Rows(batch([0, far] if of == pa.int64() else [NOON, far], of))
