@@ -206,7 +206,8 @@ class TopicDelivery:
         if address is None:
             self._on_error(batch, BrokerUnavailable(f"broker group {name} has no living master", no_master=True))
             return
-        timeout_s = max(min(batch.deadline - batch.sent_at, TRY_TIMEOUT_S), TRY_TIMEOUT_S_MIN)
+        until = min(batch.deadline, batch.tells_at)
+        timeout_s = max(min(until - batch.sent_at, TRY_TIMEOUT_S), TRY_TIMEOUT_S_MIN)
         try:
             if not batch.message:
                 batch.message = shipping.encoder.frame(

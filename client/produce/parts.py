@@ -78,6 +78,7 @@ class Part:
     trial: object = None  # joined with those of the same one alone: a message of them was refused
     error: PenstockError | None = None  # of the last try
     owner: Owner | None = None  # of halves: their transaction
+    is_told: bool = False  # who waited for it has heard, before its batch's end
     held_s: float = 0.0  # monotonic, when its producer took it; of traced ones
 
     @property
@@ -139,6 +140,7 @@ class Part:
             and not self.is_bound
             and not other.is_bound
             and not self.attempts
+            and not self.is_told
             and self.owner is other.owner
             and isinstance(self.bodies, list)
             and isinstance(self.properties, list)
@@ -386,7 +388,7 @@ class Batch:
         late = [part for part in self.parts if part.deadline <= now]
         futures = [future for part in late for future in part.futures]
         for part in late:
-            part.futures = []
+            part.futures, part.is_told = [], True
         self._look()
         return futures
 

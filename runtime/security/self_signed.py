@@ -6,9 +6,7 @@ import datetime
 import ipaddress
 import os
 import ssl
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -39,14 +37,10 @@ def self_signed_context(hosts: Iterable[str], protocols: Sequence[str] = ()) -> 
         .sign(key, hashes.SHA256())
     )
     made = context_of_port(protocols)
-    number, path = tempfile.mkstemp(prefix="penstock-")  # ssl reads a key from nothing but a file
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-            file.write(certificate.public_bytes(Encoding.PEM))
-        made.load_cert_chain(path)
-    finally:
-        Path(path).unlink()
+    with open(os.memfd_create("certificate"), "wb", buffering=0) as file:  # ssl reads a key from nothing but a file
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        file.write(certificate.public_bytes(Encoding.PEM))
+        made.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return made
 
 
@@ -54,4 +48,4 @@ def _shown(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        return x509.DNSName(host.encode("idna").decode())

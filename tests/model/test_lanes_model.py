@@ -9,6 +9,8 @@ answers come, are lost or are refusals, masters go and return, groups and queues
 from __future__ import annotations
 
 from collections import defaultdict
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -16,14 +18,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.client.cluster.queues import WriteQueues
+from penstock.client.cluster.retry import NEVER
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.health import BrokerHealth
 from penstock.client.produce.lanes import Lanes
 from penstock.client.produce.parts import LANES, Batch, Failure, Kind, Part
-from penstock.proto.errors import BrokerUnavailable, MessageTooLarge, NotMaster
+from penstock.proto.errors import BrokerUnavailable, FlushTimeout, MessageTooLarge, NotMaster
 
 BROKEN = BrokerUnavailable("broker: unavailable: Socket closed", status="UNAVAILABLE")
 REFUSED = NotMaster("broker is a slave", epoch=2)
+SLOW = FlushTimeout("stored, not confirmed in time")
 TOO_LARGE = MessageTooLarge("one of these is too large")
 KEYS = 12
 GROUPS = ("a", "b", "c")
@@ -42,15 +46,18 @@ class Groups:
         if mark in self._seen:
             return
         self._seen.add(mark)
-        bodies = [body for part in batch.parts for body in part.bodies]
-        if batch.parts[0].is_whole:
-            assert all(part.is_whole and not part.is_bound for part in batch.parts)
-            assert len(set(batch.queue_ids.tolist())) == 1
-            self.whole += [b" ".join(part.bodies) for part in batch.parts]
-            return
-        for body, queue_id in zip(bodies, batch.queue_ids.tolist(), strict=True):
-            key, number = map(int, body.split(b":"))
-            self.stored[batch.lane.broker_name, queue_id].append((key, number))
+        queue_ids = iter(batch.queue_ids.tolist())
+        for part in batch.parts:
+            own = [next(queue_ids) for _ in part.bodies]
+            if part.is_whole:
+                assert len(set(own)) == 1
+                self.whole.append(b" ".join(part.bodies))
+                continue
+            assert len(part.futures) in (0, part.count), "who waits is another than whose message it is"
+            for body, queue_id in zip(part.bodies, own, strict=True):
+                key, number = map(int, body.split(b":"))
+                self.stored[batch.lane.broker_name, queue_id].append((key, number))
+        assert not list(queue_ids)
 
 
 class LanesMachine(RuleBasedStateMachine):
@@ -66,6 +73,7 @@ class LanesMachine(RuleBasedStateMachine):
         self.groups = Groups()
         self.under_way: list[Batch] = []
         self.sent: dict[int, int] = defaultdict(int)
+        self.waiting_for: list[Future[None]] = []
         self.failed: set[bytes] = set()
         self.sent_whole: list[bytes] = []
         self.failed_whole: list[bytes] = []
@@ -85,6 +93,16 @@ class LanesMachine(RuleBasedStateMachine):
         self.lanes.add([part])
         self.pump()
 
+    @rule(key=st.integers(-1, KEYS - 1), seconds=st.sampled_from([3, 60]))
+    def send(self, key: int, seconds: int) -> None:
+        body = b"%d:%d" % (key, self.sent[key])
+        self.sent[key] += key >= 0
+        hashes = None if key < 0 else np.array([key * 7], dtype=np.int32)
+        part = Part(Kind.SEND, [body], [None], cost=100, deadline=self.now + seconds, hashes=hashes, futures=[Future()])
+        self.waiting_for += part.futures
+        self.lanes.join(part)
+        self.pump()
+
     @rule(count=st.integers(1, 4), large=st.booleans())
     def send_whole(self, count: int, large: bool) -> None:
         number = len(self.sent_whole)
@@ -96,7 +114,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule(
         index=st.integers(0, 20),
-        fate=st.sampled_from(["stored", "stored", "lost", "lost before", "refused", "too large"]),
+        fate=st.sampled_from(["stored", "stored", "lost", "lost before", "refused", "too large", "too slow"]),
     )
     def answer(self, index: int, fate: str) -> None:
         if not self.under_way:
@@ -106,7 +124,11 @@ class LanesMachine(RuleBasedStateMachine):
         if has_master and fate in ("stored", "lost"):
             self.groups.store(batch)
         if has_master and fate == "stored":
-            self.lanes.acknowledged(batch)
+            self.acknowledge(batch)
+        elif has_master and fate == "too slow":
+            self.groups.store(batch)
+            self.end(batch.take_late(NEVER))
+            self.fail(self.lanes.on_error(batch, SLOW, self.now))
         elif fate == "refused":
             self.fail(self.lanes.on_error(batch, REFUSED, self.now))
         elif fate == "too large":
@@ -137,13 +159,23 @@ class LanesMachine(RuleBasedStateMachine):
 
     def pump(self) -> None:
         self.fail(self.lanes.expire(self.now))
+        self.end(self.lanes.late(self.now))
         for batch in self.lanes.start(self.now, LANES, lambda name: name not in self.gone):
             self.under_way.append(batch)
+
+    def acknowledge(self, batch: Batch) -> None:
+        self.lanes.acknowledged(batch)
+        self.end([future for part in batch.parts for future in part.futures])
+
+    def end(self, futures: list[Future[Any]]) -> None:
+        for future in futures:
+            future.set_result(None)  # raises at the second time
 
     def fail(self, failures: list[Failure]) -> None:
         parts = [part for failure in failures for part in failure.parts]
         self.failed_whole += [b" ".join(part.bodies) for part in parts if part.is_whole]
         self.failed |= {body for part in parts if not part.is_whole for body in part.bodies}
+        self.end([future for part in parts for future in part.futures])
 
     @invariant()
     def each_queue_has_the_messages_of_a_key_once_and_in_order(self) -> None:
@@ -172,11 +204,12 @@ class LanesMachine(RuleBasedStateMachine):
             while self.under_way:
                 batch = self.under_way.pop(0)
                 self.groups.store(batch)
-                self.lanes.acknowledged(batch)
+                self.acknowledge(batch)
                 self.pump()
             if self.is_empty:
                 break
         assert self.is_empty
+        assert all(future.done() for future in self.waiting_for), "somebody waits for ever"
         stored = [message for messages in self.groups.stored.values() for message in messages if message[0] >= 0]
         assert len(stored) == len(set(stored)), "a message is stored twice"
         assert self.lanes._moves._former is None

@@ -26,7 +26,7 @@ from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
 from .ops import NOTHING, Kind, Longs, Op
-from .queue import GIVEN_BACK, Flags, PopQueue
+from .queue import Flags, PopQueue
 from .request import Receipts
 from .state import PopState
 
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 PRODUCER_ID: Final = int.from_bytes(b"\x00timers\x70")
 LANE: Final = 0
+GIVEN_BACK_MS: Final = 60_000
+"""Messages that are given back hold up retention, and count as in flight, for so long at most."""
 RUN_COUNT: Final = 1024
 RUN_BYTES: Final = 1 << 20
 
@@ -71,8 +73,11 @@ class Finisher:
     def give_back(
         self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int
     ) -> tuple[list[ReceiptStatus], int]:
-        """Have them come again at once, and not as another time: nobody has begun with them. Answers likewise."""
-        statuses, ops = self._decide(group, receipts, now_ms, Kind.PARK, GIVEN_BACK)
+        """Have them come again at once, and not as another time: nobody has begun with them. Answers likewise.
+
+        Those that nobody receives in :data:`GIVEN_BACK_MS` go the way of all whose time is over.
+        """
+        statuses, ops = self._decide(group, receipts, now_ms, Kind.PARK, now_ms + GIVEN_BACK_MS)
         return statuses, self._state.record(journal, ops) if ops else -1
 
     def release(self, journal: Journal, ops: Collection[Op], point: int, now_ms: int) -> None:

@@ -11,7 +11,7 @@ The body of such a record is one op after the other, big-endian:
 | 7 | 1 | length t of the topic's name |
 | 8 | 4 | queue id |
 | 12 | 8 | nothing from this queue offset on was given out yet (POP, PARK, STATE) |
-| 20 | 8 | when the messages are visible again, ms since 1970 (POP, CHANGE); hash of their own topic or 0 (PARK) |
+| 20 | 8 | when the messages are visible again, ms since 1970 (POP, CHANGE, PARK); or hash of their own topic (PARK) |
 | 28 | 4 | count of messages |
 | 32 | g + t | names |
 | … | 8 | offset of the first message, if there is any |
@@ -44,7 +44,7 @@ class Kind(enum.IntEnum):
     """What an op says of its messages."""
 
     POP = 1  # new ones were given out
-    PARK = 2  # of the retry topic: nobody has asked for their own topic yet; or given back by who has not begun
+    PARK = 2  # of the retry topic: nobody has asked for their own topic yet; those in flight: given back, not begun
     DONE = 3  # acknowledged, or gone
     CHANGE = 4  # visible at another time
     AGAIN = 5  # given out again in place, which counts as one more time

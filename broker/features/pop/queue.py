@@ -14,9 +14,10 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 NEVER: Final = 1 << 62
 PARKED: Final = 0
-"""The visible time of messages that wait in their place: of the retry topic, that nobody has asked for; their check
-point is the hash of their own topic. Or given back, with :data:`GIVEN_BACK` as their check point."""
-GIVEN_BACK: Final = 0
+"""The visible time of messages of the retry topic that nobody has asked for; their check point is the hash of
+their own topic."""
+GIVEN_BACK: Final = -1
+"""The check point of messages whose receivers have not begun with them: the next one gets them, until they are due."""
 
 
 class PopQueue:
@@ -49,7 +50,8 @@ class PopQueue:
     def is_blocked(self, now_ms: int) -> bool:
         """True if an orderly group must wait for what it was given."""
         rows = self.rows
-        return self.is_orderly and bool(((rows.visible > now_ms) & (rows.finished == 0)).any())
+        is_out = (rows.visible > now_ms) & (rows.finished == 0) & (rows.points != GIVEN_BACK)
+        return self.is_orderly and bool(is_out.any())
 
     def due(self, now_ms: int) -> Longs:
         """The offsets whose time is over."""
@@ -60,7 +62,7 @@ class PopQueue:
     def exhausted(self, now_ms: int, tries_max: int) -> Longs:
         """Of an orderly group, the offsets whose time is over and that were given again ``tries_max`` times."""
         rows = self.rows
-        is_due = (rows.visible <= now_ms) & (rows.visible != PARKED)
+        is_due = (rows.visible <= now_ms) & (rows.points != GIVEN_BACK)
         found: Longs = rows.offsets[is_due & (rows.finished == 0) & (rows.times >= tries_max)]
         return found
 
@@ -72,15 +74,14 @@ class PopQueue:
 
     def given_back(self) -> Longs:
         """The offsets that wait because their receivers gave them back."""
-        rows = self.rows
-        found: Longs = rows.offsets[(rows.visible == PARKED) & (rows.points == GIVEN_BACK)]
+        found: Longs = self.rows.offsets[self.rows.points == GIVEN_BACK]
         return found
 
     def times_of(self, offsets: Longs, kind: Kind) -> Longs:
         """How often each, which is in flight, was given out before, if an op of that kind gives it out now."""
         at = np.searchsorted(self.rows.offsets, offsets)
         found: Longs = self.rows.times[at]
-        return found + (self.rows.visible[at] != PARKED) if kind is Kind.AGAIN else found
+        return found + self._was_begun(at) if kind is Kind.AGAIN else found
 
     def statuses(self, offsets: Longs, point: int, until_ms: int, now_ms: int, op_end: int) -> tuple[Longs, Flags]:
         """The ``ReceiptStatus`` of receipts of one check point, and which of them are of messages in flight.
@@ -110,7 +111,7 @@ class PopQueue:
         elif op.kind in (Kind.POP, Kind.PARK):
             if op.kind is Kind.PARK:
                 at = self._places(op.offsets)
-                self.rows.visible[at], self.rows.points[at] = PARKED, op.at_ms
+                self.rows.visible[at], self.rows.points[at] = op.at_ms, GIVEN_BACK
             self._add(op, point)
         elif op.kind in (Kind.CHANGE, Kind.AGAIN):
             self._change(op, point)
@@ -158,10 +159,15 @@ class PopQueue:
 
     def _change(self, op: Op, point: int) -> None:
         at, rows = self._places(op.offsets), self.rows
-        was_given = rows.visible[at] != PARKED
+        was_begun = self._was_begun(at)
         rows.visible[at], rows.points[at], rows.finished[at] = op.at_ms, point, 0
         if op.kind is Kind.AGAIN:
-            rows.times[at] += was_given
+            rows.times[at] += was_begun
+
+    def _was_begun(self, at: Longs) -> Flags:
+        """Which of them somebody was given and did not give back."""
+        found: Flags = (self.rows.visible[at] != PARKED) & (self.rows.points[at] != GIVEN_BACK)
+        return found
 
     def _places(self, offsets: Longs) -> Longs:
         """Where those of ``offsets`` that are in flight are."""

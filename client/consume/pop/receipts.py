@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -61,14 +62,15 @@ class Settling:
         return receipt._replace(check_point=answer.check_point, epoch=answer.epoch, visible_ms=answer.visible_ms)
 
     def give_back(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
-        """Have messages come again at once that nobody has begun with. Raises likewise."""
+        """Have messages come again at once that nobody has begun with; those whose time is over do by themselves."""
 
         def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.ChangeInvisibleReply:
             request = wire.ChangeInvisibleRequest(group=self._group, receipts=parts, is_given_back=True)
             content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
             return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
 
-        self._each(receipts, ask)
+        with contextlib.suppress(ReceiptExpired):
+            self._each(receipts, ask)
 
     def _each(self, receipts: Sequence[Receipt], ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
         """The answers; one error for all receipts that were refused."""

@@ -100,6 +100,7 @@ def test_only_senders_that_share_a_batch_with_produced_ones_are_told_before_its_
     assert batch.tells_at == NOW + 2
     assert batch.take_late(NOW + 3) == [second]
     assert (batch.tells_at, batch.take_late(NOW + 99)) == (NEVER, [])
+    assert not sent.may_take(part(Kind.SEND, NOW + 9), 1 << 20, 100)
 
 
 def test_a_callback_of_a_future_that_is_no_exception_costs_nobody_their_outcome(

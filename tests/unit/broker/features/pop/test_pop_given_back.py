@@ -24,9 +24,21 @@ async def test_messages_that_are_given_back_again_and_again_come_first_and_do_no
         assert await node.give_back(*messages) == []
         assert await node.acknowledge(messages[0]) == [RECEIPT_EXPIRED]
         assert await node.give_back(messages[0]) == [RECEIPT_EXPIRED]
-        await node.pass_s(60)
+        await node.pass_s(50)
     assert (node.records(), node.records(DEAD), node.committed()) == ([], [], 0)
     assert bodies(await node.receive(4)) == [b"0", b"1", b"2", b"3"]
+
+
+@in_loop
+async def test_what_is_given_back_and_that_nobody_receives_holds_up_nothing_for_long() -> None:
+    node = opened()
+    first, *others = await node.receive(4)
+    await node.acknowledge(*others)
+    await node.give_back(first)
+    await node.pass_s(50)
+    assert (len(node.records()), node.pop.state.in_flight) == (0, 1)
+    await node.pass_s(20)
+    assert (len(node.records()), node.pop.state.in_flight, node.committed()) == (1, 0, 4)
 
 
 @in_loop
@@ -50,7 +62,7 @@ async def test_a_copy_in_the_retry_topic_that_is_given_back_goes_to_those_who_wa
         await node.acknowledge(*copies)
     assert counted(copies) == [(b"0", RETRY, 1)]
     await node.give_back(*copies)
-    await node.pass_s(60)
+    await node.pass_s(50)
     others = [*await node.receive(8, "others"), *await node.receive(8, "others")]
     assert [each.topic for each in others] == ["others"]
     given = [*await node.receive(32), *await node.receive(32)]
