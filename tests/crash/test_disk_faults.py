@@ -34,7 +34,7 @@ async def test_a_log_file_cut_short_under_the_broker_ends_it(tmp_path: Path, fir
                 await caller.append([bytes(5000)])
             log_file = tmp_path / "broker/store/commitlog" / f"{0:020d}"
             os.truncate(log_file, 4096)
-            with pytest.raises((PenstockError, grpc.RpcError, ConnectionError)):  # the broker may have ended before
+            with pytest.raises((PenstockError, grpc.RpcError, OSError)):  # it may have ended before: no answer
                 await (caller.append([bytes(5000)]) if first == "append" else caller.fetch((0, 5), max_bytes=MIB))
         assert broker.process.wait(ENDS_S) == -signal.SIGBUS
         assert "Fatal Python error: Bus error" in broker.log()
