@@ -40,7 +40,6 @@ from .parts import RECORD_COST, Kind, Part, limited, new_part
 UNCUT = 1 << 62  # more than any limit
 LEVEL_MAX: Final = 128
 """No broker needs more delay levels; how many it has, it says itself."""
-DELAY_S_MAX: Final = LATER_S_MAX
 
 
 @dataclass(slots=True)
@@ -183,8 +182,8 @@ def due_after(delay_s: object) -> int:
         InvalidArgument: no such time.
     """
     is_number = isinstance(delay_s, (int, float)) and not isinstance(delay_s, bool)
-    if not is_number or not 0 <= delay_s <= DELAY_S_MAX:  # type: ignore[operator]
-        raise InvalidArgument(f"delay_s {delay_s!r:.60}: must be 0..{DELAY_S_MAX} seconds")
+    if not is_number or not 0 <= delay_s <= LATER_S_MAX:  # type: ignore[operator]
+        raise InvalidArgument(f"delay_s {delay_s!r:.60}: must be 0..{LATER_S_MAX} seconds")
     return time.time_ns() // 1_000_000 + math.ceil(delay_s * 1000)  # type: ignore[operator]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.client import Message
-from penstock.client.produce.drafts import DELAY_S_MAX, Draft
-from penstock.formats.destination import Delayed, Later, Ordinary
+from penstock.client.produce.drafts import Draft
+from penstock.formats.destination import LATER_S_MAX, Delayed, Later, Ordinary
 from penstock.formats.record.properties import decode_properties
 from penstock.proto.errors import InvalidArgument
 
@@ -23,7 +23,7 @@ def test_a_delay_counts_from_the_call_on(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000_000)
     assert draft(delay_s=1.5).due_ms == 1_001_500
     assert draft(delay_s=0).due_ms == 1_000_000
-    assert draft(delay_s=DELAY_S_MAX).destination == Later("orders")
+    assert draft(delay_s=LATER_S_MAX).destination == Later("orders")
 
 
 @pytest.mark.parametrize("wrong", [5, "x", [("a", "b")], ["DELAY"], [[]]])
@@ -79,7 +79,7 @@ def test_rocketmqs_properties_mean_what_they_mean_there(
         ({"delay_level": 129}, "delay_level 129"),
         ({"delay_s": -1}, "delay_s -1"),
         ({"delay_s": float("nan")}, "delay_s nan"),
-        ({"delay_s": DELAY_S_MAX + 1}, f"delay_s {DELAY_S_MAX + 1}"),
+        ({"delay_s": LATER_S_MAX + 1}, f"delay_s {LATER_S_MAX + 1}"),
         ({"delay_s": "1"}, "delay_s '1'"),
         ({"delay_s": 1, "delay_level": 1}, "delay_s and delay_level for one message: give one of them"),
         ({"deliver_at": 1, "delay_s": 1}, "deliver_at and delay_s"),
