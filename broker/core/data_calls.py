@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.requests import decoded
+from penstock.runtime.begun import begin
 from penstock.runtime.channel import reported
 from penstock.runtime.data_port import Link
 from penstock.runtime.data_sending import Data
@@ -34,14 +35,13 @@ class DataCalls(Generic[M]):
         answer: Answer,
         *,
         before: Callable[[], None] | None = None,
-        at_once: Callable[[M], Message | None] | None = None,
         under_way_max: int = UNDER_WAY_MAX,
         may_end: bool = False,
     ) -> None:
         """``answer(request)``: as of a unary method of gRPC; ``before`` is called before it.
 
-        ``at_once(request)``: the answer if it waits for nothing, else None, and nothing was done. With ``may_end`` a
-        request of nothing cancels the one of its number, whose answer is nothing then.
+        It begins as the request is read, so what it does before it waits for something may not ask for the current
+        task. With ``may_end`` a request of nothing cancels the one of its number, whose answer is nothing then.
         """
         self.method = method
         self.under_way_max = under_way_max
@@ -49,7 +49,6 @@ class DataCalls(Generic[M]):
         self._kind = kind
         self._answer = answer
         self._before = before
-        self._at_once = at_once
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns()
 
@@ -61,19 +60,23 @@ class DataCalls(Generic[M]):
         """Return when what was taken has its answer. Before, ``LogEvents.is_open`` was made false."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def answered(self, content: memoryview) -> bytes | M:
-        """The answer if it waits for nothing, else the request. Raises what the caller is to be told."""
-        request = decoded(self._kind, content, REQUEST_BYTES_MAX)
-        if self._before is not None:
-            self._before()
-        found = None if self._at_once is None else self._at_once(request)
-        return request if found is None else found.SerializeToString()
+    def request(self, content: memoryview) -> M:
+        """What is asked. Raises what the caller is to be told."""
+        return decoded(self._kind, content, REQUEST_BYTES_MAX)
 
-    def start(self, number: int, request: M, link: Link) -> asyncio.Task[None]:
-        """A task that sends the answer, and that :meth:`close` waits for."""
-        task = asyncio.create_task(self._run(number, request, link), name=f"data call {self.method.name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def start(self, number: int, request: M, link: Link) -> asyncio.Task[None] | None:
+        """Answer; None if that is done, else the task that goes on with it, and that :meth:`close` waits for."""
+        running, name = self._run(number, request, link), f"data call {self.method.name}"
+        if self._turns.has_time:
+            try:
+                task = begin(running, name)
+            except asyncio.CancelledError:  # of what it waited for: nobody else's call ends with it
+                return None
+        else:
+            task = asyncio.create_task(running, name=name)
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return task
 
     async def found(self, request: M, link: Link) -> Sequence[Data]:
@@ -84,6 +87,8 @@ class DataCalls(Generic[M]):
     async def _run(self, number: int, request: M, link: Link) -> None:
         try:
             await self._turns.have()
+            if self._before is not None:
+                self._before()
             pieces = await self.found(request, link)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
             link.refuse(number, self.method, reported(error, self.method.name))
@@ -108,14 +113,14 @@ class _Conversation(Generic[M]):
         try:
             if number in self._tasks:
                 raise InvalidArgument(f"{method.name} {number} is under way: the next needs another number")
-            found = calls.answered(content)
+            request = calls.request(content)
         except Exception as error:  # noqa: BLE001  as above
             self._link.refuse(number, method, reported(error, method.name))
             return
-        if isinstance(found, bytes):
-            self._link.answer(number, method, found)
+        task = calls.start(number, request, self._link)
+        if task is None:
             return
-        task = self._tasks[number] = calls.start(number, found, self._link)
+        self._tasks[number] = task
         task.add_done_callback(lambda _: self._on_done(number))
         if len(self._tasks) >= calls.under_way_max:
             self._link.hold(True, method.name)

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.runtime.begun import begin
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
 
 from .frames import (
@@ -57,29 +58,6 @@ class Method(NamedTuple):
 
     Until then it must not need one, as :func:`asyncio.timeout` does.
     """
-
-
-class _Begun(Coroutine[Any, Any, None]):
-    """A coroutine that has run as far as it waits for something, for a task to go on with."""
-
-    def __init__(self, running: Coroutine[Any, Any, None], waits_for: Any) -> None:
-        self._running = running
-        self._waits_for = waits_for
-
-    def send(self, value: Any) -> Any:
-        waits_for, self._waits_for = self._waits_for, None
-        return self._running.send(value) if waits_for is None else waits_for
-
-    def throw(self, *error: Any) -> Any:
-        """Also of a task that was cancelled before it began: it is for whoever waits."""
-        self._waits_for = None
-        return self._running.throw(*error)
-
-    def close(self) -> None:
-        self._running.close()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._running.__await__()
 
 
 class CallOver(Exception):
@@ -350,17 +328,13 @@ class Call:
     # Inside.
 
     def _start(self) -> None:
-        running = self._run()
-        waits_for: Any = None
-        if self._method.begins_at_once and self._connection.turns.has_time:
-            try:
-                waits_for = running.send(None)
-            except StopIteration:
-                return
-            except asyncio.CancelledError:  # by what it waited for: nobody else's call ends with it
-                self.break_off(Code.CANCEL)
-                return
-        self._task = self._connection.loop.create_task(running if waits_for is None else _Begun(running, waits_for))
+        if not self._method.begins_at_once or not self._connection.turns.has_time:
+            self._task = self._connection.loop.create_task(self._run())
+            return
+        try:
+            self._task = begin(self._run())
+        except asyncio.CancelledError:  # by what it waited for: nobody else's call ends with it
+            self.break_off(Code.CANCEL)
 
     async def _run(self) -> None:
         try:

@@ -26,7 +26,7 @@ from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
 from .ops import NOTHING, Kind, Longs, Op
-from .queue import Flags, PopQueue
+from .queue import PopQueue
 from .request import Receipts
 from .state import PopState
 
@@ -99,10 +99,10 @@ class Finisher:
         statuses: list[ReceiptStatus] = []
         for each in receipts:
             queue = self._state.queue(group, each.topic, each.queue_id)
-            before, is_live = self._look(queue, each, now_ms)
-            if queue is not None and is_live.any():
-                for start in range(0, int(is_live.sum()), RUN_COUNT):
-                    await self._fail(journal, queue, each.offsets[is_live][start : start + RUN_COUNT], now_ms, each)
+            before, live = self._look(queue, each, now_ms)
+            if queue is not None:
+                for start in range(0, len(live), RUN_COUNT):
+                    await self._fail(journal, queue, live[start : start + RUN_COUNT], now_ms, each)
             statuses += before.tolist()
         return _told(statuses)
 
@@ -161,7 +161,7 @@ class Finisher:
         if receipts is None:
             alive = self._overdue(queue, now_ms)
         else:
-            alive = receipts.offsets[self._look(queue, receipts, now_ms)[1]]
+            alive = self._look(queue, receipts, now_ms)[1]
         gone = np.intersect1d(np.union1d(gone, np.setdiff1d(first.offsets, records.offsets)), alive)
         if len(gone):
             log.error(
@@ -241,16 +241,16 @@ class Finisher:
         ops = []
         for each in receipts:
             queue = self._state.queue(group, each.topic, each.queue_id)
-            before, is_live = self._look(queue, each, now_ms)
+            before, live = self._look(queue, each, now_ms)
             statuses += before.tolist()
-            if queue is not None and is_live.any():
-                ops.append(self._op(kind, queue, each.offsets[is_live])._replace(at_ms=at_ms))
+            if queue is not None and len(live):
+                ops.append(self._op(kind, queue, live, at_ms))
         return _told(statuses), ops
 
-    def _look(self, queue: PopQueue | None, receipts: Receipts, now_ms: int) -> tuple[Longs, Flags]:
+    def _look(self, queue: PopQueue | None, receipts: Receipts, now_ms: int) -> tuple[Longs, Longs]:
         offsets = receipts.offsets
         if queue is None:
-            return np.full(len(offsets), RECEIPT_UNKNOWN), np.zeros(len(offsets), np.bool_)
+            return np.full(len(offsets), RECEIPT_UNKNOWN), NOTHING
         return queue.statuses(offsets, receipts.point, receipts.until_ms, now_ms, self._state.op_end)
 
     def _same(self, journal: Journal, records: Records | None) -> Records:
@@ -259,8 +259,8 @@ class Finisher:
         return records
 
     @staticmethod
-    def _op(kind: Kind, queue: PopQueue, offsets: Longs) -> Op:
-        return Op(kind, queue.group, queue.topic, queue.queue_id, offsets, is_orderly=queue.is_orderly)
+    def _op(kind: Kind, queue: PopQueue, offsets: Longs, at_ms: int = 0) -> Op:
+        return Op(kind, queue.group, queue.topic, queue.queue_id, offsets, 0, at_ms, queue.is_orderly)
 
 
 def _told(statuses: list[ReceiptStatus]) -> list[ReceiptStatus]:

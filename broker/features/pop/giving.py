@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from penstock.proto.wire import pop_pb2 as wire
 from penstock.runtime.data_sending import Data
 
 from ...core.core import Core
+from ...core.dispatch import Asked
 from ...core.journal import Journal
 from .ops import NOTHING, Kind, Longs, Op
 from .queue import PopQueue
@@ -37,7 +38,9 @@ BROUGHT_BYTES: Final = 4 << 20
 BROUGHT_S: Final = 5.0
 LARGE_BYTES: Final = 64 << 10
 """Of records: a smaller reply is one piece."""
-ALL: Final = Subscribed("", (), None, None)
+
+Looked = tuple[Subscribed, PopQueue]
+"""A queue that a receive looks at, and what it wants of it."""
 
 
 @dataclass(slots=True)
@@ -86,44 +89,63 @@ class Giver:
         self._settings = core.config.pop
         self._turn = 0
 
-    def absent(self, wanted: Wanted) -> list[Absent | AbsentEntries]:
+    def asked(self, wanted: Wanted) -> Asked:
+        """The messages that a receive wants next."""
+        for each in (*wanted.subscribed, self._retries(wanted)):
+            yield each.topic, self._nexts(wanted.group, each)
+
+    def looked_at(self, journal: Journal, wanted: Wanted) -> list[Looked]:
+        """The queues of a receive in the order in which they are looked at.
+
+        Another one is first each time, every other time a retry queue. Where nobody has said where the group begins in
+        a queue, that is recorded.
+
+        Raises:
+            As :meth:`Journal.append`.
+        """
+        retries = self._of(journal, wanted, self._retries(wanted))
+        queues: list[Looked] = []
+        for each in wanted.subscribed:
+            queues += self._of(journal, wanted, each)
+        self._turn += 1
+        start = (self._turn // 2) % max(len(queues), 1)
+        queues = queues[start:] + queues[:start]
+        return retries + queues if self._turn % 2 else queues + retries
+
+    def absent(self, wanted: Wanted, queues: Iterable[Looked]) -> list[Absent | AbsentEntries]:
         """What a receive would look at and is not in memory, about."""
         found: list[Absent | AbsentEntries] = []
         now_s = self._core.clock.monotonic_s()
-        for each, queue_id in self._queues(wanted):
-            queue = self._state.queue(wanted.group, each.topic, queue_id)
-            if queue is None or (queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S):
+        for _, queue in queues:
+            if queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S:
                 continue
-            size = max(wanted.max_bytes, BROUGHT_BYTES)
-            parts, queue.brought = self._reader.absent_until(each.topic, queue_id, queue.next, size)
+            size, place = max(wanted.max_bytes, BROUGHT_BYTES), (queue.topic, queue.queue_id, queue.next)
+            parts, queue.brought = self._reader.absent_until(*place, size)
             queue.brought_s = now_s
             if parts:
-                entries = self._reader.absent_entries(each.topic, queue_id, queue.next, queue.brought - queue.next)
-                found += [*entries, *parts]
+                found += [*self._reader.absent_entries(*place, queue.brought - queue.next), *parts]
                 break
         return found
 
-    def give(self, journal: Journal, wanted: Wanted, now_ms: int, is_orderly: bool) -> Given:
-        """Take what there is and record it; nothing is found: no op.
+    def give(
+        self, journal: Journal, wanted: Wanted, queues: Iterable[Looked], now_ms: int, is_orderly: bool
+    ) -> Given:
+        """Take what there is in ``queues`` and record it; nothing is found: no op.
 
         Raises:
             FlowControl: everything that there might be is held up by what is in flight.
             As :meth:`Journal.append`: nothing was given.
         """
-        self._begin(journal, wanted)
         given = Given(received_ms=now_ms, visible_ms=now_ms + wanted.invisible_ms)
         if self._state.in_flight >= self._settings.in_flight_max:
             raise FlowControl(
                 f"receive of group {wanted.group}: {self._state.in_flight} messages of all groups are in flight "
                 "(popInflightMessageMax): acknowledge some first"
             )
-        self._turn += 1
-        for each, queue_id in self._queues(wanted):
-            queue = self._state.queue(wanted.group, each.topic, queue_id)
+        for each, queue in queues:
             if given.count >= wanted.max_messages or given.bytes >= wanted.max_bytes:
                 break
-            if queue is not None:
-                self._give_queue(given, wanted, each, queue, is_orderly)
+            self._give_queue(given, wanted, each, queue, is_orderly)
         if given.full and not given.count:
             raise FlowControl(
                 f"receive of group {wanted.group}: of {given.full} queues "
@@ -177,31 +199,30 @@ class Giver:
                 self._picker.copy_to(part.picked, address)
             address += part.size
 
-    def _queues(self, wanted: Wanted) -> list[tuple[Subscribed, int]]:
-        """In the order in which they are looked at: another one is first each time, every other time a retry queue."""
-        retry = names.RETRY_PREFIX + wanted.group
-        retries = [(ALL._replace(topic=retry), each) for each in range(self._core.tables.read_queues(retry))]
-        queues = [(each, queue_id) for each in wanted.subscribed for queue_id in each.queue_ids]
-        start = (self._turn // 2) % max(len(queues), 1)
-        queues = queues[start:] + queues[:start]
-        return retries + queues if self._turn % 2 else queues + retries
-
-    def _begin(self, journal: Journal, wanted: Wanted) -> None:
-        """Say where the group begins in queues of which nobody has said that yet."""
-        retry = names.RETRY_PREFIX + wanted.group
-        retries = ALL._replace(topic=retry, queue_ids=range(self._core.tables.read_queues(retry)))
-        for topic, queue_ids, _, _ in (*wanted.subscribed, retries):
-            unknown = [each for each in queue_ids if self._state.queue(wanted.group, topic, each) is None]
-            if not unknown:
-                continue
-            has_others = bool(self._core.tables.offsets.row(wanted.group, topic))
+    def _of(self, journal: Journal, wanted: Wanted, each: Subscribed) -> list[Looked]:
+        state, group, topic = self._state, wanted.group, each.topic
+        found = [(each, state.queue(group, topic, queue_id)) for queue_id in each.queue_ids]
+        unknown = [queue_id for queue_id, (_, queue) in zip(each.queue_ids, found, strict=True) if queue is None]
+        if unknown:
+            has_others = bool(self._core.tables.offsets.row(group, topic))
             at_end = not wanted.begins_first and not has_others and not topic.startswith(names.RETRY_PREFIX)
             begins = {}
             for queue_id in unknown:
                 low, high = self._reader.queue_range(topic, queue_id)
-                committed = self._core.tables.committed(wanted.group, topic, queue_id)
+                committed = self._core.tables.committed(group, topic, queue_id)
                 begins[queue_id] = committed if committed >= 0 else (high if at_end else low)
-            self._state.begin(journal, wanted.group, topic, begins)
+            state.begin(journal, group, topic, begins)
+            found = [(each, state.queue(group, topic, queue_id)) for queue_id in each.queue_ids]
+        return [(each, queue) for each, queue in found if queue is not None]
+
+    def _nexts(self, group: str, each: Subscribed) -> Iterator[tuple[int, int]]:
+        for queue_id in each.queue_ids:
+            queue = self._state.queue(group, each.topic, queue_id)
+            yield queue_id, -1 if queue is None else queue.next
+
+    def _retries(self, wanted: Wanted) -> Subscribed:
+        topic = names.RETRY_PREFIX + wanted.group
+        return Subscribed(topic, range(self._core.tables.read_queues(topic)), None, None)
 
     def _give_queue(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue, is_orderly: bool) -> None:
         now_ms = given.received_ms
@@ -216,7 +237,7 @@ class Giver:
         elif queue.is_orderly and len(queue):
             self._give_again(given, wanted, queue, queue.rows.offsets[:left], Kind.AGAIN)
         elif queue.topic.startswith(names.RETRY_PREFIX) and not is_orderly:
-            self._give_retries(given, wanted, queue)
+            self._give_retries(given, wanted, each, queue)
         else:
             given_back = queue.given_back()[:left]
             if len(given_back):
@@ -264,7 +285,7 @@ class Giver:
             queue.next = read.next_offset
         return None
 
-    def _give_retries(self, given: Given, wanted: Wanted, queue: PopQueue) -> None:
+    def _give_retries(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue) -> None:
         """Messages of the retry topic whose own topics are wanted; others that are met on the way are parked."""
         from penstock.formats.record.kernels.pairs import name_hash
 
@@ -278,7 +299,7 @@ class Giver:
             self._give_again(given, wanted, queue, parked, Kind.CHANGE)
         if given.count >= wanted.max_messages or given.bytes >= wanted.max_bytes:
             return
-        read = self._read(given, wanted, ALL, queue)
+        read = self._read(given, wanted, each, queue)
         if read is None or not read.count:
             return
         offsets, origins = _offsets_of(read), _origins_of(read)

@@ -80,7 +80,7 @@ class Op(NamedTuple):
         """The op's bytes; those of several ops where two offsets lie too far apart for one."""
         if self.rows is None and len(self.offsets) > 1:
             gaps = self.offsets[1:] - self.offsets[:-1]
-            if gaps.max() > _GAP_MAX:
+            if self.offsets[-1] - self.offsets[0] > _GAP_MAX and gaps.max() > _GAP_MAX:
                 parts = np.split(self.offsets, np.flatnonzero(gaps > _GAP_MAX) + 1)
                 return b"".join(self._replace(offsets=part).encode() for part in parts)
             content = _FIRST.pack(int(self.offsets[0])) + gaps.astype(">u4").tobytes()

@@ -276,15 +276,18 @@ class Pop(Feature):
         return group.orderly
 
     async def _give(self, journal: Journal, wanted: Wanted, is_orderly: bool, has_room: Callable[[], bool]) -> Given:
-        self.core.dispatcher.catch_up()
-        absent = self._giver.absent(wanted)
+        self.core.dispatcher.catch_up(self._giver.asked(wanted))
+        queues = self._giver.looked_at(journal, wanted)
+        absent = self._giver.absent(wanted, queues)
         if absent:
             await asyncio.to_thread(_bring, absent)
         if journal.is_over:
             raise BrokerUnavailable("the broker has ceased to be master meanwhile: ask the new one")
+        if absent:
+            queues = self._giver.looked_at(journal, wanted)
         if not has_room():
             raise FlowControl(f"receive of group {wanted.group}: answers over this connection are not taken: read them")
-        return self._giver.give(journal, wanted, self._now(), is_orderly)
+        return self._giver.give(journal, wanted, queues, self._now(), is_orderly)
 
     def _wake(self, topics: Iterable[str], group: str) -> None:
         """An acknowledgement may have opened queues of an orderly group."""

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_OK, RECEIPT_UNKNOWN
-
+from .kernels import GIVEN_BACK, NEVER, PARKED, look, take
 from .ops import NOTHING, Kind, Longs, Op, Rows
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
-NEVER: Final = 1 << 62
-PARKED: Final = 0
-"""The visible time of messages of the retry topic that nobody has asked for; their check point is the hash of
-their own topic."""
-GIVEN_BACK: Final = -1
-"""The check point of messages whose receivers have not begun with them: the next one gets them, until they are due."""
+ROWS_FIRST: Final = 64
+_EMPTY: Final = np.empty((5, 0), np.int64)
 
 
 class PopQueue:
@@ -36,27 +29,35 @@ class PopQueue:
         self.brought, self.brought_s = 0, 0.0  # up to which offset old records were brought into memory, and when
         self.floor = NEVER  # offset of the first op that says anything of what is in flight
         self.due_ms = NEVER  # when the first one is visible again
-        self.rows = Rows(*[NOTHING] * 5)
+        self._table = _EMPTY  # of the kernels
+        self._count = 0  # of its rows, in use
+        self._given_back = 0  # of them
         self._base = begin
 
     def __len__(self) -> int:
-        return len(self.rows.offsets)
+        return self._count
+
+    @property
+    def rows(self) -> Rows:
+        """What is in flight, as long as no op is applied."""
+        return Rows(*self._table[:, : self._count])
 
     @property
     def low(self) -> int:
         """The first offset that is not finished."""
-        return int(self.rows.offsets[0]) if len(self) else self.next
+        return int(self._table[0, 0]) if self._count else self.next
 
     def is_blocked(self, now_ms: int) -> bool:
         """True if an orderly group must wait for what it was given."""
+        if not self.is_orderly:
+            return False
         rows = self.rows
-        is_out = (rows.visible > now_ms) & (rows.finished == 0) & (rows.points != GIVEN_BACK)
-        return self.is_orderly and bool(is_out.any())
+        return bool(((rows.visible > now_ms) & (rows.finished == 0) & (rows.points != GIVEN_BACK)).any())
 
     def due(self, now_ms: int) -> Longs:
         """The offsets whose time is over."""
-        visible = self.rows.visible
-        found: Longs = self.rows.offsets[(visible != PARKED) & (visible <= now_ms)]
+        rows = self.rows
+        found: Longs = rows.offsets[(rows.visible != PARKED) & (rows.visible <= now_ms)]
         return found
 
     def exhausted(self, now_ms: int, tries_max: int) -> Longs:
@@ -74,60 +75,49 @@ class PopQueue:
 
     def given_back(self) -> Longs:
         """The offsets that wait because their receivers gave them back."""
-        found: Longs = self.rows.offsets[self.rows.points == GIVEN_BACK]
+        if not self._given_back:
+            return NOTHING
+        rows = self.rows
+        found: Longs = rows.offsets[rows.points == GIVEN_BACK]
         return found
 
     def times_of(self, offsets: Longs, kind: Kind) -> Longs:
         """How often each, which is in flight, was given out before, if an op of that kind gives it out now."""
-        at = np.searchsorted(self.rows.offsets, offsets)
-        found: Longs = self.rows.times[at]
-        return found + self._was_begun(at) if kind is Kind.AGAIN else found
-
-    def statuses(self, offsets: Longs, point: int, until_ms: int, now_ms: int, op_end: int) -> tuple[Longs, Flags]:
-        """The ``ReceiptStatus`` of receipts of one check point, and which of them are of messages in flight.
-
-        ``until_ms``: as long as they said to be good for. ``op_end``: no check point is there yet, or behind.
-        """
         rows = self.rows
-        at = np.minimum(np.searchsorted(rows.offsets, offsets), max(len(self) - 1, 0))
-        if len(self):
-            is_here = rows.offsets[at] == offsets
-            is_same = is_here & (rows.points[at] == point) & (rows.visible[at] > now_ms)
-            is_live = is_same & (rows.finished[at] == 0)
-        else:
-            is_here = is_same = is_live = np.zeros(len(offsets), np.bool_)
-        was_done = ~is_here & (until_ms > now_ms) & (offsets < self.next)
-        status = np.where(is_same | was_done, RECEIPT_OK, RECEIPT_EXPIRED)
-        status[(offsets >= self.next) | (point >= op_end)] = RECEIPT_UNKNOWN
-        return status, is_live & (status == RECEIPT_OK)
+        at = np.searchsorted(rows.offsets, offsets)
+        found: Longs = rows.times[at]
+        was_begun = (rows.visible[at] != PARKED) & (rows.points[at] != GIVEN_BACK)
+        return found + was_begun if kind is Kind.AGAIN else found
+
+    def statuses(self, offsets: Longs, point: int, until_ms: int, now_ms: int, op_end: int) -> tuple[Longs, Longs]:
+        """The ``ReceiptStatus`` of receipts of one check point, and the offsets of those of messages in flight.
+
+        ``offsets`` ascend. ``until_ms``: as long as they said to be good for. ``op_end``: no check point is there yet,
+        or behind.
+        """
+        statuses, live = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int64)
+        said = point, until_ms, now_ms, self.next, op_end
+        return statuses, live[: look(self._table, self._count, offsets, *said, statuses, live)]
 
     def apply(self, op: Op, point: int) -> None:
         """Take what the op at the offset ``point`` of the queue of ops says."""
         if op.kind is Kind.STATE:
             assert op.rows is not None
-            self.rows, self.next, self.is_orderly = op.rows, max(op.next, self._base), op.is_orderly
-            self._keep(self.rows.offsets >= self._base)
-            self.floor = point
+            self.next, self.is_orderly, self.floor = max(op.next, self._base), op.is_orderly, point
+            first = int(np.searchsorted(op.rows.offsets, self._base))
+            self._table = np.array([column[first:] for column in op.rows])
+            self._count = len(op.rows.offsets) - first
+            self._take(op, point)
         elif op.kind in (Kind.POP, Kind.PARK):
-            if op.kind is Kind.PARK:
-                at = self._places(op.offsets)
-                self.rows.visible[at], self.rows.points[at] = op.at_ms, GIVEN_BACK
-            self._add(op, point)
-        elif op.kind in (Kind.CHANGE, Kind.AGAIN):
-            self._change(op, point)
-        elif op.kind is Kind.DONE and self.is_orderly:
-            self.rows.finished[self._places(op.offsets)] = 1
+            self.is_orderly = op.is_orderly
+            self.floor = min(self.floor, point)
+            self._make_room(self._count + len(op.offsets))
+            self._take(op, point)
+            self.next = max(self.next, op.next)
         else:
-            kept = np.ones(len(self), np.bool_)
-            kept[self._places(op.offsets)] = False
-            self._keep(kept)
-        if self.is_orderly:  # what is finished stays as long as one before it is not
-            waiting = np.flatnonzero(self.rows.finished == 0)
-            self._keep(np.arange(len(self)) >= (waiting[0] if len(waiting) else len(self)))
-        alive = self.rows.visible[(self.rows.visible != PARKED) & (self.rows.finished == 0)]
-        self.due_ms = int(alive.min()) if len(alive) else NEVER
-        if not len(self):
-            self.floor = NEVER
+            self._take(op, point)
+        if not self._count:
+            self._table, self.floor = _EMPTY, NEVER
 
     def state(self) -> Op:
         """All of it."""
@@ -137,46 +127,13 @@ class PopQueue:
             rows=self.rows,
         )
 
-    def _add(self, op: Op, point: int) -> None:
-        offsets = op.offsets[op.offsets >= self.next]
-        self.is_orderly = op.is_orderly
-        self.floor = min(self.floor, point)
-        is_parked = op.kind is Kind.PARK
-        count = len(offsets)
-        added = (
-            offsets,
-            np.full(count, PARKED if is_parked else op.at_ms),
-            np.full(count, op.at_ms if is_parked else point),
-            np.zeros(count, np.int64),
-            np.zeros(count, np.int64),
-        )
-        is_behind = not len(self) or not count or offsets[0] > self.rows.offsets[-1]
-        self.rows = Rows(*(np.concatenate(pair) for pair in zip(self.rows, added, strict=True)))
-        if not is_behind:  # parked ones lie between those that are given out
-            order = np.argsort(self.rows.offsets)
-            self.rows = Rows(*(column[order] for column in self.rows))
-        self.next = max(self.next, op.next)
+    def _take(self, op: Op, point: int) -> None:
+        said = op.offsets, op.at_ms, point, self.next, self.is_orderly
+        self._count, self.due_ms, self._given_back = take(self._table, self._count, op.kind.value, *said)
 
-    def _change(self, op: Op, point: int) -> None:
-        at, rows = self._places(op.offsets), self.rows
-        was_begun = self._was_begun(at)
-        rows.visible[at], rows.points[at], rows.finished[at] = op.at_ms, point, 0
-        if op.kind is Kind.AGAIN:
-            rows.times[at] += was_begun
-
-    def _was_begun(self, at: Longs) -> Flags:
-        """Which of them somebody was given and did not give back."""
-        found: Flags = (self.rows.visible[at] != PARKED) & (self.rows.points[at] != GIVEN_BACK)
-        return found
-
-    def _places(self, offsets: Longs) -> Longs:
-        """Where those of ``offsets`` that are in flight are."""
-        if not len(self):
-            return NOTHING
-        at = np.minimum(np.searchsorted(self.rows.offsets, offsets), len(self) - 1)
-        found: Longs = at[self.rows.offsets[at] == offsets]
-        return found
-
-    def _keep(self, kept: Flags) -> None:
-        if not kept.all():
-            self.rows = Rows(*(column[kept] for column in self.rows))
+    def _make_room(self, count: int) -> None:
+        """``count``: of rows."""
+        if count > self._table.shape[1]:
+            table = np.empty((5, max(ROWS_FIRST, count + count // 2)), np.int64)
+            table[:, : self._count] = self._table[:, : self._count]
+            self._table = table

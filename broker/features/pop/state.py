@@ -20,7 +20,8 @@ from ...core.journal import Journal, Target
 from ...core.reposting import records_of
 from ...core.tables.offsets import offset_records
 from .ops import Kind, Op, read_ops
-from .queue import NEVER, PopQueue
+from .kernels import NEVER
+from .queue import PopQueue
 from .table import BY, POP, POP_DONE, PopTable
 
 log = logging.getLogger(__name__)

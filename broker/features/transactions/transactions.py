@@ -60,7 +60,7 @@ class Transactions(Feature, Intake):
         self.producers = ProducerSessions(core.clock, core.config.limits)
         self.checks = Checks(core, self.decisions, self.producers)
         catch_up = core.dispatcher.catch_up
-        self._ends = DataCalls(Method.END, wire.EndRequest, self.end, before=catch_up, at_once=self._end_at_once)
+        self._ends = DataCalls(Method.END, wire.EndRequest, self.end, before=catch_up)
 
     def intakes(self) -> Mapping[int, Intake]:
         return {HALVES: self}
@@ -114,20 +114,12 @@ class Transactions(Feature, Intake):
         if not self.core.events.is_open:
             raise BrokerUnavailable("the broker is shutting down")
         journal = self.core.writable()
-        await self.loading.load(journal)
-        before = await self.decisions.resolve(journal, request.group, offsets, request.resolution)
+        before = self.decisions.resolve_at_once(journal, request.group, offsets, request.resolution)
+        if before is None:
+            await self.loading.load(journal)
+            before = await self.decisions.resolve(journal, request.group, offsets, request.resolution)
         await self.core.acknowledgements.safe(self.decisions.end, f"the end of a transaction of group {request.group}")
         return _told(before)
-
-    def _end_at_once(self, request: wire.EndRequest) -> wire.EndReply | None:
-        """The same where nothing is to be waited for; None where something is."""
-        journal = self.core.events.journal
-        if journal is None or not self.core.events.is_open or not self.core.acknowledgements.is_immediate:
-            return None
-        offsets = _asked(request)
-        self.core.writable()
-        before = self.decisions.resolve_at_once(journal, request.group, offsets, request.resolution)
-        return None if before is None else _told(before)
 
     # Its place in the broker.
 

@@ -91,7 +91,9 @@ class Receiving:
         content, call_s = header.SerializeToString(), wait_s + TRY_S_MIN
 
         def call(address: str, left_s: float) -> bytes:
-            return self._calls.connections.ask(address, Method.RECEIVE, content, bytes, call_s).result()
+            return self._calls.connections.ask(
+                address, Method.RECEIVE, content, bytes, call_s, is_awaited=True
+            ).result()
 
         answer = self._calls.on(broker_name, call, max(timeout_s, 0.2))
         reply, body = frames.unpack(answer, wire.ReceiveReply, frames.ANSWER_FIELDS_MAX)
