@@ -158,10 +158,7 @@ class Finisher:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         if known is not queue:
             return
-        if receipts is None:
-            alive = self._overdue(queue, now_ms)
-        else:
-            alive = self._look(queue, receipts, now_ms)[1]
+        alive = self._overdue(queue, now_ms) if receipts is None else self._look(queue, receipts, now_ms)[1]
         gone = np.intersect1d(np.union1d(gone, np.setdiff1d(first.offsets, records.offsets)), alive)
         if len(gone):
             log.error(

@@ -127,9 +127,7 @@ class Giver:
                 break
         return found
 
-    def give(
-        self, journal: Journal, wanted: Wanted, queues: Iterable[Looked], now_ms: int, is_orderly: bool
-    ) -> Given:
+    def give(self, journal: Journal, wanted: Wanted, queues: Iterable[Looked], now_ms: int, is_orderly: bool) -> Given:
         """Take what there is in ``queues`` and record it; nothing is found: no op.
 
         Raises:

@@ -58,14 +58,14 @@ def _add(table, count, offsets, visible, point):
 
 @kernel((int64, int64, int64), OUT_TABLE, int64, int64, LONGS, int64, int64, int64, boolean)
 def take(table, count, kind, offsets, at_ms, point, fresh_from, is_orderly):
-    """Change the first ``count`` rows by an op; how many there are then, when the first is due, how many are given back.
+    """Change the first ``count`` rows by an op; how many there are then, when the first is due, how many wait unbegun.
 
-    ``offsets`` ascend, and there is room for all of them. Those from ``fresh_from`` on are in no row: a POP or PARK adds
-    them.
+    ``offsets`` ascend, and there is room for all of them. Those from ``fresh_from`` on are in no row: a POP or a PARK
+    adds them.
     """
-    adds = kind == _POP or kind == _PARK
+    adds = kind in (_POP, _PARK)
     known = np.searchsorted(offsets, fresh_from) if adds else len(offsets)
-    goes = not adds and kind != _CHANGE and kind != _AGAIN and not (kind == _DONE and is_orderly)
+    goes = not adds and kind not in (_CHANGE, _AGAIN) and not (kind == _DONE and is_orderly)
     row = np.searchsorted(table[OFFSETS, :count], offsets[0]) if known > 0 else count
     kept, i = row, 0
     while row < count and (i < known or kept < row):

@@ -19,8 +19,8 @@ from ...core.core import Core
 from ...core.journal import Journal, Target
 from ...core.reposting import records_of
 from ...core.tables.offsets import offset_records
-from .ops import Kind, Op, read_ops
 from .kernels import NEVER
+from .ops import Kind, Op, read_ops
 from .queue import PopQueue
 from .table import BY, POP, POP_DONE, PopTable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,8 @@ from tests.support.data import DataConnection, connected
 from tests.support.loops import in_own_loop
 from tests.support.waiting import eventually
 
+QUICK, CANCELLED = "quick", "cancelled"
+
 
 class Server:
     """Answers what it is told to, and waits where it is held."""
@@ -31,6 +33,12 @@ class Server:
 
     async def answer(self, request: EndRequest) -> EndReply:
         self.asked.append(request.group)
+        if request.group == QUICK:
+            return EndReply(states=[EndReply.States(count=99)])
+        if request.group == CANCELLED:
+            gone: asyncio.Future[EndReply] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            return await gone
         try:
             await self.allowed.wait()
         except asyncio.CancelledError:
@@ -42,11 +50,9 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    server: Server, at_once: Callable[[EndRequest], EndReply | None] | None = None, **settings: Any
-) -> AsyncIterator[tuple[DataConnection, DataCalls[EndRequest]]]:
+async def serving(server: Server, **settings: Any) -> AsyncIterator[tuple[DataConnection, DataCalls[EndRequest]]]:
     port = DataPort()
-    calls = DataCalls(Method.END, EndRequest, server.answer, at_once=at_once, **settings)
+    calls = DataCalls(Method.END, EndRequest, server.answer, **settings)
     port.methods[Method.END] = calls
     await port.open("127.0.0.1", 0, "dataPort")
     await port.start()
@@ -79,16 +85,25 @@ async def test_the_bytes_of_an_end_are_those_of_the_protocols_page() -> None:
 
 
 @in_own_loop
-async def test_calls_are_answered_as_they_are_done_and_those_that_wait_for_nothing_at_once() -> None:
+async def test_calls_are_answered_as_they_are_done_and_those_that_wait_for_nothing_need_no_task() -> None:
     server = Server()
-    quick = EndReply(states=[EndReply.States(count=99)])
-    async with serving(server, lambda asked: quick if asked.group == "quick" else None) as (connection, _):
-        for number, group in enumerate(("a", "quick", "bb"), start=1):
+    async with serving(server) as (connection, _):
+        for number, group in enumerate(("a", QUICK, "bb"), start=1):
             connection.send(number, Method.END, request(group))
         assert counts((await connection.receive())[2]) == [99]
+        tasks = [task for task in asyncio.all_tasks() if task.get_name() == "data call END"]
+        assert len(tasks) == 2
         server.allowed.set()
         found = [await connection.receive() for _ in range(2)]
         assert sorted((number, counts(content)) for number, _, content in found) == [(1, [1]), (3, [2])]
+
+
+@in_own_loop
+async def test_a_call_that_ends_with_what_it_waits_for_ends_no_other() -> None:
+    server = Server()
+    async with serving(server) as (connection, _):
+        connection.send(1, Method.END, request(CANCELLED))
+        assert counts(await connection.ask(Method.END, request(QUICK))) == [99]
 
 
 @in_own_loop
