@@ -107,7 +107,6 @@ class Giver:
         queues: list[Looked] = []
         for each in wanted.subscribed:
             queues += self._of(journal, wanted, each)
-        self._turn += 1
         start = (self._turn // 2) % max(len(queues), 1)
         queues = queues[start:] + queues[:start]
         return retries + queues if self._turn % 2 else queues + retries
@@ -134,6 +133,7 @@ class Giver:
             FlowControl: everything that there might be is held up by what is in flight.
             As :meth:`Journal.append`: nothing was given.
         """
+        self._turn += 1
         given = Given(received_ms=now_ms, visible_ms=now_ms + wanted.invisible_ms)
         if self._state.in_flight >= self._settings.in_flight_max:
             raise FlowControl(
@@ -233,7 +233,7 @@ class Giver:
         elif queue.is_orderly and len(queue.exhausted(now_ms, self._tries_max(queue))):
             return  # they become dead letters, and the queue goes on
         elif queue.is_orderly and len(queue):
-            self._give_again(given, wanted, queue, queue.rows.offsets[:left], Kind.AGAIN)
+            self._give_again(given, wanted, queue, queue.rows.offsets[:left].copy(), Kind.AGAIN)
         elif queue.topic.startswith(names.RETRY_PREFIX) and not is_orderly:
             self._give_retries(given, wanted, each, queue)
         else:

@@ -39,7 +39,7 @@ class PopQueue:
 
     @property
     def rows(self) -> Rows:
-        """What is in flight, as long as no op is applied."""
+        """What is in flight: views, good until the next op is applied."""
         return Rows(*self._table[:, : self._count])
 
     @property
