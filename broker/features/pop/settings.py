@@ -22,7 +22,7 @@ class PopSettings:
         "popInflightMessageMax",
         default=1_000_000,
         within=(1, 20_000_000),
-        doc="the same of all groups and queues, some 40 bytes of memory each; receives are refused then",
+        doc="the same of all groups and queues, 40 to 60 bytes of memory each; receives are refused then",
         differs="has no such key",
     )
 
