@@ -61,7 +61,9 @@ class Column:
     @property
     def lengths(self) -> Ends:
         """The length of each value."""
-        return np.diff(self.ends, prepend=0)
+        lengths = self.ends.copy()
+        lengths[1:] -= self.ends[:-1]
+        return lengths
 
     def part(self, start: int, stop: int) -> Column:
         """The values of ``[start, stop)``; a view."""
