@@ -41,7 +41,7 @@ NOTHING: Final = np.empty(0, np.int64)
 
 
 class Kind(enum.IntEnum):
-    """What an op says of its messages."""
+    """What an op says of its messages. Frozen into kernels."""
 
     POP = 1  # new ones were given out
     PARK = 2  # of the retry topic: nobody has asked for their own topic yet; those in flight: given back, not begun
