@@ -58,11 +58,14 @@ class Acknowledgements:
         if self._sync_flush or self.waits_for_commit:
             self._request(end)
 
-    async def wait(self, end: int, timeout_s: float | None = None) -> broker_pb2.SendStatus:
+    async def wait(
+        self, end: int, timeout_s: float | None = None, *, epoch: int | None = None
+    ) -> broker_pb2.SendStatus:
         """How far the bytes below ``end`` got, at the latest when the time is up: they are stored in any case.
 
         ``timeout_s`` shortens the configured time-outs. When both are missed, the replicas' is told, as
-        RocketMQ does.
+        RocketMQ does. ``epoch``: in which they were appended; now, by default. In a later one of this broker's their
+        place may hold the bytes of another master that was in between, so what is synced and confirmed says nothing.
 
         Raises:
             SyncFailed: the disk failed, and the bytes may be safe or not.
@@ -72,6 +75,7 @@ class Acknowledgements:
         flush_s, replica_s = self._flush_timeout_s, self._replica_timeout_s
         if timeout_s is not None:
             flush_s, replica_s = min(flush_s, timeout_s), min(replica_s, timeout_s)
+        epoch = self._role.epoch if epoch is None else epoch
         loop = asyncio.get_running_loop()
         started = loop.time()
         flushed = not (self._sync_flush or self.waits_for_commit) or await self._wait_here(end, flush_s)
@@ -81,7 +85,7 @@ class Acknowledgements:
                 return FLUSH_SLAVE_TIMEOUT
         if self._failure is not None:
             raise self._failure
-        if not self._role.is_acting:
+        if not self._role.is_acting or self._role.epoch != epoch:
             return FLUSH_SLAVE_TIMEOUT  # another may be master by now: whether it has these bytes, the sender must ask
         return SEND_OK if flushed else FLUSH_DISK_TIMEOUT
 

@@ -31,6 +31,7 @@ class Placed:
     """A batch in the log that its sender has no receipt for yet."""
 
     receipt: Receipt
+    epoch: int  # of the role then
     is_duplicate: bool
     is_settled: bool  # its receipt waits for nothing
     no_wait: bool  # its receipt waits neither for the disk nor for replicas
@@ -77,6 +78,7 @@ class Send:
             intake.on_stored(receipt, header.count)
         return Placed(
             receipt,
+            self._core.role.epoch,
             is_duplicate=duplicate is not None,
             is_settled=self._acknowledgements.is_immediate
             or (header.no_wait and not self._acknowledgements.waits_for_commit),
@@ -95,8 +97,10 @@ class Send:
         status = SEND_OK
         if not placed.is_settled:
             left_s = None if placed.deadline is None else max(placed.deadline - time.perf_counter(), 0.0)
-            wait = self._acknowledgements.wait_committed if placed.no_wait else self._acknowledgements.wait
-            status = await wait(placed.receipt.end, left_s)
+            if placed.no_wait:
+                status = await self._acknowledgements.wait_committed(placed.receipt.end, left_s)
+            else:
+                status = await self._acknowledgements.wait(placed.receipt.end, left_s, epoch=placed.epoch)
         return self.receipt(placed, status)
 
     def receipt(self, placed: Placed, status: broker_pb2.SendStatus = SEND_OK) -> broker_pb2.AppendReceipt:

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.broker.core.tables.producers import SEQUENCES, ProducerTable
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
+from penstock.broker.produce.produce import Produce
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -198,6 +199,27 @@ async def test_sync_flush_answers_when_the_disk_has_it_and_tells_a_time_out() ->
     assert not again.done(), "a repetition waits until the first one is safe"
     parts.flush()
     assert ((await again).duplicate, (await again).status) == (True, broker_pb2.SEND_OK)
+
+
+@in_loop
+async def test_what_was_appended_before_the_broker_was_a_slave_is_not_acknowledged_when_it_is_master_again() -> None:
+    """Another master was in between: the bytes may have gone, and others may be synced in their place."""
+    for replicated in (False, True):
+        parts = Kit(**SYNC, flushes=False)
+        parts.add_topic()
+        parts.role.waits_for_replicas = replicated
+        send = parts[Produce].send
+        first, second = (send.place(batch([body])) for body in (b"one", b"two"))
+        pending = asyncio.create_task(send.acknowledge(first))
+        await eventually(lambda parts=parts: parts.core.acknowledgements.waiting)
+        parts.change_role(master=False)
+        parts.role.epoch = 3
+        parts.change_role(master=True)
+        parts.flush()
+        assert (await pending).status == broker_pb2.FLUSH_SLAVE_TIMEOUT
+        assert (await send.acknowledge(second)).status == broker_pb2.FLUSH_SLAVE_TIMEOUT
+        parts.flushes = True
+        assert (await parts.append()).status == broker_pb2.SEND_OK
 
 
 @in_loop
