@@ -75,6 +75,7 @@ def make_core(
     config: BrokerConfig, clock: Clock, store: Store, tables: Tables, make_role: Callable[[LogEvents], Role]
 ) -> Core:
     """A core whose features are yet to be made; for the running event loop."""
+    store.removal.remember(tables.queue_ends.of)
     dispatcher = Dispatcher(store, tables)
     events = LogEvents(store, dispatcher)
     role = make_role(events)

@@ -5,8 +5,8 @@ a file goes:
 
 - what a group has not read of it is told, as warning and metric, from the round on in which it is known that the
   next deletion takes it;
-- the master records topics, groups and committed offsets again whose records are in it, so that a slave which
-  begins with an empty store finds everything in the log that is left;
+- the master records topics, groups and committed offsets again whose records are in it, and where the queues end
+  whose last record is in it, so that a slave which begins with an empty store finds everything in the log that is left;
 - the snapshots of these tables are written beyond it, and the store notes a checkpoint beyond it.
 
 A master keeps what a connected slave still has to get, or one that left within the hour; ``protectUnreadMessages``
@@ -25,6 +25,7 @@ An attribute longer than ``fileReservedTime`` has no effect: no file is kept for
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -36,6 +37,8 @@ from ..core.core import Core
 from ..core.feature import Feature, Hold
 from ..core.journal import Journal
 from ..core.metrics import Families
+from ..core.tables.queue_ends import QueueEnd
+from ..core.tables.table import StateRecord
 from ..store.recovery.cleaning import (
     HOUR_MS,
     Choice,
@@ -292,7 +295,7 @@ class Retention(Feature):
         assert journal is not None
         end, count = 0, 0
         try:
-            for kind, document in self._tables.repeated(position):
+            for kind, document in itertools.chain(self._ended(position), self._tables.repeated(position)):
                 end = journal.put(kind, document)
                 count += 1
                 if count % _STEPS == 0:
@@ -307,6 +310,10 @@ class Retention(Feature):
         if count:
             log.info("state recorded again records=%d older_than=%d end=%d", count, position, end)
         return end
+
+    def _ended(self, position: int) -> Iterator[StateRecord]:
+        """Records that say where the queues end that will have none in a log that begins at ``position``."""
+        return self._tables.queue_ends.missing(itertools.starmap(QueueEnd, self._store.removal.ended_before(position)))
 
     def _expire_topics(self) -> Iterator[None]:
         """Let the queues of topics with a retention of their own begin at the first message young enough.

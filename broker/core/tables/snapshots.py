@@ -7,6 +7,7 @@
 | ``consumerOffset.json`` | committed offsets | RocketMQ's, queue ids quoted: valid JSON, and fastjson reads it too |
 | ``consumerFilter.json`` | SQL92 subscriptions | RocketMQ's |
 | ``producerSequence.json`` | the duplicate table | own |
+| ``queueEnds.json`` | ends of queues without records | own |
 | others | tables of features | own |
 
 Each has one more top-level field, ``logPosition``: the file holds every change recorded below that physical

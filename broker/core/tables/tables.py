@@ -16,6 +16,7 @@ from ...limits import Limits
 from .groups import Group, Groups
 from .offsets import Offsets
 from .producers import ProducerTable
+from .queue_ends import QueueEnds
 from .table import StateRecord, Table
 from .topics import TOPIC_DELETED, Topic, Topics
 
@@ -31,7 +32,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Tables:
-    """The four tables that every broker has, and those of its features; event loop only."""
+    """The five tables that every broker has, and those of its features; event loop only."""
 
     files: Snapshots
     """The tables' snapshots, which enter themselves here."""
@@ -43,11 +44,13 @@ class Tables:
         self.groups = Groups()
         self.offsets = Offsets()
         self.producers = ProducerTable(limits)
+        self.queue_ends = QueueEnds()
         self.all: tuple[Table, ...] = (
             self.topics,
             self.groups,
             self.offsets,
             self.producers,
+            self.queue_ends,
             *(each() for each in self._more),
         )
         self._by_kind: dict[str, list[Table]] = {}

@@ -96,8 +96,11 @@ class Placement:
         self._anew.discard(topic)
 
     def _next_offsets(self, topic: str) -> Longs:
-        slots = {} if topic in self._anew else self._queues.slots.by_topic.get(topic, {})
-        known = {queue_id: int(self._queues.slots.next_offsets[slot]) for queue_id, slot in slots.items()}
+        known: dict[int, int] = {}
+        if topic not in self._anew:
+            known.update(self._queues.ends_of(topic))
+            for queue_id, slot in self._queues.slots.by_topic.get(topic, {}).items():
+                known[queue_id] = max(known.get(queue_id, 0), int(self._queues.slots.next_offsets[slot]))
         known.update(self._undispatched.get(topic, {}))
         offsets = np.zeros(max(known, default=-1) + 1, np.int64)
         for queue_id, offset in known.items():

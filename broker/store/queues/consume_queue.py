@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ class ConsumeQueues:
         self.files = QueueFiles(disk, directory, file_bytes, handles_max)  # under the lock, but for prepare()
         self.filled = 0  # blank entries in place of lost records; owner
         self.tells_loss: Callable[[int, int], bool] = lambda start, end: False  # of stretches of the log
+        self.ends_of: Callable[[str], Mapping[int, int]] = lambda topic: {}  # see Removal.remember
         self.has_lights = has_lights
         self.rebuilding = False  # recovery: a queue that does not fit the log is begun anew, not an error
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="queue-files")  # calls files.prepare(), without the lock
@@ -145,10 +146,11 @@ class ConsumeQueues:
             return Arrived(self.slots.topics, self.slots.queue_ids, self.slots.next_offsets, touched)
 
     def look(self, topic: str, queue_id: int) -> QueueRange:
-        """The queue's slot and what of it can be read; (-1, 0, 0) if it is unknown."""
+        """The queue's slot and what of it can be read; without a slot nothing, from where it goes on."""
         slot = self.slots.find(topic, queue_id)
         if slot is None:
-            return QueueRange(-1, 0, 0)
+            end = self.ends_of(topic).get(queue_id, 0)
+            return QueueRange(-1, end, end)
         return QueueRange(slot, int(self.slots.min_offsets[slot]), int(self.slots.next_offsets[slot]))
 
     def entry(self, slot: int, offset: int) -> Entry:

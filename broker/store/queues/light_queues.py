@@ -59,6 +59,9 @@ class LightOffsets:
     def forget(self) -> None:
         """Believe the queues again."""
         self._next.fill(-1)
+        for name, queues in self._queues.slots.by_topic.items():
+            if name.startswith(LIGHT_PREFIX):
+                self._begin(name, *queues.values())
 
     def forget_topic(self, topic: str) -> None:
         """The topic's queues begin anew."""
@@ -145,6 +148,14 @@ class LightOffsets:
                 "delete some, or raise it"
             )
         self._queues.add_light(shown)
+        self._begin(shown, *self._queues.slots.by_topic[shown].values())
+
+    def _begin(self, name: str, *slots: int) -> None:
+        """A queue that has no record goes on behind those that are gone."""
+        end = self._queues.ends_of(name).get(0, 0)
+        for slot in slots:
+            if end > self._queues.slots.next_offsets[slot]:
+                self.learn(slot, end)
 
     def _reserve(self) -> None:
         missing = len(self._queues.slots.next_offsets) - len(self._next)

@@ -13,8 +13,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..disk import Bytes, Disk, storage_error
 from ..index.index import Index
@@ -120,6 +122,17 @@ class Removal:
             if number % _QUEUES_AT_ONCE == _QUEUES_AT_ONCE - 1:
                 yield
         self._others.align(self._queues)
+
+    def ended_before(self, physical_offset: int) -> list[tuple[str, int, int]]:
+        """Topic, id and maximum of each queue that has no record from there on."""
+        slots = self._queues.slots
+        count = len(slots.topics)
+        found = np.flatnonzero((slots.next_offsets[:count] > 0) & (slots.ends[:count] <= physical_offset))
+        return [(slots.topics[slot], slots.queue_ids[slot], int(slots.next_offsets[slot])) for slot in found.tolist()]
+
+    def remember(self, ends_of: Callable[[str], Mapping[int, int]]) -> None:
+        """Queues of which there is neither a record nor an entry go on where ``ends_of(topic)`` says, by their ids."""
+        self._queues.ends_of = ends_of
 
     def first_from(self, topic: str, queue_id: int, physical_offset: int) -> int:
         """The first offset of the queue whose record lies at or behind ``physical_offset``; its maximum without one."""

@@ -216,3 +216,21 @@ def test_the_tools_find_light_queues_as_the_store_leaves_them(tmp_path: Path) ->
     dispatch_all(store)
     store.close()
     assert [str(problem) for problem in verify(list_store(tmp_path)).findings.problems] == []
+
+
+def test_a_light_queue_without_records_goes_on_where_the_log_says_that_it_ended(tmp_path: Path) -> None:
+    store = Store.open(_config(tmp_path))
+    store.removal.remember(lambda topic: {0: 5} if topic == A else {})
+    with pytest.raises(CorruptBatch):
+        _put(store, _lit(A, "no light queue"))
+    _put(store, _lit(A, B))
+    dispatch_all(store)
+    _put(store, _lit(A))
+    assert _offsets(store) == ["5,0"]
+    dispatch_all(store)
+    assert _offsets(store) == ["5,0", "6"]
+    assert store.reader.queue_range(A, 0) == (5, 7)
+    store.close()
+    store = Store.open(_config(tmp_path))
+    assert (store.recovery.queues_rebuilt, store.reader.queue_range(A, 0)) == (False, (5, 7))
+    store.close()
