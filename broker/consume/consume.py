@@ -96,11 +96,9 @@ class Consume(Feature):
     def consumed_by(self, group: str) -> str:
         return "push or pull consumers, which claim queues" if self.sessions.has_members(group) else ""
 
-    def start(self) -> None:
-        self.offsets.lower_to_log()
-
     def on_role(self, journal: Journal | None) -> None:
         if journal is not None:
+            self.offsets.lower_to_log()
             self.offsets.take_over()
         self.sessions.on_role(list(self.core.tables.groups) if journal is not None else None)
         self.fetch.waiters.wake_all()  # a consumer that waits here learns where to go on

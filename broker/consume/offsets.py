@@ -303,23 +303,29 @@ class OffsetService:
         return broker_pb2.QueueOffset(offset=found)
 
     def lower_to_log(self) -> None:
-        """Bring offsets above the end of their queue down to it: the log lost its newest bytes in a crash.
+        """As a master that begins, bring offsets above the end of their queue down to it: a log has lost its newest
+        bytes in a crash, and a snapshot has not.
 
         Left alone, such an offset would jump over the messages that fill the gap.
         """
-        if self._store.dispatched_offset < self._store.end_offset:
-            return
+        journal, ends = self._journal, dict[str, list[int]]()
+        assert journal is not None, "lowered at a slave"
         for group, topic in self._tables.offsets.pairs():
+            if topic not in ends:
+                ends[topic] = self._store.queue_ends(topic)
             lowered = {}
             for queue_id, offset in self._tables.offsets.row(group, topic).items():
-                high = self._store.reader.queue_range(topic, queue_id)[1]
+                high = ends[topic][queue_id] if queue_id < len(ends[topic]) else 0
                 if offset > high:
                     lowered[queue_id] = high
-            if lowered and self._journal is not None:
+            if lowered:
                 log.warning(
                     "committed offsets lowered to the log's end group=%s topic=%s queues=%s", group, topic, lowered
                 )
-                record_offsets(self._journal, self._tables, group, {topic: lowered})
+                try:
+                    record_offsets(journal, self._tables, group, {topic: lowered})
+                except DiskFull as error:
+                    log.error("committed offsets stay above the log's end group=%s error=%s", group, error)
 
     def _read_queues(self, name: str) -> int:
         queues = self._tables.read_queues(name)

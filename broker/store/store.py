@@ -60,8 +60,7 @@ class Store:
         self._root = str(config.root)
         self._disk = disk
         self._parts = opened
-        self._log, self._queues = opened.log, opened.queues
-        self._dispatcher = opened.dispatcher
+        self._log, self._queues, self._dispatcher = opened.log, opened.queues, opened.dispatcher
         self._placement = Placement(opened.log, opened.queues, config.light_queues_max, opened.dispatcher.deletes)
         opened.dispatcher.on_deleted = self._on_deleted
         self.reader = Reader(disk, opened.log, opened.queues, opened.others)
@@ -281,10 +280,8 @@ class Store:
             self._truncation.cut(offset, rebuild=rebuild)
 
     def start_over(self, offset: int) -> None:
-        """Forget everything and begin at ``offset``, as the master's log does. Durable on return.
-
-        Raises:
-            As :meth:`truncate_to`; after a crash in between the log is empty, or has its old bytes.
+        """Forget everything and begin at ``offset``, as the master's log does. Durable on return; raises what
+        :meth:`truncate_to` does. After a crash in between the log is empty, or has its old bytes.
         """
         self.truncate_to(self.min_offset, rebuild=True)
         self.start_at(offset)
@@ -361,6 +358,12 @@ class Store:
     def queues(self) -> dict[str, list[int]]:
         """Every queue: topic -> queue ids."""
         return {topic: sorted(queues) for topic, queues in self._queues.slots.by_topic.items()}
+
+    def queue_ends(self, topic: str) -> list[int]:
+        """Where a master goes on with the topic's queues, by their ids: behind all in the log, dispatched or not."""
+        if not self._placement.is_level:
+            self._learn_end()
+        return self._placement.reached(topic)
 
     def checkpoint(self) -> None:
         """Sync the log and everything derived from it, and note how far it is, so that a start begins there.

@@ -55,6 +55,7 @@ class LevelQueues:
         self._steady = due_clock(core.clock)
         self._journal: Journal | None = None  # of this mastership
         self._known_end = 0  # of the log when it began: what it says is known once that is dispatched
+        self._ends: list[int] = []  # of the queues, then: what a snapshot says beyond, a power cut has taken
         self._done: dict[int, int] | None = None  # queue -> next offset to deliver; None: to be looked up
         self._held: dict[int, int] = {}  # the same as far as it is recorded, confirmed and synced
         self._move_end: dict[int, int] = {}  # queue -> what waits below this offset is to be moved
@@ -65,6 +66,7 @@ class LevelQueues:
         """The broker has become master, or slave (None)."""
         self._journal, self._done = journal, None
         self._known_end = self._store.end_offset
+        self._ends = [] if journal is None else self._store.queue_ends(names.SCHEDULE_TOPIC)
         self._move_end.clear()
 
     def waiting(self) -> list[tuple[int, int]]:
@@ -109,7 +111,9 @@ class LevelQueues:
         if journal is None or not self._may_append(journal) or self._store.dispatched_offset < self._known_end:
             return
         if self._done is None:
-            self._done = {queue_id: self._table.offsets.get(queue_id + 1, 0) for queue_id in self._all()}
+            ends = dict(enumerate(self._ends))
+            told = self._table.offsets
+            self._done = {each: min(told.get(each + 1, 0), ends.get(each, 0)) for each in self._all()}
         done = self._done  # of this mastership, whatever comes meanwhile
         left = list(done)
         while left and not journal.is_over:

@@ -69,6 +69,12 @@ class Placement:
                 self._log.last_store_timestamp_ms = max(self._log.last_store_timestamp_ms, newest)
         self._known_end = self._log.end_offset
 
+    def reached(self, topic: str) -> list[int]:
+        """Where each queue of the topic goes on, by its id; everything is known."""
+        found = self._ends.get(topic)
+        ends: list[int] = (self._next_offsets(topic) if found is None else found.next_offsets).tolist()
+        return ends
+
     @property
     def is_level(self) -> bool:
         """True if the log ends where the last append ended, so that everything in it is known."""

@@ -186,8 +186,23 @@ def failing_for_want_of_space(topic: str, records: object, **settings: object) -
 async def test_offsets_beyond_a_log_that_lost_its_end_are_lowered() -> None:
     parts = await with_messages(Kit())
     parts.tables.offsets.put_loaded("billing", "orders", {0: 500, 1: 0})
-    parts[Consume].offsets.lower_to_log()
+    parts.change_role(master=True)
     assert parts.tables.offsets.row("billing", "orders") == {0: 10, 1: 0}
+
+
+@in_loop
+async def test_who_is_elected_lowers_them_to_what_its_log_has_confirmed_or_not() -> None:
+    """It was a slave when it started; what comes next in the queue is not passed over."""
+    parts = await with_messages(Kit(holds=True))
+    parts.confirm()
+    parts.dispatch()
+    await parts.append([b"not confirmed"])
+    parts.change_role(master=False)
+    parts.tables.offsets.put_loaded("billing", "orders", {0: 500, 3: 1})
+    parts.tables.offsets.put_loaded("audit", "orders", {0: 11})
+    parts.change_role(master=True)
+    assert parts.tables.offsets.row("billing", "orders") == {0: 11, 3: 0}
+    assert parts.tables.offsets.row("audit", "orders") == {0: 11}
 
 
 @in_loop
