@@ -144,12 +144,12 @@ def _is_unclean_doubtful(config: BrokerConfig) -> bool:
 def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
     """See that the history fits the log; a configured master that lost power, or was killed, begins a new epoch.
 
-
     Its log may have lost its end, which a slave has: what is appended in that place now is another epoch's.
     """
     if config.replication.role is BrokerRole.SLAVE or config.replication.is_elected:
         epochs.begin_first()
         return
+    store.cut_unfinished()  # a slave that was stopped may have a part of a batch at its end: the rest will not come
     epochs.history.check_leads(store.end_offset, epochs.path)
     if not epochs.history.entries:
         epochs.begin_first()
