@@ -84,6 +84,8 @@ class Loading:
             return False
         if self._is_loaded():  # by another task meanwhile
             return True
+        if self._table.ops > op_high:  # a snapshot knew ops that a power cut took, and perhaps what the last one left
+            journal.put(TX_DONE, {"ops": max(op_high - 1, 0)})
         if keys:
             halves.supersede(np.concatenate(keys))
         halves.scanned = high

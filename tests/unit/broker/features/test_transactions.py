@@ -15,6 +15,7 @@ import pytest
 from penstock.broker.core import dispatch
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.transactions.ops import read_op
+from penstock.broker.features.transactions.table import TransactionTable
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import SysFlag
 from penstock.formats.record.properties import decode_properties
@@ -238,6 +239,34 @@ async def test_what_an_op_decided_is_posted_by_whoever_goes_on() -> None:
         node = Node.after(node)
         assert await node.end(COMMIT, (0, 3)) == [(COMMITTED, 3)]
         assert (node.bodies(), node.bodies("bills", 2)) == ([b"a", b"b"], [b"c"])
+
+
+@in_loop
+async def test_so_it_is_where_a_snapshot_knew_later_ops_that_a_power_cut_took() -> None:
+    """Those that came in their place are no more done with than any others."""
+    node = opened()
+    await node.halves([b"a", b"b"])
+    await node.end(COMMIT, (0, 1))
+    node.tables[TransactionTable].load({"ops": 9}, 0)
+    node.change_role(master=False)
+    node.change_role(master=True)
+    await node.pass_s(6)
+    append = node.journal.append
+
+    def failing(target: Any, *rest: Any, **more: Any) -> Any:
+        if target.topic == "orders":
+            raise DiskFull("no space")
+        return append(target, *rest, **more)
+
+    node.journal.append = failing  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node.end(COMMIT, (1, 1))
+    node.settle()
+    assert node.bodies() == [b"a"]
+    node.change_role(master=False)
+    node.change_role(master=True)
+    assert await node.end(COMMIT, (1, 1)) == [(COMMITTED, 1)]
+    assert node.bodies() == [b"a", b"b"]
 
 
 @in_loop
