@@ -73,6 +73,9 @@ class PopState:
             if self._store.dispatched_offset < self._log_end:
                 raise BrokerUnavailable("what the log held is not all in its queues yet: try again")
             low, high = self._store.reader.queue_range(names.POP_TOPIC, QUEUE)
+            if self._table.ops > high:  # a snapshot knew ops that a power cut took: whatever is left may be needed
+                begin = self._store.min_offset
+                journal.put(POP_DONE, {"ops": low, "position": begin, "held": begin})
             self.queues, self.in_flight, self.op_end, self.end = {}, 0, high, self._store.end_offset
             count = 0
             async for point, position, ops in self._read(max(low, self._table.ops), high):

@@ -82,7 +82,7 @@ class PopTable(Table):
         self._done_at = LOADED
         self.groups = {str(group): LOADED for group in document["groups"]}
         self._offsets = {_key(text): (int(offset), LOADED) for text, offset in document["offsets"].items()}
-        self._cuts = {_key(text): int(cut) for text, cut in document["cuts"].items()}
+        self._cuts = {_key(text): int(cut) for text, cut in document["cuts"].items() if int(cut) < log_end}
 
     def pieces(self) -> Iterator[str]:
         yield f'\t"ops":{self.ops},\n\t"position":{self.position},\n\t"held":{self.held},\n\t"groups":{{'

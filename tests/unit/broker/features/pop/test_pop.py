@@ -8,6 +8,8 @@ import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.table import LOADED
+from penstock.broker.features.pop.table import PopTable
 from penstock.formats.record.properties import decode_properties
 from penstock.proto.errors import (
     DiskFull,
@@ -210,6 +212,29 @@ async def test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged
     last = Node.after(again)
     await last.pass_s(100)
     assert len(last.records()) == 7
+
+
+@in_loop
+async def test_a_snapshot_that_knew_ops_which_a_power_cut_took_voids_none_that_are_left_or_new() -> None:
+    node = opened()
+    first = await node.receive(4)
+    node.tables[PopTable].ops = 3
+    node.change_role(master=False)
+    node.change_role(master=True)
+    second = await node.receive(4)
+    assert bodies(second) == [b"4", b"5", b"6", b"7"], "the first ones are in flight"
+    await node.acknowledge(first[1], second[1])
+    again = Node.after(node)
+    assert bodies(await again.receive()) == [b"8", b"9"]
+    await again.pass_s(30)
+    assert [record.body for record in again.records()] == [b"0", b"2", b"3", b"4", b"6", b"7", b"8", b"9"]
+
+
+def test_nor_does_it_void_ops_by_a_reset_that_the_power_cut_took() -> None:
+    table = PopTable()
+    cuts = {f"orders@0@{GROUP}": 399, f"orders@1@{GROUP}": 400}
+    table.load({"ops": 0, "position": 0, "held": 0, "groups": {GROUP: 1}, "offsets": {}, "cuts": cuts}, 400)
+    assert [table.cut(GROUP, "orders", queue_id) for queue_id in (0, 1)] == [399, LOADED]
 
 
 @in_loop
