@@ -159,7 +159,7 @@ def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
 
 def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile, *, known: bool) -> Opened:
     started = time.monotonic()
-    snapshots = Snapshots(config.store.root / "config", tables)
+    snapshots = Snapshots(config.store.root / "config", tables, store.flush)
     loaded = snapshots.load(store.min_offset, store.end_offset, log_has_all=known)
     deleted: set[str] = set()
     for result in store.replay(loaded.replay_from):

@@ -160,11 +160,7 @@ class Store:
         return doubt.read() or ("for a reason that could not be noted" if doubt.exists() else "")
 
     def end_doubt(self) -> None:
-        """The log has everything again: the owner has compared it with the others'. Durable on return.
-
-        Raises:
-            OSError: the doubt is still noted.
-        """
+        """The log has everything again, as the owner has found by the others'. Durable on return, or raises OSError."""
         if self._parts.doubt.exists():
             self._parts.doubt.remove()
 
@@ -255,7 +251,7 @@ class Store:
         """
         self._check_writable()
         self._learn_end()
-        self._flusher.flush()
+        self.flush()
         return self._log.end_offset
 
     def whole_below(self, offset: int) -> int:
@@ -313,6 +309,10 @@ class Store:
         """Have everything below ``end`` synced with whatever else waits; ``on_flushed`` tells when."""
         self.request_commit(end)
         self._flusher.request(end)
+
+    def flush(self) -> None:
+        """Return when the disk has everything appended so far; from any thread. Raises as :meth:`Flusher.flush`."""
+        self._flusher.flush()
 
     def set_confirm(self, offset: int) -> None:
         """Readers may see what lies below ``offset``; it never goes back."""

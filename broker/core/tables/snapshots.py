@@ -17,7 +17,8 @@ the place where the log is cut must go. RocketMQ ignores the fields and drops th
 them was written by RocketMQ, holds everything, and the master then records its content in the log, so that
 replicas get it too.
 
-A file is written beside the old one and synced, the old one becomes ``<file>.bak``, the new one takes its
+The log is synced first, up to all that a file knows: behind a power cut no file knows more than the log. Then
+a file is written beside the old one and synced, the old one becomes ``<file>.bak``, the new one takes its
 name. A file that is missing or damaged is read from its ``.bak``. When that is damaged as well, the table is
 rebuilt from the log if the log still begins at 0, else the start fails with :class:`Corrupt`.
 Source: RocketMQ ``ConfigManager#persist``; differs: at every moment one complete file has a known name.
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.formats.rocketmq_config import parse_rocketmq_json
-from penstock.proto.errors import Corrupt
+from penstock.proto.errors import Corrupt, StorageError
 from penstock.runtime.clock import SteadyClock
 from penstock.runtime.whole_files import replace_file, sync_directory
 
@@ -94,8 +95,10 @@ class _File:
 class Snapshots:
     """Reads and writes the snapshot files of one broker; event loop only."""
 
-    def __init__(self, directory: Path, tables: Tables) -> None:
+    def __init__(self, directory: Path, tables: Tables, sync_log: Callable[[], None] = lambda: None) -> None:
+        """``sync_log()`` returns when the disk has the log as it is; called by threads."""
         self.directory = directory
+        self.sync_log = sync_log
         self._tables = tables
         self._log_end = 0
         self.writing = asyncio.Lock()
@@ -190,7 +193,7 @@ class Snapshots:
             try:
                 # No cancelling ends the thread: it must not write on beside the next writer of the file.
                 await to_its_end(asyncio.to_thread(self._replace, file.name, "".join(pieces)))
-            except OSError as error:
+            except (OSError, StorageError) as error:
                 # Only the next start gets longer by it: the log has everything.
                 log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
                 continue
@@ -206,7 +209,7 @@ class Snapshots:
             if not is_current or not (self.directory / file.name).exists():
                 try:
                     self._write(file, position)
-                except OSError as error:
+                except (OSError, StorageError) as error:
                     log.error("snapshot not written path=%s error=%s", self.directory / file.name, error)
 
     def write_anew(self, position: int) -> None:
@@ -259,6 +262,7 @@ class Snapshots:
         file.written, file.position = file.table.changes, position
 
     def _replace(self, name: str, text: str) -> None:
+        self.sync_log()
         replace_file(self.directory / name, text.encode(), keep_as=self.directory / f"{name}.bak")
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from penstock.proto.errors import DiskFull, SyncFailed
+from penstock.proto.errors import DiskFull, StoreClosed, SyncFailed
 
 from ..config import FlushMode, StoreConfig
 from ..disk import storage_error
@@ -64,6 +64,7 @@ class Flusher(LogFollower):
             self._cuts += 1
             self.flushed_offset = min(self.flushed_offset, end)
             self._asked = min(self._asked, end)
+            self._condition.notify_all()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -99,7 +100,7 @@ class Flusher(LogFollower):
         if end > before:
             if self._asked > self.flushed_offset:
                 with self._condition:
-                    self._condition.notify()
+                    self._condition.notify_all()
             self.on_committed(end)
         return end
 
@@ -118,18 +119,25 @@ class Flusher(LogFollower):
         return failure
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Sync everything appended so far, and wait for it.
+        """Sync everything appended so far, but for what is cut off meanwhile, and wait for it.
 
         Raises:
             SyncFailed: it could not.
             DiskFull: it could not be committed; may be tried again.
+            StoreClosed: the store closes meanwhile, which syncs it.
         """
         end = self.commit()
         self.request(end)
+
+        def is_done() -> bool:
+            return self.flushed_offset >= min(end, self._log.end_offset)
+
         with self._condition:
-            self._condition.wait_for(lambda: self.flushed_offset >= end or self.failure is not None, timeout_s)
-        if self.failure is not None:
-            raise self.failure
+            self._condition.wait_for(lambda: is_done() or self.failure is not None or self._is_stopping, timeout_s)
+            if self.failure is not None:
+                raise self.failure
+            if self._is_stopping and not is_done():
+                raise StoreClosed("the store is closing")
 
     def fail(self, failure: SyncFailed) -> None:
         """Something else of the store could not be synced: that ends this as well."""

@@ -27,13 +27,13 @@ class LogFollower(threading.Thread, abc.ABC):
         """Have the work done for everything below ``end`` soon; returns at once."""
         with self._condition:
             self._asked = max(self._asked, end)
-            self._condition.notify()
+            self._condition.notify_all()  # others may wait there for what is done
 
     def stop(self) -> None:
         """End the thread after what it is doing; no further turn is begun."""
         with self._condition:
             self._is_stopping = True
-            self._condition.notify()
+            self._condition.notify_all()
         if self.is_alive():
             self.join()
 

@@ -153,6 +153,7 @@ class Kit(Writes):
         self.store = store or Store.open(
             store_config(self.root, **_sizes(config, sizes or {})), disk=disk, clock=self.clock, deletes=deleted_topic
         )
+        self.snapshots.sync_log = self.store.flush
         self.store.request_flush = self._request_flush  # type: ignore[method-assign]
         self.store.request_commit = self._request_commit  # type: ignore[method-assign]
         if store is None:

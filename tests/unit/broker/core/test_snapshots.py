@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.broker import FEATURES
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.producers import Receipt
 from penstock.broker.core.tables.snapshots import (
@@ -22,8 +23,11 @@ from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, StagingTable, gone_body
 from penstock.broker.identity import check_identity, write_identity
+from penstock.broker.opening import open_store
 from penstock.formats.rocketmq_config import parse_rocketmq_json
-from penstock.proto.errors import Corrupt, WrongStore
+from penstock.proto.errors import Corrupt, SyncFailed, WrongStore
+from tests.support.broker.running_broker import small_config
+from tests.support.broker.stores import batch
 
 FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "producerSequence.json")
 
@@ -252,3 +256,30 @@ def test_a_store_of_another_broker_is_refused_and_ones_own_known(tmp_path: Path)
     (tmp_path / "penstockIdentity.json").write_text("{")
     with pytest.raises(WrongStore, match="damaged"):
         check_identity(tmp_path, "main", "broker-a")
+
+
+def test_the_log_is_synced_before_a_file_knows_it(tmp_path: Path) -> None:
+    """A power cut would else leave files that know more, and what comes in that place would be passed over."""
+    slow = {"flushIntervalCommitLog": "600000", "flushCommitLogThoroughInterval": "600000"}
+    with open_store(small_config(tmp_path, **slow), FEATURES) as opened:
+        end = opened.store.append("orders", batch("orders", [b"one"]), queues=1).end
+        opened.tables.topics.put(10, "orders", Topic("orders", 1, 1))
+        opened.tables.files.write_all(end)
+        assert opened.store.flushed_offset == end
+        opened.store.close()
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_where_the_log_cannot_be_synced_the_older_files_stay(tmp_path: Path, is_last: bool) -> None:
+    written(tmp_path, 500)
+    tables = filled()
+
+    def fail() -> None:
+        raise SyncFailed("the disk is broken")
+
+    snapshots = Snapshots(tmp_path, tables, fail)
+    if is_last:
+        snapshots.write_all(900)
+    else:
+        asyncio.run(snapshots.write_changed(lambda: 900, at_once=True))
+    assert loaded(tmp_path)[1].replay_from == 500
