@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from penstock.formats.columns import Column, hashes_of
-from penstock.formats.record.kernels import crc32
 
 from .routing import Piece
 from .writers import hash_64
@@ -82,5 +81,7 @@ def running(before: int, piece: Piece) -> int:
 
 
 def _sum(values: np.ndarray[Any, Any]) -> int:
+    from penstock.formats.record.kernels import crc32  # here, as who plans and commits loads no kernels
+
     data = values.view(np.uint8)
     return int(crc32(data, 0, len(data)))
