@@ -40,6 +40,7 @@ from .options import SourceOptions
 
 log = logging.getLogger(__name__)
 
+CLIENT_ID = "spark"
 CALLS_AT_ONCE = 16
 GONE_ASKED_S = 1.0
 """For a question that whoever lives answers at once."""

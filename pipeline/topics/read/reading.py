@@ -32,7 +32,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
 from ...columns.columns import ColumnWriter, Rows
-from ..cluster import Cluster
+from ..cluster import CLIENT_ID, Cluster
 from ..offsets import Queue, Slice
 from ..options import SourceOptions
 from ..waiting import Reminder
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 QUEUES_AT_ONCE = 64
 WAIT_MS = 500
-CLIENT_ID = "spark"
 
 
 @dataclass(slots=True)
@@ -315,12 +314,3 @@ class SliceReader:
 
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s()
-
-
-def check_expression(cluster: Cluster, options: SourceOptions, queue: Queue) -> None:
-    """Have the broker of ``queue`` take the filter, reading nothing. Raises the error that it answers."""
-    expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
-    wanted = parse_subscription(queue.topic, expression)
-    header = FetchHeader(client_id=CLIENT_ID, max_bytes=1)
-    header.topics.add(topic=queue.topic, queue_ids=[queue.queue_id], offsets=[0], filter=wanted.filter)
-    cluster.calls.fetch(queue.broker, header, options.timeout_s)

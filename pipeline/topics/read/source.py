@@ -130,7 +130,7 @@ class TopicReader(DataSourceReader):
         from penstock.client.cluster import again
 
         from ..cluster import cluster
-        from .starting import ending_offsets, starting_offsets
+        from .starting import check_filter, ending_offsets, starting_offsets
 
         options = self._options
         timeout_s = options.timeout_s
@@ -141,7 +141,7 @@ class TopicReader(DataSourceReader):
             return begin, ending_offsets(view, options, positions, timeout_s=timeout_s), positions
 
         begin, end, positions = again(places, timeout_s)
-        check_filter(options, positions)
+        check_filter(view, options, positions)
         backwards = sorted(queue for queue in end if begin[queue] > end[queue])
         times = options.starting.timestamp_ms, options.ending.timestamp_ms
         by_time = options.starting.at == "timestamp", options.ending.at == "timestamp"
@@ -180,15 +180,6 @@ def planned(wanted: list[Slice], mean_bytes: Mapping[Queue, int], options: Sourc
         at_least=options.min_partitions,
         at_most=options.max_partitions,
     )
-
-
-def check_filter(options: SourceOptions, positions: Mapping[Queue, Any]) -> None:
-    """Have a broker look at the filter, so that a wrong one is refused before any task runs. Raises its error."""
-    from ..cluster import cluster
-    from .reading import check_expression
-
-    if options.filter_sql or options.sub_expression != "*":
-        check_expression(cluster(options.name_server, options.security), options, next(iter(positions)))
 
 
 def read_partition(options: SourceOptions, schema: Any, partition: Any) -> Iterator[Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from penstock.client.cluster import Sql, parse_subscription
 from penstock.proto.errors import ConfigError, DataLoss, RouteNotFound
+from penstock.proto.wire.broker_pb2 import FetchHeader
 
-from ..cluster import Cluster, Positions
+from ..cluster import CLIENT_ID, Cluster, Positions
 from ..offsets import Queue, resolve
 from ..options import Position, SourceOptions
 
@@ -73,6 +75,18 @@ def ending_offsets(
             queue = min(positions.keys() ^ begun)
             raise RouteNotFound(f"queue {queue} came or went while the read was planned: plan it again")
     return _at(wanted, positions, options, default="latest")
+
+
+def check_filter(cluster: Cluster, options: SourceOptions, positions: Positions) -> None:
+    """Have a broker look at the filter, so that a wrong one is refused before any task runs. Raises its error."""
+    if not options.filter_sql and options.sub_expression == "*":
+        return
+    queue = next(iter(positions))
+    expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
+    wanted = parse_subscription(queue.topic, expression)
+    header = FetchHeader(client_id=CLIENT_ID, max_bytes=1)
+    header.topics.add(topic=queue.topic, queue_ids=[queue.queue_id], offsets=[0], filter=wanted.filter)
+    cluster.calls.fetch(queue.broker, header, options.timeout_s)
 
 
 def _times(wanted: Position) -> dict[Queue, int] | int | None:

@@ -40,7 +40,7 @@ from ..offsets import (
 from ..options import SourceOptions
 from ..waiting import TURN_S, WITHOUT_END, Reminder, patiently
 from .planning import share
-from .source import TopicPartition, check_filter, planned, read_partition
+from .source import TopicPartition, planned, read_partition
 
 if TYPE_CHECKING:
     from ..cluster import Positions
@@ -76,7 +76,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
         if self._initial is None:
             from ..cluster import cluster
-            from .starting import starting_offsets
+            from .starting import check_filter, starting_offsets
 
             options = self._options
             view = cluster(options.name_server, options.security)
@@ -87,7 +87,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "the stream's beginning",
             )
             if positions:
-                check_filter(options, positions)
+                check_filter(view, options, positions)
             self._initial = stream_offset(begin, created=positions.created, first=True, group=options.group)
         return self._initial
 

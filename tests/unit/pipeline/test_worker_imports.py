@@ -25,8 +25,9 @@ def test_a_source_loads_no_kernels_before_it_reads(source: str) -> None:
     assert not is_loaded_by(f"import {source}", "numba")
 
 
-def test_the_sink_loads_no_kernels_before_it_writes() -> None:
-    assert not is_loaded_by("import penstock.pipeline.topics.write.sink", "numba")
+@pytest.mark.parametrize("module", ["read.stream", "read.starting", "write.sink"])
+def test_who_plans_for_topics_loads_no_kernels(module: str) -> None:
+    assert not is_loaded_by(f"import penstock.pipeline.topics.{module}", "numba")
 
 
 def test_workers_of_tasks_find_kernels_loaded_and_nothing_that_starts_threads() -> None:
