@@ -109,12 +109,13 @@ class Rows:
         self.bodies = bodies_of(batch)
         columns = {name: batch.column(name) for name in names}
         keys = _keys(columns["keys"]) if "keys" in columns else None
-        own = {TAGS: columns.get("tags"), KEYS: keys, SHARDING_KEY: columns.get("shardingKey")}
-        given = [name for name, column in own.items() if column is not None]
+        own = {TAGS: ("tags", columns.get("tags")), KEYS: ("keys", keys)}
+        own[SHARDING_KEY] = "shardingKey", columns.get("shardingKey")
+        given = [name for name, (_, column) in own.items() if column is not None]
         self.properties = Column(np.empty(0, np.uint8), np.zeros(self.count, np.int64))
         for name in given:
-            column = own[name]
-            _check_text(name, column)
+            said, column = own[name]
+            _check_text(said, column)
             self._append(name, _filled(column))
         if DELIVER_AT in columns:
             times = _deliver_times(columns[DELIVER_AT])
@@ -202,21 +203,37 @@ def _keys(column: pa.Array) -> pa.Array:
 
 def _check_words(column: pa.ListArray) -> None:
     words = column.flatten()
-    if pc.any(pc.match_substring(words, " ")).as_py():
-        bad = next(word for word in words.to_pylist() if word and " " in word)
+    bad = _first(pc.match_substring(words, " "))
+    if bad >= 0:
+        row = _row(pc.list_parent_indices(column), bad)
         raise InvalidArgument(
-            f"column keys: {bad!r:.80} has a blank, which separates keys: it would be found by none; replace the blanks"
+            f"row {row} of the batch: column keys: {words[bad].as_py()!r:.80} has a blank, which separates keys: it "
+            "would be found by none; replace the blanks"
         )
+
+
+def _first(are: pa.BooleanArray) -> int:
+    """Where the first true value is; -1: nowhere."""
+    return int(pc.index(are, True).as_py())
+
+
+def _row(rows: pa.Array | None, index: int) -> int:
+    """The row of a value; ``rows``: those of all values, where a row has several or none."""
+    return index if rows is None else int(rows[index].as_py())
 
 
 def _filled(column: pa.Array) -> Column:
     return column_of(pc.fill_null(column, ""))
 
 
-def _check_text(name: str, column: pa.Array) -> None:
+def _check_text(name: str, values: pa.Array, rows: pa.Array | None = None) -> None:
     for separator in ("\x01", "\x02"):
-        if pc.any(pc.match_substring(column, separator)).as_py():
-            raise InvalidArgument(f"column for {name}: the characters 0x01 and 0x02 are not allowed")
+        bad = _first(pc.match_substring(values, separator))
+        if bad >= 0:
+            raise InvalidArgument(
+                f"row {_row(rows, bad)} of the batch: column {name}: the characters 0x01 and 0x02 are not allowed, as "
+                "they separate properties: replace them"
+            )
 
 
 def _deliver_times(column: pa.Array) -> Column:
@@ -238,7 +255,8 @@ def _deliver_times(column: pa.Array) -> Column:
 
 def _queue_ids(column: pa.Array) -> Ints:
     if column.null_count:
-        raise InvalidArgument("column queueId has nulls: give every row one, or drop the column")
+        row = _first(column.is_null())
+        raise InvalidArgument(f"row {row} of the batch: column queueId is null: give every row one, or drop the column")
     ids = column.to_numpy(zero_copy_only=False)
     for row in (int(ids.argmin()), int(ids.argmax())) if len(ids) else ():
         if not 0 <= int(ids[row]) <= _QUEUE_ID_MAX:
@@ -246,18 +264,19 @@ def _queue_ids(column: pa.Array) -> Ints:
     return np.asarray(ids, np.int32)
 
 
-def _require_kept(names: pa.Array, values: pa.Array, given: frozenset[str]) -> None:
+def _require_kept(names: pa.Array, values: pa.Array, rows: pa.Array, given: frozenset[str]) -> None:
     """Refuse properties that ask for a delivery later, or a transaction: the message would be delivered at once.
 
     A time that has passed asks for nothing: copies of messages that were delivered later have one.
     """
     wishes = pc.is_in(names, pa.array(sorted(UNKEPT - given), pa.string()))
-    for name, value in zip(names.filter(wishes).to_pylist(), values.filter(wishes).to_pylist(), strict=True):
+    wished = [each.filter(wishes).to_pylist() for each in (names, values, rows)]
+    for name, value, row in zip(*wished, strict=True):
         is_time = name in (TIMER_DELIVER_MS, START_DELIVER_TIME) and (value or "").isdecimal()
         if value and not (is_time and int(value) <= time.time() * 1000):
             raise InvalidArgument(
-                f"column properties: {name!r} would do nothing, and the message be delivered at once: give a column "
-                "deliverAt, or leave the property out"
+                f"row {row} of the batch: column properties: {name!r} would do nothing, and the message be delivered "
+                "at once: give a column deliverAt, or leave the property out"
             )
 
 
@@ -267,18 +286,20 @@ def _property_strings(column: pa.MapArray, given: frozenset[str]) -> Column:
     start, stop = column.offsets[0].as_py(), column.offsets[-1].as_py()
     if len(names) != stop - start:
         names, values = names.slice(start, stop - start), values.slice(start, stop - start)
-    _check_text("properties", names)
-    _check_text("properties", pc.fill_null(values, ""))
-    if pc.any(pc.equal(pc.binary_length(names), 0)).as_py():
-        raise InvalidArgument("column properties: a name is empty")
+    offsets = pc.subtract(column.offsets, start)
+    rows = pa.array(np.repeat(np.arange(len(column)), np.diff(offsets.to_numpy())))
+    _check_text("properties", names, rows)
+    _check_text("properties", pc.fill_null(values, ""), rows)
+    empty = _first(pc.equal(pc.binary_length(names), 0))
+    if empty >= 0:
+        raise InvalidArgument(f"row {_row(rows, empty)} of the batch: column properties: a name is empty: give it one")
     names, values = names.cast(pa.string()), values.cast(pa.string())
-    _require_kept(names, values, given)
+    _require_kept(names, values, rows, given)
     pairs = pc.binary_join_element_wise(names, pc.fill_null(values, ""), "\x01")
     pairs = pc.binary_join_element_wise(pairs, "", "\x02")
     left_out = pa.array([PRODUCER_PROPERTY, RECORD_CRC, *sorted(given)], pa.string())
     drop = pc.or_(pc.is_in(names, left_out), pc.starts_with(names, TRANSIENT_PREFIX))
     drop = pc.or_(drop, pc.equal(pc.binary_length(pc.fill_null(values, "")), 0))
     pairs = pc.if_else(drop, "", pairs)
-    offsets = pc.subtract(column.offsets, start)
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), "")
     return column_of(pc.fill_null(joined, ""))

@@ -102,18 +102,39 @@ def test_columns_that_spark_declares_not_null_are_taken() -> None:
         ({"body": pa.array([b"x", None], pa.binary())}, "row 1 of the batch: body is null"),
         ({"body": [b"x", b""]}, "row 1 of the batch: body is empty"),
         ({"body": [b"x" * (4 << 20), b"x" * ((4 << 20) + 1)]}, "row 1 of the batch: body of 4194305 bytes"),
-        ({"body": [b"x"], "tags": ["a\x01b"]}, "column for TAGS"),
-        ({"body": [b"x"], "properties": pa.array([[("a", "b\x02")]], MAP)}, "0x01 and 0x02"),
-        ({"body": [b"x"], "properties": pa.array([[("", "b")]], MAP)}, "a name is empty"),
+        ({"body": [b"x", b"y"], "tags": ["a", "a\x01b"]}, "row 1 of the batch: column tags: the characters 0x01 and"),
+        ({"body": [b"x", b"y"], "keys": [None, "a\x02b"]}, "row 1 of the batch: column keys"),
+        ({"body": [b"x", b"y"], "shardingKey": [None, "\x02"]}, "row 1 of the batch: column shardingKey"),
+        ({"body": [b"x"] * 3, "properties": pa.array([[], None, [("a", "b\x02")]], MAP)}, "row 2 of the batch"),
+        ({"body": [b"x"] * 2, "properties": pa.array([[("a", "b"), ("c", "d")], [("", "b")]], MAP)}, "row 1 of the"),
+        (
+            {"body": [b"x"] * 2, "queueId": pa.array([1, None], pa.int32())},
+            "row 1 of the batch: column queueId is null",
+        ),
         ({"body": [b"x"], "properties": pa.array([[("a", "b" * 40_000)]], MAP)}, "row 0 of the batch: its properties"),
         ({"body": [b"x"], "queueId": [-1]}, "row 0 of the batch: queueId -1 is not of 0..2147483647"),
         ({"body": [b"x"] * 2, "queueId": [0, (1 << 32) + 1]}, "row 1 of the batch: queueId 4294967297 is not of"),
-        ({"body": [b"x"], "keys": [["New York", "b"]]}, "column keys: 'New York' has a blank"),
+        (
+            {"body": [b"x"] * 3, "keys": [["a", "b"], None, ["New York", "b"]]},
+            "row 2 of the batch: column keys: 'New York' has a blank",
+        ),
     ],
 )
 def test_a_row_that_can_be_no_message_is_named(columns: dict[str, Any], problem: str) -> None:
     with pytest.raises((InvalidArgument, MessageTooLarge), match=problem):
         Rows(batch(**columns))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"keys": [["a", "b"], None, ["c"], ["New York"]]},
+        {"properties": pa.array([[("a", "b"), ("c", "d")], None, [("e", "f")], [("g", "\x01")]], MAP)},
+    ],
+)
+def test_a_row_of_a_slice_is_named_by_its_place_in_it(columns: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="row 2 of the batch"):
+        Rows(batch(body=[b"x"] * 4, **columns).slice(1))
 
 
 @pytest.mark.parametrize("algorithm", ["zlib", "lz4", "zstd"])
