@@ -16,7 +16,8 @@ from .pictures import CHARACTER, Picture, room_for, round_up
 WIDTH, HEIGHT, RIGHT, TOP, BOTTOM = 960, 220, 12, 14, 26
 SERIES_MAX = 6
 """Colours; a further series has that of the first again."""
-NAME_MAX = 24
+NAME_MIN, NAME_MAX = 8, 24
+"""Characters of a bar's name: as many as fit below it, where that names each bar in words of its own."""
 LINES_MAX = 4
 """Of the grid, above zero."""
 TICKS_MAX = 8
@@ -167,7 +168,10 @@ class _Drawn(Picture):
                     left, top = self.left + wide * (index + 0.1 + 0.8 * number / kinds), self._y(value)
                     told = f"{plot.x[index]}: {shown(value)} {plot.unit} {name}"
                     self.box(_colour(number), left, top, max(0.8 * wide / kinds, 0.5), HEIGHT - BOTTOM - top, told)
-        names = [_shortened(str(name)) for name in plot.x]
+        fitting = max(min(int(wide / CHARACTER) - 2, NAME_MAX), NAME_MIN)
+        names = [_shortened(str(name), fitting) for name in plot.x]
+        if len(set(names)) < count:  # rather some names that tell a bar from others
+            names = [_shortened(str(name), NAME_MAX) for name in plot.x]
         every = max(math.ceil((max(map(len, names), default=0) + 2) * CHARACTER / wide), 1)
         for index in range(0, count, every):
             self.text(self.left + wide * (index + 0.5), HEIGHT - 8, names[index], anchor="middle")
@@ -184,6 +188,7 @@ def _stretches(x: Sequence[Any], values: Sequence[float | None]) -> list[list[tu
     return [stretch for stretch in found if stretch]
 
 
-def _shortened(name: str) -> str:
+def _shortened(name: str, most: int) -> str:
     """A name whose end still tells it from others, as those of log files."""
-    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 13]}…{name[-12:]}"
+    end = most // 2
+    return name if len(name) <= most else f"{name[: most - 1 - end]}…{name[-end:]}"

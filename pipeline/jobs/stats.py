@@ -162,9 +162,12 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int
     ]
     if skewed:
         report.tables.append(Table("Skewed queues", ["topic", "broker", "queue", "messages", "of mean"], skewed))
-    for title, name in (("Messages over time", "messages"), ("Bytes over time", "bytes")):
-        told = [(row["topic"], row["at"], row[name]) for row in rows if row["at"] is not None]
-        report.plots.append(over_time(title, told, step_ms))
+    timed = [row for row in rows if row["at"] is not None]
+    messages_plot = over_time(
+        "Messages over time", [(row["topic"], row["at"], row["messages"]) for row in timed], step_ms
+    )
+    sized = [(row["topic"], row["at"], row["bytes"]) for row in timed]
+    report.plots += [messages_plot, over_time("Bytes over time", sized, step_ms, list(messages_plot.series))]
     skews: dict[str, float] = {line[0]: line[5] for line in lines if line[1] > 1}
     if skews:
         shown = sorted(skews, key=lambda topic: -skews[topic])[:_SKEWS_MAX]
@@ -177,7 +180,7 @@ def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int
             report.summary += f"; {len(skewed)} queue{' is' if len(skewed) == 1 else 's are'} skewed"
         counts = {queue[1:]: float(count) for queue, count in sorted(by_queue.items()) if queue[0] == largest[0]}
         is_one = len({broker for broker, _ in counts}) == 1
-        names = [queue_id if is_one else f"{broker} {queue_id}" for broker, queue_id in counts]
+        names = [f"queue {queue_id}" if is_one else f"{broker} {queue_id}" for broker, queue_id in counts]
         title = f"Messages by queue of {largest[0]}"
         report.plots.append(Plot(title, "bars", names, {"messages": list(counts.values())}, "", axis_name="queue"))
 

@@ -18,6 +18,9 @@ from penstock.proto.errors import ConfigError, StorageError
 
 PROBLEMS_MAX = 1000
 """Examples kept; ``problem_count`` has all."""
+FOLD_ABOVE = 40
+"""Rows of a table that the page shows without being asked."""
+_SUFFIXES = (".html", ".htm", ".json")
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ class Report:
         Raises:
             StorageError: it cannot be written.
         """
-        is_json = path.suffix == ".json"
+        is_json = path.suffix.lower() == ".json"
         text = json.dumps(self.as_document(), indent=2, default=str) if is_json else render(self)
         partial = path.with_name(path.name + ".partial")
         try:
@@ -127,6 +130,7 @@ def render(report: Report) -> str:
         report=report,
         settings={name: value for name, value in report.config.items() if value not in (None, (), "")},
         figures=[(name.replace("_", " "), value) for name, value in report.figures.items()],
+        fold_above=FOLD_ABOVE,
         problems=(columns, [[problem.get(column) for column in columns] for problem in report.problems]),
     )
 
@@ -135,7 +139,8 @@ def require_writable(path: Path) -> None:
     """Nothing, if a report can be written there, as far as can be told before.
 
     Raises:
-        ConfigError: its directory is missing or not writable, or it is a directory itself.
+        ConfigError: its name says neither page nor document; its directory is missing or not writable; or it is a
+            directory itself.
     """
     folder = path.parent
     if not folder.is_dir():
@@ -144,3 +149,8 @@ def require_writable(path: Path) -> None:
         raise ConfigError(f"report {path}: the directory {folder} is not writable: name another")
     if path.is_dir():
         raise ConfigError(f"report {path}: is a directory: name a file in it")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ConfigError(
+            f"report {path}: a report is a page (.html) or a document (.json), nothing else is written: name "
+            f"{path.with_suffix('.html').name} or {path.with_suffix('.json').name}"
+        )

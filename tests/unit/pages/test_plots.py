@@ -69,6 +69,12 @@ def test_labels_of_bars_do_not_reach_into_each_other() -> None:
     assert len(labels(drawn(Plot("Rows", "bars", list(range(8)), {"rows": [1.0] * 8})))) == 8
 
 
+def test_each_bar_has_a_name_as_far_as_names_can_be_shortened() -> None:
+    names = [f"orders-of-customers-{number}" for number in range(10)]
+    told = labels(drawn(Plot("Skew", "bars", names, {"skew": [1.0] * 10})))
+    assert [text[-1] for _, text in told] == [str(number) for number in range(10)]
+
+
 def test_long_labels_have_room_beside_the_axis() -> None:
     page = drawn(Plot("Rate", "lines", [0, 1], {"sent": [9_000_000.0, 1.0]}, "acknowledged messages in a second"))
     (x, words) = re.findall(r'x="([\d.]+)"[^>]*text-anchor="end">([^<]*acknowledged[^<]*)<', page)[0]

@@ -64,6 +64,9 @@ def test_a_reports_place_is_a_file_in_a_writable_directory(tmp_path: Path, monke
     require_writable(Path("r.json"))
     with pytest.raises(ConfigError, match="is a directory: name a file in it"):
         require_writable(tmp_path)
+    for name in ("r.pdf", "r"):
+        with pytest.raises(ConfigError, match=r"page \(.html\) or a document \(.json\).* name r.html or r.json"):
+            require_writable(tmp_path / name)
     with pytest.raises(StorageError, match="the report is not written"):
         Report("stats", {}).write(tmp_path / "absent" / "r.json")
     monkeypatch.setattr(os, "access", lambda path, mode: False)

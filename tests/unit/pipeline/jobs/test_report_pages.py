@@ -69,6 +69,20 @@ def test_counts_over_time_have_zeros_between_them_and_the_largest_series() -> No
     assert step_for(0, 0) == 1000
 
 
+def test_a_plot_beside_another_shows_the_same_series_in_the_same_colours() -> None:
+    messages = over_time("Messages", [("a", 0, 9), ("b", 0, 3)], 1000)
+    sizes = [("a", 0, 10), ("b", 0, 5000), ("c", 0, 9999)]
+    assert over_time("Bytes", sizes, 1000, list(messages.series)).legend() == messages.legend()
+
+
+def test_a_long_table_is_folded_under_the_number_of_its_rows() -> None:
+    def page(rows: int) -> str:
+        return render(Report("stats", {}, tables=[Table("Keys", ["key"], [[f"k{row}"] for row in range(rows)])]))
+
+    assert "<summary>" not in page(40)
+    assert "<summary>41 rows</summary>" in page(41)
+
+
 def test_axes_have_ticks_at_whole_steps_of_a_clock() -> None:
     assert [time_step_ms(seconds * 1000, TICKS_MAX) for seconds in (1, 40, 3600, 86_400)] == [
         1000,
