@@ -96,10 +96,12 @@ class _Opening:
         self._checkpoint = Checkpoint(self._disk, str(self._config.root))
         positions = self._checkpoint.read()
         files_end = self._log.end_offset
-        if positions is not None and self._log.files and positions.flushed > files_end:
+        if positions is not None and positions.flushed > (files_end if self._log.files else positions.min_offset):
             raise Corrupt(
                 f"{self._log.directories}: ends at {files_end}, bytes up to {positions.flushed} were synced: log files "
-                "are missing; restore them from a replica, or delete penstockCheckpoint to go on without them",
+                f"are missing; is a disk not mounted? If they are gone: where a replica has them, delete all of "
+                f"{self._config.root} and of the log, and this broker copies everything from its master; a broker that "
+                "is alone goes on without them when penstockCheckpoint is deleted",
                 path=str(self._log.directories),
                 offset=files_end,
             )
@@ -194,9 +196,7 @@ class _Opening:
     def _set_min(self, positions: Positions | None) -> None:
         log_ = self._log
         if not log_.files:
-            is_empty = positions is not None and positions.flushed <= positions.min_offset  # else they were taken away
-            at = positions.min_offset if positions is not None and is_empty else 0
-            log_.min_offset = log_.end_offset = at
+            log_.min_offset = log_.end_offset = positions.min_offset if positions is not None else 0
         elif positions is not None and log_.min_offset <= positions.min_offset < log_.files[0].end:
             log_.min_offset = positions.min_offset
         elif positions is not None and log_.files[0].end <= positions.min_offset <= log_.files[-1].end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,30 @@ def test_a_missing_log_file_is_named(tmp_path: Path) -> None:
     files[2].unlink()
     with pytest.raises(Corrupt, match="log files are missing"):
         Store.open(store_config(tmp_path))
+
+
+def test_a_store_whose_log_is_gone_does_not_begin_anew(tmp_path: Path) -> None:
+    _filled(tmp_path).close()
+    mounted, unmounted = tmp_path / "commitlog", tmp_path / "elsewhere"
+    mounted.rename(unmounted)
+    for _ in range(2):  # nor at the second start, when the first has made the directory
+        with pytest.raises(Corrupt, match="log files are missing; is a disk not mounted"):
+            Store.open(store_config(tmp_path))
+        assert list(mounted.iterdir()) == []
+    mounted.rmdir()
+    unmounted.rename(mounted)
+    store = Store.open(store_config(tmp_path))
+    assert len(bodies(store, "t")) == 60
+    store.close()
+
+
+def test_a_store_goes_on_without_its_log_when_told_so(tmp_path: Path) -> None:
+    _filled(tmp_path).close()
+    shutil.rmtree(tmp_path / "commitlog")
+    (tmp_path / "penstockCheckpoint").unlink()
+    store = Store.open(store_config(tmp_path))
+    assert (store.min_offset, store.end_offset) == (0, 0)
+    store.close()
 
 
 def test_strange_names_among_the_queues_do_no_harm(tmp_path: Path) -> None:
