@@ -90,6 +90,7 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
         _make_directory(Path(config.store.commit_log_path), "storePathCommitLog")
     try:
         known = check_identity(root, identity.cluster, identity.broker_name)
+        MembershipFile(root).check_use(identity.broker_id, is_elected=config.replication.is_elected)
         epochs = EpochFile.open(root, is_new=not known)
         opening = replace(store_config(config), is_unclean_doubtful=_is_unclean_doubtful(config))
         store = Store.open(opening, deletes=deleted_topic)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from penstock.proto import names
-from penstock.proto.errors import FlowControl, InvalidArgument, NameserverUnavailable, PenstockError
+from penstock.proto.errors import FlowControl, InvalidArgument, NameserverUnavailable, PenstockError, WrongCluster
 from penstock.proto.wire.common_pb2 import BrokerIdentity, Empty
 from penstock.proto.wire.nameserver_pb2 import (
     BrokerDirective,
@@ -199,6 +199,7 @@ class NameserverService:
         kind = report.WhichOneof("report")
         topics: Topics = {}
         if kind == "registration":
+            self._require_electable(report.registration)
             for part in checked_topics(report.registration):
                 topics |= part
                 await asyncio.sleep(0)
@@ -227,6 +228,17 @@ class NameserverService:
     async def _change_topics(self, session: _Session, changes: BrokerReport.TopicChanges, now_s: float) -> None:
         self._publish(self._table.topics_changed(session.number, changes, now_s))
         await asyncio.sleep(0)
+
+    def _require_electable(self, registration: BrokerReport.Registration) -> None:
+        """Refuse a broker outside elections in a group that has them: its master would count on what nobody elects."""
+        name = registration.identity.broker_name
+        if registration.HasField("candidacy") or self._coordination is None:
+            return
+        if self._coordination.register(name) is not None:
+            raise WrongCluster(
+                f"broker group {name} elects its masters, and broker {registration.identity.broker_id} takes no part: "
+                "set enableControllerMode = true, or give it another brokerName"
+            )
 
     def _tell_coordination(self, session: _Session, report: BrokerReport.Registration | BrokerReport.Heartbeat) -> None:
         if self._coordination is not None and session.identity is not None and report.HasField("candidacy"):

@@ -59,6 +59,23 @@ class MembershipFile:
         """True if the machine has booted since the store was last in use."""
         return self.held.boot != boot_id()
 
+    def check_use(self, broker_id: int, *, is_elected: bool) -> None:
+        """Refuse to use a member's store outside its group, where nobody could elect it, or under another id.
+
+        Raises:
+            WrongStore: says which, and what to do.
+        """
+        if not self.is_known:
+            return
+        if not is_elected:
+            raise WrongStore(
+                f"{self._path}: the store is a member's of a group that elects its masters, and a master that is not "
+                "elected may act beside another: set enableControllerMode = true; to have no elections any more, "
+                "delete the file in every store of the group",
+                path=str(self._path),
+            )
+        self._check_id(broker_id)
+
     def check(self, coordinator: str, broker_id: int) -> None:
         """Refuse to be governed by another coordinator store than before (empty: one without a register), or under
         another id.
@@ -68,12 +85,7 @@ class MembershipFile:
         """
         if not self.is_known:
             return
-        if self.held.broker_id != broker_id:
-            raise WrongStore(
-                f"{self._path}: the store is broker {self.held.broker_id}'s, this one has brokerId={broker_id}: set it "
-                "back, or use another storePathRootDir",
-                path=str(self._path),
-            )
+        self._check_id(broker_id)
         if self.held.coordinator != coordinator:
             other = (
                 f"that of a nameserver is {coordinator}"
@@ -84,6 +96,14 @@ class MembershipFile:
                 f"{self._path}: the group is governed by coordinator store {self.held.coordinator}, and {other}, so it "
                 "knows nothing of the group's epochs: restore the former one, or delete the file "
                 "in every store of the group to begin anew under this one",
+                path=str(self._path),
+            )
+
+    def _check_id(self, broker_id: int) -> None:
+        if self.held.broker_id != broker_id:
+            raise WrongStore(
+                f"{self._path}: the store is broker {self.held.broker_id}'s, this one has brokerId={broker_id}: set it "
+                "back, or use another storePathRootDir; if this is a copy, delete the file in it",
                 path=str(self._path),
             )
 

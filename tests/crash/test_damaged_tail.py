@@ -21,7 +21,7 @@ from penstock.broker.config import BrokerConfig, BrokerRole, IdentityConfig, Nam
 from penstock.broker.core.dispatch import Dispatcher
 from penstock.broker.core.events import LogEvents
 from penstock.broker.group import held_membership
-from penstock.broker.group.held_membership import MembershipFile
+from penstock.broker.group.held_membership import FILE_NAME, MembershipFile
 from penstock.broker.group.leadership import Leadership
 from penstock.broker.group.making import RoleMaker
 from penstock.broker.opening import Opened, open_store
@@ -309,6 +309,8 @@ def test_a_power_loss_is_noted_only_where_a_group_counts_on_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_mode: FlushMode, role: BrokerRole, is_elected: bool
 ) -> None:
     after_power_loss(tmp_path, monkeypatch, flush_mode)
+    if not is_elected:
+        (tmp_path / FILE_NAME).unlink()  # else it is a member's store, and the start refuses it
     is_slave = role is BrokerRole.SLAVE
     settings = ReplicationSettings(
         role=role, is_elected=is_elected, in_sync_replicas=1, master_address="127.0.0.1:1" if is_slave else ""

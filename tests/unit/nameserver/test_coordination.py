@@ -12,8 +12,10 @@ from penstock.nameserver.election.coordination import Coordination
 from penstock.nameserver.key_values import KeyValues
 from penstock.nameserver.routes import RouteTable
 from penstock.nameserver.service import NameserverService
+from penstock.proto.errors import WrongCluster
 from penstock.proto.register import Register, new_register
 from penstock.proto.wire.common_pb2 import BrokerIdentity
+from penstock.proto.wire.coordination_pb2 import RegisterQuery
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.registrations import registration
@@ -130,5 +132,25 @@ def test_a_broker_is_gone_when_its_newest_session_ends_and_not_before(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_nobody_can_elect_is_refused_where_masters_are_elected(tmp_path: Path) -> None:
+    """Its group's master would take it into the set, and count on it."""
+
+    async def scenario() -> None:
+        store = Store(new_register("c", "broker-a", 0, 1), slow=frozenset())
+        coordination = Coordination(store, SystemClock(), unclean_allowed=False)
+        key_values = KeyValues.open(tmp_path / "kv.json")
+        service = NameserverService(RouteTable(), key_values, SystemClock(), coordination)
+        member = BrokerIdentity(cluster="c", broker_name="broker-a", broker_id=0, address="h:0")
+        await coordination.ReadRegister(RegisterQuery(identity=member), None)
+        with pytest.raises(WrongCluster, match="broker 1 takes no part: set enableControllerMode = true"):
+            await service.BrokerSession(reports(registration("broker-a", 1), asyncio.Event()), Stuck())
+        assert not service._table.cluster().shards
+        ended = asyncio.Event()
+        ended.set()
+        await service.BrokerSession(reports(registration("broker-b", 1), ended), Stuck())
 
     asyncio.run(scenario())
