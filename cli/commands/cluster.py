@@ -229,6 +229,8 @@ def _print_status(document: dict[str, Any]) -> None:
     columns = ["name", "state", "role", "epoch", "in_sync", "address", "pid", *OFFSETS]
     print_table(columns, [[broker[column] for column in columns] for broker in document["brokers"]])
     for broker in document["brokers"]:
+        if broker["silent_because"]:
+            note(f"{broker['name']} runs and tells nothing of itself: {broker['silent_because']}")
         if broker["not_following_because"]:
             note(f"{broker['name']} does not follow its master: {broker['not_following_because']}")
         if broker["gave_up"]:
@@ -268,8 +270,10 @@ def _node_document(state: NodeState) -> dict[str, Any]:
 
 
 def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str, Any]:
+    from penstock.bench.health import silent_because
     from penstock.proto.wire.common_pb2 import Role
 
+    is_silent = answer is None and state.state == "running"
     offsets: dict[str, Any] = dict.fromkeys(OFFSETS)
     if answer is not None:
         offsets = {name: getattr(answer, name) for name in OFFSETS}
@@ -285,6 +289,7 @@ def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str,
         "sync_state_set": list(answer.sync_state_set) if answer is not None else None,
         "is_acting": answer.is_acting if answer is not None else None,
         **offsets,
+        "silent_because": (silent_because(state.node.address) if is_silent else "") or None,
         "following": answer.is_following if answer is not None and is_slave else None,
         "not_following_because": (answer.not_following_because if answer is not None else "") or None,
         "gave_up": (answer.gave_up if answer is not None else "") or None,

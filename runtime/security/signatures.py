@@ -90,7 +90,10 @@ def claim_of(metadata: Iterable[tuple[str, Any]] | None, now_s: float) -> Claim:
     found = {key: value for key, value in metadata or () if key in (AUTHORIZATION, DATE_TIME)}
     header, date = found.get(AUTHORIZATION), found.get(DATE_TIME)
     if not isinstance(header, str) or not isinstance(date, str):
-        raise Unauthorized("the call is not signed, and this server takes no others: give credentials")
+        raise Unauthorized(
+            "the call is not signed, and this server takes no others: give credentials (commands: "
+            "PENSTOCK_CREDENTIALS_FILE)"
+        )
     parts = _HEADER.fullmatch(header)
     if parts is None:
         raise Unauthorized(f"the call's {AUTHORIZATION} is not of the form MQv2-HMAC-SHA1 Credential=…, Signature=…")

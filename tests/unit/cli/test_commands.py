@@ -309,6 +309,18 @@ def test_cluster_status_has_every_field_for_living_and_dead_brokers(
     assert document["nameservers"][0]["name"] == "nameserver-0"
 
 
+def test_cluster_status_says_why_a_running_broker_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_plan(shards=1, replicas=1, nameservers=1, mode="async", base_port=0, settings={}).save(tmp_path)
+    alive = [_running(state) for state in LocalCluster(tmp_path).states()]
+    monkeypatch.setattr(LocalCluster, "states", lambda _: alive)
+    monkeypatch.setattr("penstock.bench.health.broker_statuses", lambda addresses: [None for _ in addresses])
+    monkeypatch.setattr("penstock.bench.health.silent_because", lambda address: "the call is not signed")
+    assert main(["cluster", "status", "--dir", str(tmp_path)]) == 0
+    assert "broker-a-0 runs and tells nothing of itself: the call is not signed" in capsys.readouterr().err
+
+
 def _running(state: Any) -> Any:
     from dataclasses import replace
 
