@@ -44,7 +44,8 @@ T = TypeVar("T")
 FILE_BYTES_MAX = 1024 * 1024
 SHOWN_CHARACTERS_MAX = 80
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DIGITS_MAX = 20
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9.]*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -313,8 +314,10 @@ def _parse(kind: Any, text: str) -> Any:
             raise ValueError("true or false")
         return text.lower() == "true"
     if kind is int:
-        if not _INTEGER.fullmatch(text) or not -(1 << 63) <= int(text) < 1 << 63:
+        if not _INTEGER.fullmatch(text):
             raise ValueError("a whole number")
+        if len(text) > _DIGITS_MAX or not -(1 << 63) <= int(text) < 1 << 63:
+            raise ValueError("a whole number of 64 bits")
         return int(text)
     if kind is float:
         if not _DECIMAL.fullmatch(text):

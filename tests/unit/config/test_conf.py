@@ -90,7 +90,7 @@ def test_what_is_not_set_keeps_its_default(tmp_path: Path) -> None:
         ("flushInterval = 1_0", "FILE:1: flushInterval must be a whole number, not '1_0'"),
         ("flushInterval = ١", "FILE:1: flushInterval must be a whole number, not '١'"),
         ("flushInterval =", "FILE:1: flushInterval must be a whole number, not ''"),
-        ("limit = 9999999999999999999", "FILE:1: limit must be a whole number, not '9999999999999999999'"),
+        ("limit = 9999999999999999999", "FILE:1: limit must be a whole number of 64 bits, not '9999999999999999999'"),
         ("#\n\nflushInterval = 0", "FILE:3: flushInterval must be 1..1000, not '0'"),
         ("ratio = nan", "FILE:1: ratio must be a decimal number, not 'nan'"),
         ("colour = GREEN", "FILE:1: colour must be one of RED, BLUE, not 'GREEN'"),
