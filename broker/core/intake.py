@@ -19,7 +19,7 @@ from penstock.proto.errors import (
 )
 
 from .journal import Target
-from .tables.producers import Receipt, mark_of
+from .tables.producers import OWN_PRODUCERS, Receipt, mark_of
 from .tables.topics import Topic
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ REPLIES: Final = 4
 """Records of the topic of replies, for the client that sent a request to their topic."""
 
 
-RESERVED_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)
+RESERVED_PRODUCERS: Final = OWN_PRODUCERS
 """Producer ids of the broker's own deliveries. A client that used one could have messages passed over in silence."""
 
 

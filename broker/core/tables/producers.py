@@ -34,6 +34,8 @@ SEQUENCES: Final = "SEQUENCES"
 _NUMBERS_PER_RECORD: Final = 16_384
 _ROWS_PER_PIECE: Final = 200
 
+OWN_PRODUCERS: Final = range(0x0074696D65727300, 0x0074696D65727400)
+"""Ids of the broker's own deliveries, which are told by their lanes what they have delivered before they stopped."""
 IDLE_MS_MAX = 7 * 24 * 3600 * 1000  # an answer that nobody asked for in a week is nobody's
 RECEIPTS_MAX = 4  # per lane: a client has one batch in flight; more covers answers that overtook each other
 LANE_NUMBERS_MAX: Final = 2048
@@ -220,11 +222,15 @@ class ProducerTable(Table):
         self.duplicates, self.evicted = duplicates, evicted
 
     def expire(self, now_ms: int) -> None:
-        """Drop lanes idle for longer than a week."""
-        while self._lanes:
-            lane = next(iter(self._lanes.values()))
+        """Drop lanes idle for longer than a week; the broker's own say what is delivered, however long it was down."""
+        idle = []
+        for key, lane in self._lanes.items():
             if now_ms - lane.receipts[-1].store_timestamp_ms <= IDLE_MS_MAX:
-                return
+                break
+            if key[0] not in OWN_PRODUCERS:
+                idle.append(key)
+        for key in idle:
+            self._lanes.move_to_end(key, last=False)
             self._drop_oldest()
 
     def rows(self, keys: Iterable[Key] | None = None) -> list[list[Any]]:

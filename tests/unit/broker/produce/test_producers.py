@@ -4,6 +4,7 @@ import pytest
 
 from penstock.broker.core.tables.producers import (
     IDLE_MS_MAX,
+    OWN_PRODUCERS,
     RECEIPTS_MAX,
     SEQUENCES,
     ProducerTable,
@@ -70,6 +71,17 @@ def test_lanes_idle_for_a_week_are_forgotten() -> None:
     table.remember(P, 1, "orders", 1, receipt(1, time_ms=5000))
     table.expire(1001 + IDLE_MS_MAX)
     assert len(table) == 1
+
+
+def test_the_broker_s_own_lanes_are_remembered_however_long_they_are_idle() -> None:
+    table = ProducerTable()
+    own = OWN_PRODUCERS.start
+    table.remember(own, 0, "orders", 0, receipt(7, time_ms=1000))
+    table.remember(P, 1, "orders", 0, receipt(1, time_ms=1000))
+    table.remember(P, 1, "orders", 1, receipt(1, time_ms=5000))
+    table.expire(1001 + IDLE_MS_MAX)
+    assert (len(table), table.last_sequence(own, "orders", 0)) == (2, 7)
+    assert table.last_sequence(P, "orders", 0) is None
 
 
 def test_the_table_survives_its_rows_without_what_the_log_lost() -> None:
