@@ -56,16 +56,18 @@ class Journal:
         mark: ProducerMark | None = None,
         *,
         count: int | None = None,
+        is_kept: bool = False,
     ) -> Receipt:
         """Place one batch of complete records, which is stored whole or not at all.
 
-        ``mark``: the one in its first record. ``count``: how many records there must be.
+        ``mark``: the one in its first record. ``count``: how many records there must be. ``is_kept``: their bodies are
+        in the log already, so ``maxMessageSize``, which may be less by now, is not asked.
 
         Raises:
             As :meth:`Store.append`; NotMaster: this mastership is over.
         """
         self._check()
-        placed = self._store.append(target.topic, records, queues=target.queues, count=count)
+        placed = self._store.append(target.topic, records, queues=target.queues, count=count, is_kept=is_kept)
         sequence, digest = (0, 0) if mark is None else (mark.sequence, mark.digest)
         receipt = Receipt(
             sequence,

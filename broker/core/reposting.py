@@ -161,5 +161,5 @@ class Reposter:
         Raises:
             As :meth:`Journal.append`.
         """
-        journal.append(target, make(), mark, count=mark.count)
+        journal.append(target, make(), mark, count=mark.count, is_kept=True)
         return mark.count

@@ -16,6 +16,8 @@ from penstock.runtime.conf import key, require
 from .log.log_directories import split_paths
 
 MIB, GIB = 1 << 20, 1 << 30
+BODY_BYTES_LIMIT = 32 * MIB
+"""No broker may be set to take larger bodies."""
 _SEGMENT_BYTES_MIN = FIXED_BYTES + BLANK_BYTES + 1
 
 
@@ -106,7 +108,7 @@ class StoreConfig:
         whole = -(-self.consume_queue_bytes // ENTRY_BYTES) * ENTRY_BYTES  # as RocketMQ rounds
         object.__setattr__(self, "consume_queue_bytes", whole)
         for name, value, low, high in (
-            ("maxMessageSize", self.body_bytes_max, 1, 32 * MIB),
+            ("maxMessageSize", self.body_bytes_max, 1, BODY_BYTES_LIMIT),
             ("mappedFileSizeCommitLog", self.segment_bytes, _SEGMENT_BYTES_MIN, 2 * GIB - 1),
             ("mappedFileSizeConsumeQueue", self.consume_queue_bytes, ENTRY_BYTES, GIB),
             ("maxHashSlotNum", self.index_slots, 1, 100_000_000),
@@ -127,6 +129,10 @@ class StoreConfig:
             levels_ms(self.delay_levels)
         except ValueError as error:
             require(False, "messageDelayLevel must be numbers with the unit s, m, h or d", str(error))
+
+    def body_max(self, *, is_kept: bool) -> int:
+        """How large bodies may be; ``is_kept``: those that were taken once, perhaps when they could be larger."""
+        return BODY_BYTES_LIMIT if is_kept else self.body_bytes_max
 
     @property
     def has_light_queues(self) -> bool:

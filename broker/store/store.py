@@ -29,6 +29,7 @@ from .results import AppendResult, DispatchResult, RecoveryReport
 log = logging.getLogger(__name__)
 
 DISPATCH_BYTES = 4 << 20
+_Batch = memoryview | bytes | Bytes
 
 
 class Store:
@@ -169,16 +170,16 @@ class Store:
         self._checkpointer.want()
 
     def append(
-        self, topic: str, records: memoryview | bytes | Bytes, *, queues: int, count: int | None = None
+        self, topic: str, records: _Batch, *, queues: int, count: int | None = None, is_kept: bool = False
     ) -> AppendResult:
         """Place one batch of complete records of ``topic`` at the end of the log.
 
         The store gives each its queue offset, physical offset, store time and host. On return the bytes are
         visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``; with a
         transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
-        the broker's own state are committed on return, for its tables take them over at once.
+        the broker's own state are committed on return, for its tables take them over at once. ``records`` are copied.
         ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
-        be. ``records`` are copied.
+        be. ``is_kept``: their bodies are here already, in other records: as large as they were allowed to be then.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
@@ -200,7 +201,7 @@ class Store:
         lights = self._placement.lights if self._config.has_light_queues else None
         try:
             placed = data if lights is None else lights.assign(topic, data)
-            result = self._log.append(ends, placed, count=count, is_state=is_state)
+            result = self._log.append(ends, placed, self._config.body_max(is_kept=is_kept), count, is_state)
         except BaseException:
             if lights is not None:
                 lights.take_back()

@@ -170,7 +170,7 @@ class Retry(Feature):
             batch = failed_copies(records, dead, times, _NEVER, dead_topic, b"", mark)
             made.append((Target(dead_topic, DEAD_QUEUES), batch, mark))
         for target, batch, mark in made:
-            end = journal.append(target, batch, mark, count=mark.count).end
+            end = journal.append(target, batch, mark, count=mark.count, is_kept=True).end
             (self._dead if target.topic == dead_topic else self._later)[group.name] += mark.count
         if len(dead) and dead_before is None:
             log.warning(

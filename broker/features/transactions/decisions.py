@@ -311,7 +311,7 @@ class Decisions:
         try:
             if length < 0:
                 raise MessageTooLarge("their properties leave no room for what must be said")
-            receipt = journal.append(target, out[:length].data, mark, count=len(chosen))
+            receipt = journal.append(target, out[:length].data, mark, count=len(chosen), is_kept=True)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
             log.error("halves cannot be posted topic=%s count=%d error=%s", target.topic, len(chosen), error)
             return None

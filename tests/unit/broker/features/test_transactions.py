@@ -316,6 +316,21 @@ async def test_an_op_that_is_settled_is_not_carried_out_again_though_its_marks_a
     assert again.bodies() == [b"a"]
 
 
+def test_halves_are_committed_though_messages_may_not_be_so_large_any_more(tmp_path: Path) -> None:
+    @in_loop
+    async def check() -> None:
+        node = Node(tmp_path)
+        node.add_topic()
+        await node.halves([b"x" * 5000, b"small"])
+        node.close()
+        again = Node(tmp_path, manual=node.manual, maxMessageSize=4096)
+        again.dispatch()
+        assert await again.end(COMMIT, (0, 2)) == [(OPEN, 2)]
+        assert again.bodies() == [b"x" * 5000, b"small"]
+
+    check()
+
+
 @in_loop
 async def test_a_broker_that_is_no_master_decides_nothing() -> None:
     node = opened()
