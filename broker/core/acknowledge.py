@@ -103,12 +103,15 @@ class Acknowledgements:
         """Return when everything below ``end`` is acknowledged as the mode promises: nobody may act on less.
 
         Raises:
-            OutcomeUnknown: disk or replicas did not confirm ``what`` in time.
-            SyncFailed: the disk failed.
+            OutcomeUnknown: disk or replicas did not confirm ``what`` in time; a disk that failed confirms nothing any
+                more, and the next master may have it all the same.
         """
         if self.is_immediate:
             return
-        status = await self.wait(end)
+        try:
+            status = await self.wait(end)
+        except StorageError as error:
+            raise OutcomeUnknown(f"{what}: done here, and not known to be safe: {error.message}: ask again") from error
         if status != SEND_OK:
             raise OutcomeUnknown(f"{what}: done here, {broker_pb2.SendStatus.Name(status)}: ask again")
 

@@ -15,6 +15,7 @@ from penstock.broker.features.later.later import Later
 from penstock.broker.features.retry.retry import Retry
 from penstock.formats.record.layout import Record, offset_message_id
 from penstock.formats.record.properties import decode_properties, encode_properties
+from penstock.proto import names
 from penstock.proto.errors import (
     DiskFull,
     FlowControl,
@@ -28,6 +29,7 @@ from penstock.proto.errors import (
     NotMaster,
     OutcomeUnknown,
     PenstockError,
+    SyncFailed,
     TopicNotFound,
 )
 from penstock.proto.wire.common_pb2 import GroupConfig
@@ -112,6 +114,17 @@ async def test_a_message_comes_again_as_it_was_at_its_time_and_waits_longer_each
     await node.pass_s(2)
     assert [record.reconsume_times for record in node.records()] == [1, 2]
     assert decode_properties(node.records()[1].properties).items() >= told.items()
+
+
+@in_loop
+async def test_what_is_stored_when_the_disk_fails_may_be_known_to_the_next_master() -> None:
+    node = filled(**SYNC)
+    node.core.acknowledgements.fail(SyncFailed("the disk syncs no more"))
+    with pytest.raises(OutcomeUnknown, match="the disk syncs no more: ask again"):
+        await node.send_back()
+    again = Kit.restarted(node)
+    assert await again[Retry].send_back(asking()) == SendBackReply(later=1)
+    assert len(read(again.store, names.TIMER_TOPIC)) == 1
 
 
 @in_loop
