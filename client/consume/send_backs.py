@@ -22,18 +22,18 @@ BYTES_MAX = 1 << 20
 class SendBacks:
     """What one consumer gives back. Thread-safe; one call at a time at each broker group.
 
-    Calls to one broker group are numbered, and a number stands for its messages: a call that is made again after a
-    lost answer, also at the next master, stores nothing again.
+    Calls are numbered, and a number stands for its messages: a call that is made again after a lost answer, also at the
+    next master, stores nothing again. Brokers remember the last numbers only: no call is made with the next one before
+    the one before has its answer, or is given up.
     """
 
     def __init__(self, calls: Calls, group: str, max_reconsume_times: int | None) -> None:
         self._calls = calls
         self._group = group
         self._max_reconsume_times = max_reconsume_times
-        self._producer_id = secrets.randbits(63) | 1
         self._lock = threading.Lock()  # guards what follows
         self._turns: dict[str, threading.Lock] = {}  # by broker name; held while a call is under way
-        self._sequences: dict[str, int] = {}  # of the last call
+        self._numbers: dict[str | MessageQueue, tuple[int, int]] = {}  # producer id, sequence of the last call
 
     def turn(self, broker_name: str) -> threading.Lock:
         """Whoever holds it is the only one to make calls at that broker group."""
@@ -47,10 +47,16 @@ class SendBacks:
         *,
         delay_level: int = 0,
         reconsume_times: Sequence[int] = (),
+        is_queues_own: bool = False,
     ) -> SendBackRequest:
-        """The next call for messages of ``queue``, at ``offsets``, which ascend; the turn is the caller's."""
+        """The next call for messages of ``queue``, at ``offsets``, which ascend; the turn is the caller's.
+
+        ``is_queues_own``: numbered for the queue by itself; calls of other queues may come before it is made again.
+        """
+        key = queue if is_queues_own else queue.broker_name
         with self._lock:
-            sequence = self._sequences[queue.broker_name] = self._sequences.get(queue.broker_name, 0) + 1
+            producer_id, last = self._numbers.get(key) or (secrets.randbits(63) | 1, 0)
+            self._numbers[key] = producer_id, last + 1
         return SendBackRequest(
             group=self._group,
             topic=queue.topic,
@@ -59,8 +65,8 @@ class SendBacks:
             delay_levels=[delay_level] * len(offsets) if delay_level else (),
             reconsume_times=reconsume_times,
             max_reconsume_times=self._max_reconsume_times,
-            producer_id=self._producer_id,
-            sequence=sequence,
+            producer_id=producer_id,
+            sequence=last + 1,
         )
 
     def make(self, broker_name: str, request: SendBackRequest, timeout_s: float) -> SendBackReply:

@@ -109,7 +109,9 @@ class InPlace(Local):
             request = self._unanswered.pop(queue, None)
             if request is None or list(request.offsets) != offsets:
                 times = [each.reconsume_times for each in messages]
-                request = self._send_backs.request(queue, offsets, delay_level=DEAD_LEVEL, reconsume_times=times)
+                request = self._send_backs.request(
+                    queue, offsets, delay_level=DEAD_LEVEL, reconsume_times=times, is_queues_own=True
+                )
             try:
                 self._send_backs.make(queue.broker_name, request, DEAD_LETTER_TIMEOUT_S)
             except PenstockError as error:

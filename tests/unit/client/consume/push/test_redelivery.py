@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from penstock.broker.core.tables.producers import ProducerTable, Receipt
 from penstock.client import ConsumeResult, MessageView
 from penstock.client.consume.push.push_queue import Item
-from penstock.client.consume.push.redelivery import Again, Done, Local, Redelivery
+from penstock.client.consume.push.redelivery import Again, Done, InPlace, Local, Redelivery
+from penstock.client.consume.send_backs import SendBacks
+from penstock.client.message import MessageQueue
+from penstock.proto.errors import BrokerUnavailable
+from penstock.proto.wire.retry_pb2 import SendBackReply, SendBackRequest
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -38,6 +45,34 @@ def test_the_last_delay_repeats() -> None:
     local = Local((1000, 2000))
     item: Item = []
     assert [local.on_failure(item, attempts) for attempts in (1, 2, 3, 9)] == [Again(1), Again(2), Again(2), Again(2)]
+
+
+class SlowBroker:
+    """Stores what is sent back, by the table that a broker has for that, and answers repeated calls alone."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[int, int]] = []  # queue, offset
+        self._table = ProducerTable()
+
+    def at_master(self, broker_name: str, method: str, request: SendBackRequest, *more: Any, **settings: Any) -> Any:
+        number = request.producer_id, 0, "%DLQ%g", 0
+        if self._table.find_duplicate(*number, request.sequence) is not None:
+            return SendBackReply(dead=1)
+        self._table.remember(*number, Receipt(request.sequence, 0, 1, 0, [0], [0]))
+        self.stored += [(request.queue_id, offset) for offset in request.offsets]
+        raise BrokerUnavailable("no answer in time")
+
+
+def test_dead_letters_of_many_queues_are_stored_once_though_no_first_call_is_answered() -> None:
+    broker = SlowBroker()
+    policy = InPlace([1], 0, SendBacks(broker, "g", 0))  # type: ignore[arg-type]
+    items: Any = [
+        [SimpleNamespace(message_queue=MessageQueue("orders", "broker-a", queue_id), queue_offset=7, reconsume_times=0)]
+        for queue_id in range(8)
+    ]
+    assert [policy.on_failure(item, 1) for item in items] == [Again(0.001)] * 8
+    assert [policy.on_failure(item, 2) for item in items] == [Done()] * 8
+    assert broker.stored == [(queue_id, 7) for queue_id in range(8)]
 
 
 @pytest.mark.parametrize("orderly", [False, True])
