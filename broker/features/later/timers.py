@@ -24,6 +24,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge
+from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge, PenstockError
 
 from ...core.core import Core
 from ...core.delivering import Waiting, due_clock
@@ -232,7 +233,10 @@ class Timers:
         """Record the next run. True if there is one."""
         from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
 
-        backlog = self._backlog = self._backlog or await self._next_backlog(wheel)
+        backlog = self._backlog or await self._next_backlog(wheel)
+        if journal.is_over:  # perhaps for another mastership, which has a wheel of its own
+            return False
+        self._backlog = backlog
         if backlog is None or not self._may_append(journal):
             return False
         offsets = backlog.offsets[:RUN_COUNT]
@@ -393,18 +397,35 @@ class Timers:
         queues = 1 if topic is None else max(topic.write_queues, 1)
         sequence = run.number + 1 << SEQUENCE_BITS
         target, mark = Target(name, queues), ProducerMark(PRODUCER_ID, 0, QUEUE, sequence, count)
-        if not count or self._reposter.is_done(target, mark, below=sequence + 1):
+        is_done = partial(self._reposter.is_done, target, below=sequence + 1)
+        # Where they cannot be stored together they are one by one, under numbers in front of the batch's own.
+        alone = mark._replace(sequence=sequence - count + 1, count=1)
+        is_begun = count > 0 and is_done(alone)
+        if not count or (is_begun and is_done(mark)):
             return
         if not run.is_rolled and (topic is None or names.is_system_topic(name)):
             self.dropped += count
             log.warning("messages for later dropped, their topic is gone topic=%s count=%d", name, count)
             return
+        if not is_begun and self._try_post(journal, target, mark, run, waiting, chosen) is None:
+            return
+        for number, index in enumerate(chosen[:, None]):
+            each = alone._replace(sequence=alone.sequence + number)
+            error = None if is_done(each) else self._try_post(journal, target, each, run, waiting, index)
+            if error is not None:
+                self.dropped += 1
+                log.error("message for later cannot be delivered topic=%s error=%s", name, error)
+
+    def _try_post(
+        self, journal: Journal, target: Target, mark: ProducerMark, run: Run, waiting: Waiting, chosen: Longs
+    ) -> PenstockError | None:
+        """Append these messages in one batch; the error of one that will never do."""
         try:
             posted = self._reposter.post(
                 journal, target, mark, lambda: waiting.batch(chosen, target, mark, keep=run.is_rolled)
             )
-            self.rolled += posted * run.is_rolled
-            self.delivered += posted * (not run.is_rolled)
-        except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
-            self.dropped += count
-            log.error("messages for later cannot be delivered topic=%s count=%d error=%s", name, count, error)
+        except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
+            return error
+        self.rolled += posted * run.is_rolled
+        self.delivered += posted * (not run.is_rolled)
+        return None
