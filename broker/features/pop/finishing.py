@@ -220,7 +220,7 @@ class Finisher:
         due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
         try:
             batch = failed_copies(records, chosen, times[chosen], due, target.topic, b"", mark)
-            journal.append(target, batch, mark, count=len(chosen))
+            journal.append(target, batch, mark, count=len(chosen), is_kept=True)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
             log.error("messages cannot come again topic=%s count=%d error=%s", target.topic, len(chosen), error)
             return
