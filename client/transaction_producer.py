@@ -69,10 +69,8 @@ class TransactionProducer(Producer):
             check = _traced(check, self._shipping.trace)
         self._checks = Checks(check, self._known, self._answer)
         self._checks.start()
-        self._sessions = ProducerSessions(
-            self._calls, group, self.client_id, answers=check is not None, on_check=self._checks.ask
-        )
-        self._sessions.start()
+        self._sessions = ProducerSessions(self._calls, self.client_id, self._checks.ask, answers=check is not None)
+        self._sessions.join(group)
 
     def transaction(
         self, *, timeout_s: float | None = None, check_after_s: float | None = None, transaction_id: str | None = None

@@ -39,6 +39,7 @@ class Method(enum.IntEnum):
     ACKNOWLEDGE = 7  # AcknowledgeRequest (pop.proto) -> AcknowledgeReply
     CHANGE_INVISIBLE = 8  # ChangeInvisibleRequest (pop.proto) -> ChangeInvisibleReply
     REPLICATE = 9  # ReplicaReports, one by one -> ReplicationHeaders and log bytes (replication.proto); brokers only
+    JOIN = 10  # JoinRequest (transactions.proto) -> again and again ProducerEvent; it stands
 
 
 class Kind(enum.IntEnum):

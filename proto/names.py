@@ -7,6 +7,7 @@ dead-letter topics 255), groups up to 120. A name is therefore always a safe sin
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from .errors import InvalidName
 
@@ -59,6 +60,8 @@ PRODUCER_PROPERTY = "__PSEQ"
 TOPIC_LENGTH_MAX = 127
 DERIVED_TOPIC_LENGTH_MAX = 255
 GROUP_LENGTH_MAX = 120
+PRODUCER_GROUPS_MAX = 10_000
+"""Producer groups of one client."""
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -89,6 +92,14 @@ def check_topic(topic: str) -> str:
 def check_group(group: str) -> str:
     """``group`` itself. Raises :class:`InvalidName` unless it is a legal group name."""
     return _check("group", group, GROUP_LENGTH_MAX)
+
+
+def check_groups(groups: Collection[str]) -> None:
+    """The same of many. Raises :class:`InvalidName`: the first that is none."""
+    are_legal = all(0 < len(group) <= GROUP_LENGTH_MAX for group in groups) and _ALLOWED.fullmatch("".join(groups))
+    if not are_legal:
+        for group in groups:
+            check_group(group)
 
 
 def check_broker_name(name: str) -> str:

@@ -8,13 +8,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from penstock.formats.record.batch import RecordBatch
-from penstock.formats.record.properties import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID
 from penstock.proto.errors import PenstockError, Refused
-from penstock.proto.wire.transactions_pb2 import ProducerEvent
 
-from ..message import MessageQueue, MessageView
+from ..message import MessageView
+from .questions import HalfMessage
 from .ranges import Ranges
+from .sessions import Halves
 from .transaction import TransactionState
 
 log = logging.getLogger(__name__)
@@ -27,39 +26,6 @@ WAITING_MAX: Final = 64
 """Questions that wait for their turn, each about many halves; further ones are dropped, and asked again."""
 
 
-class HalfMessage(MessageView):
-    """A message that is stored and not decided about, as ``check`` gets it."""
-
-    __slots__ = ()
-
-    @property
-    def topic(self) -> str:
-        """The topic it is for."""
-        return self.all_properties.get(REAL_TOPIC, super().topic)
-
-    @property
-    def queue_id(self) -> int:
-        """The queue it is for."""
-        told = self.all_properties.get(REAL_QUEUE_ID, "")
-        return int(told) if told.isascii() and told.isdecimal() else 0
-
-    @property
-    def message_queue(self) -> MessageQueue:
-        """The queue it is for, by name."""
-        return MessageQueue(self.topic, self.broker_name, self.queue_id)
-
-    @property
-    def transaction_id(self) -> str:
-        """The transaction's id; the message's where another client has sent it."""
-        return self.all_properties.get(TRANSACTION_ID) or self.message_id
-
-    @property
-    def check_times(self) -> int:
-        """How often somebody was asked before."""
-        told = self.all_properties.get(TRANSACTION_CHECK_TIMES, "")
-        return int(told) if told.isascii() and told.isdecimal() else 0
-
-
 class Checks:
     """One thread that answers. ``known(transaction id)`` says what was decided here; None asks the user."""
 
@@ -67,17 +33,17 @@ class Checks:
         self._check = check
         self._known = known
         self._answer = answer
-        self._waiting: queue.Queue[tuple[str, ProducerEvent.Check] | None] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[tuple[str, Halves] | None] = queue.Queue(WAITING_MAX)
         self._thread = threading.Thread(target=self._run, name="penstock-transaction-checks", daemon=True)
 
     def start(self) -> None:
         """Begin to answer."""
         self._thread.start()
 
-    def ask(self, broker_name: str, check: ProducerEvent.Check) -> None:
+    def ask(self, broker_name: str, halves: Halves) -> None:
         """Take a broker's question."""
         try:
-            self._waiting.put_nowait((broker_name, check))
+            self._waiting.put_nowait((broker_name, halves))
         except queue.Full:
             log.warning("question about a transaction dropped, %d wait: it will be asked again", WAITING_MAX)
 
@@ -96,21 +62,20 @@ class Checks:
 
     def _run(self) -> None:
         while (asked := self._waiting.get()) is not None:
-            broker_name, check = asked
+            broker_name, halves = asked
             try:
-                for state, offsets in self._states(broker_name, check).items():
+                for state, offsets in self._states(halves).items():
                     self._tell(broker_name, offsets, state)
             except PenstockError as error:
                 log.info("question about a transaction not answered broker=%s error=%s", broker_name, error.message)
             except Exception:  # the thread answers for all transactions: what fails is logged, the others go on
                 log.exception("question about a transaction not answered broker=%s", broker_name)
 
-    def _states(self, broker_name: str, check: ProducerEvent.Check) -> Mapping[TransactionState, list[int]]:
+    def _states(self, halves: Halves) -> Mapping[TransactionState, list[int]]:
         """The offsets by what is decided about them, without those about which nothing is."""
-        batch = RecordBatch(check.records)
         found: dict[TransactionState, list[int]] = {}
-        for index, offset in enumerate(check.offsets):
-            state = self._state(HalfMessage(batch, index, broker_name))
+        for offset, message in halves:
+            state = self._state(message)
             if state is not TransactionState.UNKNOWN:
                 found.setdefault(state, []).append(offset)
         return found

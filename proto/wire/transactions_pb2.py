@@ -22,44 +22,41 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&penstock/proto/wire/transactions.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\"*\n\tHalfRange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"\x83\x01\n\nEndRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x06halves\x18\x02 \x03(\x0b\x32\x16.penstock.v1.HalfRange\x12+\n\nresolution\x18\x03 \x01(\x0e\x32\x17.penstock.v1.Resolution\x12\x11\n\tis_answer\x18\x04 \x01(\x08\"x\n\x08\x45ndReply\x12,\n\x06states\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.EndReply.States\x1a>\n\x06States\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.penstock.v1.HalfState\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"\xb3\x01\n\x0fProducerRequest\x12\x31\n\x04join\x18\x01 \x01(\x0b\x32!.penstock.v1.ProducerRequest.JoinH\x00\x12\'\n\theartbeat\x18\x02 \x01(\x0b\x32\x12.penstock.v1.EmptyH\x00\x1a\x39\n\x04Join\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\x42\t\n\x07request\"\x8c\x02\n\rProducerEvent\x12\x33\n\x06joined\x18\x01 \x01(\x0b\x32!.penstock.v1.ProducerEvent.JoinedH\x00\x12\x31\n\x05\x63heck\x18\x02 \x01(\x0b\x32 .penstock.v1.ProducerEvent.CheckH\x00\x12\'\n\theartbeat\x18\x03 \x01(\x0b\x32\x12.penstock.v1.EmptyH\x00\x1a\'\n\x06Joined\x12\x1d\n\x15heartbeat_interval_ms\x18\x01 \x01(\x05\x1a\x38\n\x05\x43heck\x12\x0f\n\x07offsets\x18\x01 \x03(\x03\x12\r\n\x05times\x18\x02 \x03(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x42\x07\n\x05\x65vent\"\"\n\x11ProducerGroupName\x12\r\n\x05group\x18\x01 \x01(\t\"4\n\x0eProducerMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x02 \x01(\x08\"?\n\x0fProducerMembers\x12,\n\x07members\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.ProducerMember*6\n\nResolution\x12\x0e\n\nUNRESOLVED\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\x0c\n\x08ROLLBACK\x10\x02*Y\n\tHalfState\x12\x08\n\x04OPEN\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x12\n\n\x06PARKED\x10\x03\x12\x0b\n\x07RENEWED\x10\x04\x12\t\n\x05\x45NDED\x10\x05\x32\xae\x01\n\x0cTransactions\x12O\n\x0fProducerSession\x12\x1c.penstock.v1.ProducerRequest\x1a\x1a.penstock.v1.ProducerEvent(\x01\x30\x01\x12M\n\rListProducers\x12\x1e.penstock.v1.ProducerGroupName\x1a\x1c.penstock.v1.ProducerMembersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&penstock/proto/wire/transactions.proto\x12\x0bpenstock.v1\"*\n\tHalfRange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"\x83\x01\n\nEndRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x06halves\x18\x02 \x03(\x0b\x32\x16.penstock.v1.HalfRange\x12+\n\nresolution\x18\x03 \x01(\x0e\x32\x17.penstock.v1.Resolution\x12\x11\n\tis_answer\x18\x04 \x01(\x08\"x\n\x08\x45ndReply\x12,\n\x06states\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.EndReply.States\x1a>\n\x06States\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.penstock.v1.HalfState\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"A\n\x0bJoinRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"\xd3\x01\n\rProducerEvent\x12\x33\n\x06joined\x18\x01 \x01(\x0b\x32!.penstock.v1.ProducerEvent.JoinedH\x00\x12\x31\n\x05\x63heck\x18\x02 \x01(\x0b\x32 .penstock.v1.ProducerEvent.CheckH\x00\x1a\x08\n\x06Joined\x1aG\n\x05\x43heck\x12\x0f\n\x07offsets\x18\x01 \x03(\x03\x12\r\n\x05times\x18\x02 \x03(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\tB\x07\n\x05\x65vent\"\"\n\x11ProducerGroupName\x12\r\n\x05group\x18\x01 \x01(\t\"4\n\x0eProducerMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x02 \x01(\x08\"?\n\x0fProducerMembers\x12,\n\x07members\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.ProducerMember*6\n\nResolution\x12\x0e\n\nUNRESOLVED\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\x0c\n\x08ROLLBACK\x10\x02*Y\n\tHalfState\x12\x08\n\x04OPEN\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x12\n\n\x06PARKED\x10\x03\x12\x0b\n\x07RENEWED\x10\x04\x12\t\n\x05\x45NDED\x10\x05\x32]\n\x0cTransactions\x12M\n\rListProducers\x12\x1e.penstock.v1.ProducerGroupName\x1a\x1c.penstock.v1.ProducerMembersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.wire.transactions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESOLUTION']._serialized_start=997
-  _globals['_RESOLUTION']._serialized_end=1051
-  _globals['_HALFSTATE']._serialized_start=1053
-  _globals['_HALFSTATE']._serialized_end=1142
-  _globals['_HALFRANGE']._serialized_start=89
-  _globals['_HALFRANGE']._serialized_end=131
-  _globals['_ENDREQUEST']._serialized_start=134
-  _globals['_ENDREQUEST']._serialized_end=265
-  _globals['_ENDREPLY']._serialized_start=267
-  _globals['_ENDREPLY']._serialized_end=387
-  _globals['_ENDREPLY_STATES']._serialized_start=325
-  _globals['_ENDREPLY_STATES']._serialized_end=387
-  _globals['_PRODUCERREQUEST']._serialized_start=390
-  _globals['_PRODUCERREQUEST']._serialized_end=569
-  _globals['_PRODUCERREQUEST_JOIN']._serialized_start=501
-  _globals['_PRODUCERREQUEST_JOIN']._serialized_end=558
-  _globals['_PRODUCEREVENT']._serialized_start=572
-  _globals['_PRODUCEREVENT']._serialized_end=840
-  _globals['_PRODUCEREVENT_JOINED']._serialized_start=734
-  _globals['_PRODUCEREVENT_JOINED']._serialized_end=773
-  _globals['_PRODUCEREVENT_CHECK']._serialized_start=775
-  _globals['_PRODUCEREVENT_CHECK']._serialized_end=831
-  _globals['_PRODUCERGROUPNAME']._serialized_start=842
-  _globals['_PRODUCERGROUPNAME']._serialized_end=876
-  _globals['_PRODUCERMEMBER']._serialized_start=878
-  _globals['_PRODUCERMEMBER']._serialized_end=930
-  _globals['_PRODUCERMEMBERS']._serialized_start=932
-  _globals['_PRODUCERMEMBERS']._serialized_end=995
-  _globals['_TRANSACTIONS']._serialized_start=1145
-  _globals['_TRANSACTIONS']._serialized_end=1319
+  _globals['_RESOLUTION']._serialized_start=791
+  _globals['_RESOLUTION']._serialized_end=845
+  _globals['_HALFSTATE']._serialized_start=847
+  _globals['_HALFSTATE']._serialized_end=936
+  _globals['_HALFRANGE']._serialized_start=55
+  _globals['_HALFRANGE']._serialized_end=97
+  _globals['_ENDREQUEST']._serialized_start=100
+  _globals['_ENDREQUEST']._serialized_end=231
+  _globals['_ENDREPLY']._serialized_start=233
+  _globals['_ENDREPLY']._serialized_end=353
+  _globals['_ENDREPLY_STATES']._serialized_start=291
+  _globals['_ENDREPLY_STATES']._serialized_end=353
+  _globals['_JOINREQUEST']._serialized_start=355
+  _globals['_JOINREQUEST']._serialized_end=420
+  _globals['_PRODUCEREVENT']._serialized_start=423
+  _globals['_PRODUCEREVENT']._serialized_end=634
+  _globals['_PRODUCEREVENT_JOINED']._serialized_start=544
+  _globals['_PRODUCEREVENT_JOINED']._serialized_end=552
+  _globals['_PRODUCEREVENT_CHECK']._serialized_start=554
+  _globals['_PRODUCEREVENT_CHECK']._serialized_end=625
+  _globals['_PRODUCERGROUPNAME']._serialized_start=636
+  _globals['_PRODUCERGROUPNAME']._serialized_end=670
+  _globals['_PRODUCERMEMBER']._serialized_start=672
+  _globals['_PRODUCERMEMBER']._serialized_end=724
+  _globals['_PRODUCERMEMBERS']._serialized_start=726
+  _globals['_PRODUCERMEMBERS']._serialized_end=789
+  _globals['_TRANSACTIONS']._serialized_start=938
+  _globals['_TRANSACTIONS']._serialized_end=1031
 # @@protoc_insertion_point(module_scope)

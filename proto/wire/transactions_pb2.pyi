@@ -1,4 +1,3 @@
-from penstock.proto.wire import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -64,46 +63,37 @@ class EndReply(_message.Message):
     states: _containers.RepeatedCompositeFieldContainer[EndReply.States]
     def __init__(self, states: _Optional[_Iterable[_Union[EndReply.States, _Mapping]]] = ...) -> None: ...
 
-class ProducerRequest(_message.Message):
-    __slots__ = ("join", "heartbeat")
-    class Join(_message.Message):
-        __slots__ = ("group", "client_id", "answers")
-        GROUP_FIELD_NUMBER: _ClassVar[int]
-        CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-        ANSWERS_FIELD_NUMBER: _ClassVar[int]
-        group: str
-        client_id: str
-        answers: bool
-        def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., answers: bool = ...) -> None: ...
-    JOIN_FIELD_NUMBER: _ClassVar[int]
-    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    join: ProducerRequest.Join
-    heartbeat: _common_pb2.Empty
-    def __init__(self, join: _Optional[_Union[ProducerRequest.Join, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
+class JoinRequest(_message.Message):
+    __slots__ = ("client_id", "groups", "answers")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    answers: bool
+    def __init__(self, client_id: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., answers: bool = ...) -> None: ...
 
 class ProducerEvent(_message.Message):
-    __slots__ = ("joined", "check", "heartbeat")
+    __slots__ = ("joined", "check")
     class Joined(_message.Message):
-        __slots__ = ("heartbeat_interval_ms",)
-        HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
-        heartbeat_interval_ms: int
-        def __init__(self, heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+        __slots__ = ()
+        def __init__(self) -> None: ...
     class Check(_message.Message):
-        __slots__ = ("offsets", "times", "records")
+        __slots__ = ("offsets", "times", "records", "group")
         OFFSETS_FIELD_NUMBER: _ClassVar[int]
         TIMES_FIELD_NUMBER: _ClassVar[int]
         RECORDS_FIELD_NUMBER: _ClassVar[int]
+        GROUP_FIELD_NUMBER: _ClassVar[int]
         offsets: _containers.RepeatedScalarFieldContainer[int]
         times: _containers.RepeatedScalarFieldContainer[int]
         records: bytes
-        def __init__(self, offsets: _Optional[_Iterable[int]] = ..., times: _Optional[_Iterable[int]] = ..., records: _Optional[bytes] = ...) -> None: ...
+        group: str
+        def __init__(self, offsets: _Optional[_Iterable[int]] = ..., times: _Optional[_Iterable[int]] = ..., records: _Optional[bytes] = ..., group: _Optional[str] = ...) -> None: ...
     JOINED_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
-    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     joined: ProducerEvent.Joined
     check: ProducerEvent.Check
-    heartbeat: _common_pb2.Empty
-    def __init__(self, joined: _Optional[_Union[ProducerEvent.Joined, _Mapping]] = ..., check: _Optional[_Union[ProducerEvent.Check, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
+    def __init__(self, joined: _Optional[_Union[ProducerEvent.Joined, _Mapping]] = ..., check: _Optional[_Union[ProducerEvent.Check, _Mapping]] = ...) -> None: ...
 
 class ProducerGroupName(_message.Message):
     __slots__ = ("group",)

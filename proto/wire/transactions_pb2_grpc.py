@@ -34,11 +34,6 @@ class TransactionsStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.ProducerSession = channel.stream_stream(
-                '/penstock.v1.Transactions/ProducerSession',
-                request_serializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerRequest.SerializeToString,
-                response_deserializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerEvent.FromString,
-                _registered_method=True)
         self.ListProducers = channel.unary_unary(
                 '/penstock.v1.Transactions/ListProducers',
                 request_serializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerGroupName.SerializeToString,
@@ -49,13 +44,6 @@ class TransactionsStub(object):
 class TransactionsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def ProducerSession(self, request_iterator, context):
-        """A producer's life line at this broker: by it the broker asks about halves that nobody has decided.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListProducers(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -65,11 +53,6 @@ class TransactionsServicer(object):
 
 def add_TransactionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ProducerSession': grpc.stream_stream_rpc_method_handler(
-                    servicer.ProducerSession,
-                    request_deserializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerRequest.FromString,
-                    response_serializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerEvent.SerializeToString,
-            ),
             'ListProducers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListProducers,
                     request_deserializer=penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerGroupName.FromString,
@@ -85,33 +68,6 @@ def add_TransactionsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Transactions(object):
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def ProducerSession(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/penstock.v1.Transactions/ProducerSession',
-            penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerRequest.SerializeToString,
-            penstock_dot_proto_dot_wire_dot_transactions__pb2.ProducerEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ListProducers(request,

@@ -13,6 +13,7 @@ from penstock.broker.core.tables import filters, producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
 from penstock.broker.features.pop import request
 from penstock.broker.features.replies import pushing
+from penstock.broker.features.transactions import producers as sessions
 from penstock.broker.limits import Limits
 from penstock.broker.produce import append_streams, send
 from penstock.formats.record import replies
@@ -90,6 +91,8 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Queue ids and offsets in the receipts of all lanes", producers.NUMBERS_MAX, errors.LaneForgotten),
     ("Days that an idle lane is remembered", producers.IDLE_MS_MAX // 86_400_000, "it counts as new"),
     ("Producer ids that are the broker's own", len(intake.RESERVED_PRODUCERS), errors.Forbidden),
+    ("Producer groups of one client", names.PRODUCER_GROUPS_MAX, errors.InvalidArgument),
+    ("Producer groups of all clients of a broker, counted for each", sessions.MEMBERS_MAX, errors.LimitReached),
     ("Keys (tasks) of an exactly-once batch", writers.KEYS_MAX, errors.InvalidArgument),
     ("Broker groups of one key", writers.SHARDS_MAX, errors.InvalidArgument),
     ("Chunks of one key at one shard", writers.CHUNK_MAX, errors.InvalidArgument),

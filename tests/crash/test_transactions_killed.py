@@ -21,7 +21,7 @@ from penstock.proto import names
 from penstock.proto.errors import TransactionEnded
 from penstock.proto.wire.transactions_pb2 import COMMIT, OPEN, PARKED, ROLLBACK
 from tests.support.broker.kit import close_all
-from tests.support.broker.transacting import START, Node, ended, half_batch
+from tests.support.broker.transacting import START, Node, half_batch
 from tests.support.clock import ManualClock
 
 STEPS_MAX = 60
@@ -86,11 +86,11 @@ def seen(node: Node) -> Counter[bytes]:
 
 async def asked(node: Node, seconds: float) -> None:
     """A producer of the group is there for so long, and says nothing."""
-    task = await node.join()
+    member = node.join()
     try:
         await node.pass_s(seconds)
     finally:
-        await ended(task)
+        member.left()
 
 
 async def live(life: Life) -> None:

@@ -8,6 +8,7 @@ Halves in log files that are about to go are stored anew as well.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
@@ -54,9 +55,13 @@ class Checks:
         waiting = decisions.known().waiting
         waiting = waiting.part(waiting.due <= self._core.clock.wall_ms())
         is_over = waiting.times >= self._check_max
-        for group in self._producers.answering():
-            chosen = np.flatnonzero(~is_over & (waiting.groups == group))[:ASKED_AT_ONCE]
-            await self._each(journal, "K", waiting.offsets[chosen], group)
+        due = np.flatnonzero(~is_over & self._producers.are_here(waiting.groups))
+        due = due[np.argsort(waiting.groups[due], kind="stable")]
+        for chosen in np.split(due, np.flatnonzero(np.diff(waiting.groups[due])) + 1):
+            group = int(waiting.groups[chosen[0]]) if len(chosen) else 0
+            if self._producers.can_answer(group):
+                await self._each(journal, "K", waiting.offsets[chosen[:ASKED_AT_ONCE]], group)
+                await asyncio.sleep(0)  # there may be thousands of groups
         if is_over.any():  # last: where their topic cannot be made, the others have been asked about
             self._ensure_parked_topic(journal)
             await self._each(journal, "P", waiting.offsets[is_over])
@@ -118,7 +123,7 @@ class Checks:
     def _ask(self, group: int, records: Records, firsts: Longs, times: Longs) -> None:
         self.asked += len(firsts)
         check = ProducerEvent.Check(offsets=firsts.tolist(), times=times.tolist(), records=records.data.tobytes())
-        self._producers.ask(group, ProducerEvent(check=check))
+        self._producers.ask(group, check)
 
     def _ensure_parked_topic(self, journal: Journal) -> None:
         if self._core.tables.topic(names.PARKED_TOPIC) is None:

@@ -1,194 +1,236 @@
-"""The ProducerSession stream: which producers are there, by group, and the way to ask them.
+"""Which producers are there, by group, and the way to ask them: each client by a request of the data port that stands.
 
-A session begins with ``Join`` and ends with its stream, after ``SILENCE_S`` without a word, or when the same client
-joins again. Each heartbeat of a client is answered.
+It names all groups that the client sends for, one of a program, thousands of a gateway. It stands until its client's
+connection ends, says nothing for ``SILENCE_S``, or the same client joins anew. Clients whose request stands ping.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
-from penstock.proto.names import check_group
-from penstock.proto.wire.common_pb2 import Empty
-from penstock.proto.wire.transactions_pb2 import ProducerEvent, ProducerMember, ProducerRequest
-from penstock.runtime.clock import Clock
+import numpy as np
 
-from ...core.wire import check_name
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
+from penstock.proto.names import PRODUCER_GROUPS_MAX, check_groups
+from penstock.proto.requests import decoded
+from penstock.proto.wire.transactions_pb2 import JoinRequest, ProducerEvent, ProducerMember
+from penstock.runtime.channel import reported
+from penstock.runtime.data_port import Link
+
+from ...core.wire import REQUEST_BYTES_MAX, check_count, check_name
 from ...limits import Limits
+from .halves import Longs
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_INTERVAL_MS: Final = 1000
 SILENCE_S: Final = 3.0
 WATCH_INTERVAL_S: Final = 0.25
-UNSENT_MAX: Final = 8
-"""Events that wait for a client to read; one that has so many is not asked."""
+MEMBERS_MAX: Final = 200_000
+"""Groups of all clients."""
+_FNV_PRIME: Final = np.uint64(0x100000001B3)
 
 
 class _Session:
-    """One stream; only the task that serves it and the event loop's other callbacks touch it."""
+    """One client's request; event loop only."""
 
-    def __init__(self, heard_s: float) -> None:
-        self.join: ProducerRequest.Join | None = None
-        self.heard_s = heard_s
-        self.error: PenstockError | None = None
-        self.outgoing: asyncio.Queue[ProducerEvent | None] = asyncio.Queue()  # None: the end
+    def __init__(self, request: JoinRequest, number: int, link: Link) -> None:
+        self.client_id = request.client_id
+        self.groups = dict.fromkeys(request.groups)
+        self.answers = request.answers
+        self.link = link
         self.is_over = False
+        self._number = number
+
+    @property
+    def can_answer(self) -> bool:
+        """True if it can be asked, and reads what it is asked."""
+        return self.answers and self.link.has_room
+
+    def send(self, event: ProducerEvent) -> None:
+        """Tell it something."""
+        self.link.answer(self._number, Method.JOIN, event.SerializeToString())
 
     def end(self, error: PenstockError | None) -> None:
-        """Send nothing more; the first reason stands."""
+        """Send nothing more, but why; the first reason stands."""
         if not self.is_over:
-            self.is_over, self.error = True, error
-            self.outgoing.put_nowait(None)
+            self.is_over = True
+            if error is not None:
+                self.link.refuse(self._number, Method.JOIN, error)
 
 
 class ProducerSessions:
-    """All producer sessions of one broker; event loop only."""
+    """All of one broker; event loop only."""
 
-    def __init__(self, clock: Clock, limits: Limits) -> None:
-        self._clock = clock
+    def __init__(self, limits: Limits, check_master: Callable[[], None]) -> None:
+        """``check_master`` raises where nobody can join."""
         self._limits = limits
-        self._groups: dict[str, dict[str, _Session]] = {}  # by client id, the one to be asked next first
-        self._hashes: dict[int, str] = {}  # of these groups' names
-        self._count = 0
+        self._check_master = check_master
+        self._sessions: dict[str, _Session] = {}  # by client id
+        self._groups: dict[str, dict[str, None]] = {}  # ids of clients, that of the one to be asked next first
+        self._names: dict[int, str] = {}  # of these groups, by hash
+        self._hashes: Longs | None = None  # the keys, ascending; None: to be made anew
+        self._count = 0  # of groups of all sessions
         self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None  # while anybody is here
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._sessions)
+
+    def begin(self, link: Link) -> _Conversation:
+        """The requests over one connection; for the data port."""
+        return _Conversation(self, link)
 
     def members(self, group: str) -> list[ProducerMember]:
         """The producers of a group, sorted by client id."""
-        sessions = sorted(self._groups.get(group, {}).items())
-        return [
-            ProducerMember(client_id=client_id, answers=each.join is not None and each.join.answers)
-            for client_id, each in sessions
-        ]
+        client_ids = sorted(self._groups.get(group, {}))
+        return [ProducerMember(client_id=each, answers=self._sessions[each].answers) for each in client_ids]
 
-    def answering(self) -> list[int]:
-        """Hashes of the names of all groups that have a member who can be asked."""
-        return [found for found, group in self._hashes.items() if self._next(group) is not None]
+    def are_here(self, groups: Longs) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of these groups, hashes of names, have a member."""
+        if self._hashes is None:
+            self._hashes = np.sort(np.fromiter(self._names, np.int64, len(self._names)))
+        if not len(self._hashes):
+            return np.zeros(len(groups), np.bool_)
+        places = np.searchsorted(self._hashes, groups)
+        found: np.ndarray[Any, np.dtype[np.bool_]] = self._hashes[np.minimum(places, len(self._hashes) - 1)] == groups
+        return found
 
-    def ask(self, group: int, event: ProducerEvent) -> bool:
+    def can_answer(self, group: int) -> bool:
+        """True if a member of the group with that hash can be asked."""
+        return self._next(self._names.get(group, "")) is not None
+
+    def ask(self, group: int, check: ProducerEvent.Check) -> bool:
         """Ask a member of the group with that hash, each in turn. Returns False if nobody is there."""
-        name = self._hashes.get(group, "")
+        name = self._names.get(group, "")
         client_id = self._next(name)
         if client_id is None:
             return False
-        session = self._groups[name].pop(client_id)
-        self._groups[name][client_id] = session
-        session.outgoing.put_nowait(event)
+        del self._groups[name][client_id]
+        self._groups[name][client_id] = None
+        check.group = name
+        self._sessions[client_id].send(ProducerEvent(check=check))
         return True
-
-    async def serve(self, requests: AsyncIterator[ProducerRequest], context: Any) -> AsyncIterator[ProducerEvent]:
-        """One session, from its stream's begin to its end.
-
-        Raises:
-            InvalidArgument, InvalidName: the first request is no Join, or a Join makes no sense.
-            BrokerUnavailable: ended by silence, by the same client's new session, or by closing.
-            LimitReached: there are too many producers.
-        """
-        if self._is_closed:
-            raise BrokerUnavailable("the broker is shutting down: join elsewhere")
-        session = _Session(self._clock.monotonic_s())
-        tasks = [
-            asyncio.create_task(self._read(session, requests), name="producer-session-read"),
-            asyncio.create_task(self._watch(session), name="producer-session-watch"),
-        ]
-        try:
-            while (event := await session.outgoing.get()) is not None:
-                yield event
-            if session.error is not None:
-                raise session.error
-        finally:
-            self._leave(session)
-            for task in tasks:
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*tasks, return_exceptions=True)
 
     def end_all(self, error: PenstockError) -> None:
         """End every session."""
-        for session in self._all():
-            session.end(error)
+        for session in list(self._sessions.values()):
+            self.leave(session, error)
 
     def close(self) -> None:
         """End every session; new ones are refused."""
         self._is_closed = True
         self.end_all(BrokerUnavailable("the broker is shutting down: join elsewhere"))
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _all(self) -> Iterable[_Session]:
-        return [session for members in self._groups.values() for session in members.values()]
+    def join(self, number: int, request: JoinRequest, link: Link, former: _Session | None) -> _Session:
+        """Have a client be a member of these groups, and of no others; ``former``: who joined over that connection.
+
+        Raises:
+            InvalidArgument, InvalidName: the request makes no sense.
+            BrokerUnavailable, NotMaster: nobody is asked here. LimitReached: there are too many clients, or groups.
+        """
+        if self._is_closed:
+            raise BrokerUnavailable("the broker is shutting down: join elsewhere")
+        self._check_master()
+        client_id = check_name("client id", request.client_id)
+        check_count(f"groups of producer {client_id}", len(request.groups), PRODUCER_GROUPS_MAX)
+        if former is not None and not former.is_over and former.client_id != client_id:
+            raise InvalidArgument(f"client {client_id}: {former.client_id} has joined over this connection")
+        made, known = _Session(request, number, link), self._sessions.get(client_id)
+        before = {} if known is None else known.groups
+        check_groups(made.groups.keys() - before.keys())
+        if known is None and len(self._sessions) >= self._limits.sessions_max:
+            raise LimitReached(f"client {client_id}: {len(self._sessions)} producers are here (maxConsumerSessions)")
+        if self._count - len(before) + len(made.groups) > MEMBERS_MAX:
+            raise LimitReached(f"client {client_id}: with its groups all producers have more than {MEMBERS_MAX}")
+        if known is not None:
+            known.end(BrokerUnavailable(f"client {client_id} has joined anew by another request"))
+        self._sessions[client_id] = made
+        self._change(client_id, before, made.groups)
+        made.send(ProducerEvent(joined=ProducerEvent.Joined()))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WATCH_INTERVAL_S, self._watch)
+        log.info(
+            "producer joined client=%s groups=%d first=%s", client_id, len(made.groups), next(iter(made.groups), "")
+        )
+        return made
+
+    def leave(self, session: _Session, error: PenstockError | None = None) -> None:
+        """The client is gone; ``error`` is told to it."""
+        session.end(error)
+        if self._sessions.get(session.client_id) is session:
+            del self._sessions[session.client_id]
+            self._change(session.client_id, session.groups, {})
+            log.info("producer left client=%s groups=%d", session.client_id, len(session.groups))
+
+    def _change(self, client_id: str, before: Mapping[str, None], after: Mapping[str, None]) -> None:
+        """A client is a member of other groups than before."""
+        self._count += len(after) - len(before)
+        self._hashes = None
+        come = list(after.keys() - before.keys())
+        for group, found in zip(come, _hashes_of(come), strict=True):
+            self._names[found] = group
+            self._groups.setdefault(group, {})[client_id] = None
+        empty = []
+        for group in before.keys() - after.keys():
+            del self._groups[group][client_id]
+            if not self._groups[group]:
+                del self._groups[group]
+                empty.append(group)
+        for found in _hashes_of(empty):
+            self._names.pop(found, None)
 
     def _next(self, group: str) -> str | None:
-        for client_id, session in self._groups.get(group, {}).items():
-            can_answer = session.join is not None and session.join.answers
-            if can_answer and not session.is_over and session.outgoing.qsize() < UNSENT_MAX:
-                return client_id
-        return None
+        members = self._groups.get(group, {})
+        return next((client_id for client_id in members if self._sessions[client_id].can_answer), None)
 
-    async def _read(self, session: _Session, requests: AsyncIterator[ProducerRequest]) -> None:
-        try:
-            async for request in requests:
-                session.heard_s = self._clock.monotonic_s()
-                if request.WhichOneof("request") == "join":
-                    self._join(session, request.join)
-                elif session.join is None:
-                    raise InvalidArgument("a producer's session begins with a Join")
-                else:
-                    session.outgoing.put_nowait(ProducerEvent(heartbeat=Empty()))
-                if session.is_over:
-                    return
-            session.end(None)
-        except PenstockError as error:
-            session.end(error)
-        except Exception as error:  # the edge of the reading task: this session ends, others go on
-            log.error("producer session failed", exc_info=error)
-            session.end(BrokerUnavailable("the session failed, see the broker's log"))
-
-    async def _watch(self, session: _Session) -> None:
-        while not session.is_over:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            silent_s = self._clock.monotonic_s() - session.heard_s
+    def _watch(self) -> None:
+        """End those that are silent."""
+        for session in list(self._sessions.values()):
+            silent_s = session.link.silent_s
             if silent_s >= SILENCE_S:
-                session.end(BrokerUnavailable(f"no heartbeat for {silent_s:.1f} s, the session was ended"))
-        # Also where the stream itself cannot notice, because it waits for a client that reads nothing.
+                self.leave(session, BrokerUnavailable(f"nothing was heard for {silent_s:.1f} s: join anew"))
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(WATCH_INTERVAL_S, self._watch) if self._sessions else None
 
-    def _join(self, session: _Session, join: ProducerRequest.Join) -> None:
-        from penstock.formats.record.kernels.pairs import name_hash
 
-        if session.join is not None:
-            raise InvalidArgument(f"producer {join.client_id:.80}: it has joined already in this session")
-        group, client_id = check_group(join.group), check_name("client id", join.client_id)
-        members = self._groups.setdefault(group, {})
-        former = members.pop(client_id, None)
-        if former is not None:
-            self._count -= 1
-            former.end(BrokerUnavailable(f"client {client_id} has joined again in another session"))
-        if self._count >= self._limits.sessions_max:
-            raise LimitReached(f"group {group}: {self._count} producers are here (maxConsumerSessions)")
-        session.join = join
-        members[client_id] = session
-        self._count += 1
-        self._hashes[name_hash(group)] = group
-        joined = ProducerEvent.Joined(heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS)
-        session.outgoing.put_nowait(ProducerEvent(joined=joined))
-        log.info("producer joined group=%s client=%s", group, client_id)
+class _Conversation:
+    """The requests over one connection, of which the last one stands."""
 
-    def _leave(self, session: _Session) -> None:
-        session.end(None)
-        join = session.join
-        if join is None or self._groups.get(join.group, {}).get(join.client_id) is not session:
-            return
-        from penstock.formats.record.kernels.pairs import name_hash
+    def __init__(self, sessions: ProducerSessions, link: Link) -> None:
+        self._sessions = sessions
+        self._link = link
+        self._session: _Session | None = None
 
-        del self._groups[join.group][join.client_id]
-        self._count -= 1
-        if not self._groups[join.group]:
-            del self._groups[join.group]
-            self._hashes.pop(name_hash(join.group), None)
-        log.info("producer left group=%s client=%s", join.group, join.client_id)
+    def take(self, number: int, content: memoryview) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        try:
+            request = decoded(JoinRequest, content, REQUEST_BYTES_MAX)
+            self._session = self._sessions.join(number, request, self._link, self._session)
+        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
+            self._link.refuse(number, Method.JOIN, reported(error, Method.JOIN.name))
+
+    def left(self) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        if self._session is not None:
+            self._sessions.leave(self._session)
+
+
+def _hashes_of(groups: Sequence[str]) -> list[int]:
+    """What ``name_hash`` gives for each of these names, which are ASCII: of thousands in a few milliseconds."""
+    from penstock.formats.record.kernels.pairs import name_hash
+
+    if not groups:
+        return []
+    texts = np.array(groups, np.bytes_)
+    lengths, letters = np.strings.str_len(texts), texts.view(np.uint8).reshape(len(groups), -1)
+    hashes = np.full(len(groups), name_hash("")).view(np.uint64)
+    for place in range(letters.shape[1]):
+        hashes = np.where(place < lengths, (hashes ^ letters[:, place]) * _FNV_PRIME, hashes)
+    found: list[int] = hashes.view(np.int64).tolist()
+    return found

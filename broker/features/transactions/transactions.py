@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class Transactions(Feature, Intake):
         super().__init__(core)
         self.decisions = Decisions(core)
         self.loading = Loading(core, self.decisions)
-        self.producers = ProducerSessions(core.clock, core.config.limits)
+        self.producers = ProducerSessions(core.config.limits, core.role.check_master)
         self.checks = Checks(core, self.decisions, self.producers)
         catch_up = core.dispatcher.catch_up
         self._ends = DataCalls(Method.END, wire.EndRequest, self.end, before=catch_up)
@@ -69,12 +68,11 @@ class Transactions(Feature, Intake):
         yield service(
             wire.DESCRIPTOR.services_by_name["Transactions"],
             before=self.core.dispatcher.catch_up,
-            ProducerSession=self._producer_session,
             ListProducers=self._list_producers,
         )
 
     def data_methods(self) -> Mapping[int, Converse]:
-        return {Method.END: self._ends}
+        return {Method.END: self._ends, Method.JOIN: self.producers.begin}
 
     # Halves come in.
 
@@ -165,14 +163,6 @@ class Transactions(Feature, Intake):
         await self._ends.close()
 
     # The wire.
-
-    async def _producer_session(
-        self, requests: AsyncIterator[wire.ProducerRequest], context: Any
-    ) -> AsyncIterator[wire.ProducerEvent]:
-        self.core.role.check_master()
-        async with contextlib.aclosing(self.producers.serve(requests, context)) as events:  # type: ignore[type-var]
-            async for event in events:
-                yield event
 
     async def _list_producers(self, request: wire.ProducerGroupName) -> wire.ProducerMembers:
         return wire.ProducerMembers(members=self.producers.members(names.check_group(request.group)))

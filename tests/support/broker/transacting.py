@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,15 +17,16 @@ from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames, names
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
 from penstock.proto.wire.transactions_pb2 import (
     UNRESOLVED,
     EndRequest,
     HalfRange,
+    JoinRequest,
     ProducerEvent,
-    ProducerRequest,
 )
-from penstock.runtime.clock import SystemClock
 from tests.support.broker.kit import Kit
 from tests.support.broker.requests import BORN
 from tests.support.broker.stores import read
@@ -64,9 +65,7 @@ class Node(Kit):
     def __init__(self, root: Path | None = None, *, manual: ManualClock | None = None, **settings: Any) -> None:
         self.manual = manual or ManualClock(START)
         super().__init__(root, clock=self.manual, **settings)
-        self.transactions.producers._clock = SystemClock()  # no session is silent because the test's clock moves
         self.asked: list[ProducerEvent.Check] = []
-        self._sessions: list[asyncio.Task[None]] = []
 
     @classmethod
     def after(cls, before: Node, **settings: Any) -> Node:
@@ -109,33 +108,59 @@ class Node(Kit):
         self.settle()
         return read(self.store, topic, queue_id)
 
-    async def join(self, group: str = "payments", client_id: str = "c", *, answers: bool = True) -> asyncio.Task[None]:
+    def join(self, *groups: str, client_id: str = "c", answers: bool = True) -> Member:
         """A producer that notes what it is asked."""
+        return Member(self, groups or ("payments",), client_id, answers=answers)
 
-        async def requests() -> Any:
-            yield ProducerRequest(join=ProducerRequest.Join(group=group, client_id=client_id, answers=answers))
-            await asyncio.Event().wait()
 
-        async def session() -> None:
-            async for event in self.transactions.producers.serve(requests(), None):
-                if event.WhichOneof("event") == "check":
-                    self.asked.append(event.check)
+class Member:
+    """A client that has joined, in the place of its connection; ``has_room`` is cleared to leave what comes unread."""
 
-        task = asyncio.create_task(session())
-        while not any(each.client_id == client_id for each in self.transactions.producers.members(group)):  # noqa: ASYNC110  a turn or two
-            await asyncio.sleep(0)
-        return task
+    def __init__(self, node: Node, groups: Sequence[str], client_id: str, *, answers: bool = True) -> None:
+        self.joined = 0
+        self.error: PenstockError | None = None
+        self.metadata: dict[str, str] = {}
+        self.on_room: list[Callable[[], None]] = []
+        self.has_room = True
+        self.silent_s = 0.0
+        self._node = node
+        self._client_id = client_id
+        self._answers = answers
+        self._number = 0
+        self._conversation = node.transactions.data_methods()[Method.JOIN](cast(Any, self))
+        self.join(*groups)
+
+    def join(self, *groups: str, client_id: str = "") -> None:
+        """Be a member of these groups instead."""
+        self._number += 1
+        self.error = None
+        request = JoinRequest(client_id=client_id or self._client_id, groups=groups, answers=self._answers)
+        self._conversation.take(self._number, memoryview(request.SerializeToString()))
+
+    def answer(self, number: int, method: Method, content: bytes) -> None:
+        """See :class:`~penstock.runtime.data_port.Link`."""
+        assert (number, method) == (self._number, Method.JOIN)
+        event = ProducerEvent.FromString(content)
+        if event.WhichOneof("event") == "joined":
+            self.joined += 1
+        else:
+            self._node.asked.append(event.check)
+
+    def refuse(self, number: int, method: Method, error: PenstockError) -> None:
+        """See :class:`~penstock.runtime.data_port.Link`."""
+        assert method == Method.JOIN
+        if number == self._number:
+            self.error = error
+
+    def left(self) -> None:
+        """Its connection goes."""
+        self._conversation.left()
 
 
 def opened(**settings: Any) -> Node:
     node = Node(**settings)
     node.add_topic()
     return node
-
-
-async def ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 GOLD_SIZES = {"segment_bytes": 1 << 16, "consume_queue_bytes": 800, "index_slots": 100, "index_entries": 400}

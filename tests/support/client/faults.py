@@ -30,7 +30,7 @@ from penstock.proto.wire.pop_pb2 import (
     ReceiveHeader,
 )
 from penstock.proto.wire.replies_pb2 import ListenRequest
-from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
+from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest, JoinRequest, ProducerEvent
 from penstock.runtime.channel import fail
 from penstock.runtime.data_port import Converse
 from penstock.runtime.data_sending import Data
@@ -43,6 +43,7 @@ DATA: dict[Method, tuple[str, type[Message] | None, type[Message] | None]] = {
     Method.FETCH: ("Fetch", None, None),
     Method.END: ("End", EndRequest, EndReply),
     Method.LISTEN: ("Listen", ListenRequest, None),
+    Method.JOIN: ("Join", JoinRequest, ProducerEvent),
     Method.RECEIVE: ("Receive", ReceiveHeader, None),
     Method.ACKNOWLEDGE: ("Acknowledge", AcknowledgeRequest, AcknowledgeReply),
     Method.CHANGE_INVISIBLE: ("ChangeInvisible", ChangeInvisibleRequest, ChangeInvisibleReply),

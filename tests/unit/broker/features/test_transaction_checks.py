@@ -7,10 +7,14 @@ import asyncio
 import numpy as np
 import pytest
 
+from penstock.broker.features.transactions import producers
+from penstock.formats.record.kernels.pairs import name_hash
 from penstock.formats.record.properties import decode_properties
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
+    InvalidArgument,
+    InvalidName,
     LimitReached,
     TransactionEnded,
 )
@@ -23,13 +27,14 @@ from penstock.proto.wire.transactions_pb2 import (
     ROLLED_BACK,
 )
 from tests.support.broker.kit import in_loop
-from tests.support.broker.transacting import Node, ended, opened
+from tests.support.broker.transacting import Node, opened
+from tests.support.waiting import eventually
 
 
 @in_loop
 async def test_an_undecided_half_is_asked_about_after_its_time_and_again_after_the_interval() -> None:
     node = opened()
-    task = await node.join()
+    node.join()
     await node.halves([b"a"], properties={"UNIQ_KEY": "k"})
     await node.pass_s(5.9)
     assert node.asked == []
@@ -46,13 +51,12 @@ async def test_an_undecided_half_is_asked_about_after_its_time_and_again_after_t
     assert node.bodies() == [b"a"]
     await node.pass_s(100)
     assert len(node.asked) == 2
-    await ended(task)
 
 
 @in_loop
 async def test_a_half_that_was_stored_anew_just_now_is_known_by_its_first_offset() -> None:
     node = opened()
-    task = await node.join()
+    node.join()
     await node.halves([b"a"])
     for _ in range(2):
         await node.pass_s(31)
@@ -61,13 +65,12 @@ async def test_a_half_that_was_stored_anew_just_now_is_known_by_its_first_offset
     assert await node.states((0, 1)) == [(OPEN, 1)]
     await node.end(COMMIT, (0, 1))
     assert node.bodies() == [b"a"]
-    await ended(task)
 
 
 @in_loop
 async def test_halves_that_were_stored_anew_end_at_once_together_with_younger_ones() -> None:
     node = opened()
-    task = await node.join()
+    node.join()
     await node.halves([b"a"])
     await node.pass_s(5)
     await node.halves([b"b"])
@@ -78,7 +81,6 @@ async def test_halves_that_were_stored_anew_end_at_once_together_with_younger_on
     assert states.tolist() == [OPEN, OPEN]
     assert node.bodies() == [b"b", b"a"]
     assert await node.states((0, 2)) == [(COMMITTED, 2)]
-    await ended(task)
 
 
 @in_loop
@@ -86,11 +88,10 @@ async def test_a_half_keeps_its_count_and_its_offset_through_failovers() -> None
     node = opened()
     await node.halves([b"a", b"b"])
     for turn in range(3):
-        task = await node.join()
+        node.join()
         await node.pass_s(31)
         (check,) = node.asked
         assert (list(check.offsets), list(check.times)) == ([0, 1], [turn + 1] * 2)
-        await ended(task)
         node = Node.after(node)
     await node.end(ROLLBACK, (1, 1))
     await node.end(COMMIT, (0, 1))
@@ -102,33 +103,33 @@ async def test_a_half_keeps_its_count_and_its_offset_through_failovers() -> None
 @in_loop
 async def test_the_immunity_of_a_half_replaces_the_brokers_time() -> None:
     node = opened()
-    task = await node.join()
+    node.join()
     await node.halves([b"a"], properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
     await node.pass_s(59)
     assert node.asked == []
     await node.pass_s(1.1)
     assert len(node.asked) == 1
-    await ended(task)
 
 
 @in_loop
 async def test_nobody_is_asked_and_nothing_counted_while_no_producer_of_the_group_can_answer() -> None:
     node = opened(transactionCheckMax=1)
-    others = [await node.join("others"), await node.join(client_id="mute", answers=False)]
+    node.join("others")
+    node.join(client_id="mute", answers=False)
+    deaf = node.join(client_id="deaf")
+    deaf.has_room = False
     await node.halves([b"a"])
     await node.pass_s(1000)
     assert (node.asked, len(node.records(names.HALF_TOPIC))) == ([], 1)
-    task = await node.join()
+    node.join()
     await node.pass_s(0)
     assert len(node.asked) == 1
-    for each in (task, *others):
-        await ended(each)
 
 
 @in_loop
 async def test_halves_that_cannot_be_parked_keep_no_others_from_being_asked_about() -> None:
     node = opened(transactionCheckMax=1, maxTopicNum=1)
-    task = await node.join()
+    node.join()
     await node.halves([b"a"])
     await node.pass_s(31)
     await node.halves([b"b"])
@@ -137,13 +138,12 @@ async def test_halves_that_cannot_be_parked_keep_no_others_from_being_asked_abou
             await node.pass_s(31)
     await asyncio.sleep(0)
     assert [list(check.offsets) for check in node.asked] == [[0], [2]]
-    await ended(task)
 
 
 @in_loop
 async def test_a_half_that_was_asked_about_too_often_is_parked() -> None:
     node = opened(transactionCheckMax=2)
-    task = await node.join()
+    node.join()
     await node.halves([b"a", b"b"])
     for _ in range(4):
         await node.pass_s(31)
@@ -155,24 +155,95 @@ async def test_a_half_that_was_asked_about_too_often_is_parked() -> None:
     with pytest.raises(TransactionEnded, match="asked about too often: it lies in topic TRANS_CHECK_MAX_TIME_TOPIC"):
         await node.end(COMMIT, (0, 2))
     assert await Node.after(node).states((0, 2)) == [(PARKED, 2)]
-    await ended(task)
 
 
 @in_loop
 async def test_members_of_a_group_are_asked_in_turn_and_one_that_joins_again_replaces_itself() -> None:
     node = opened()
-    tasks = [await node.join(client_id=name) for name in ("one", "two")]
-    again = await node.join(client_id="two")
-    await asyncio.gather(tasks[1], return_exceptions=True)
-    assert isinstance(tasks[1].exception(), BrokerUnavailable)
+    one, two = node.join(client_id="one"), node.join(client_id="two")
+    again = node.join(client_id="two")
+    assert isinstance(two.error, BrokerUnavailable)
+    two.left()
     assert [each.client_id for each in node.transactions.producers.members("payments")] == ["one", "two"]
     await node.halves([b"a"])
     await node.pass_s(7)
     await node.pass_s(31)
     assert len(node.asked) == 2
-    await ended(tasks[0])
-    await ended(again)
+    one.left()
+    again.left()
     assert node.transactions.producers.members("payments") == []
+
+
+@in_loop
+async def test_one_client_is_asked_for_all_of_its_groups_until_it_leaves_them() -> None:
+    node = opened()
+    member = node.join("bills", "payments")
+    await node.halves([b"p"])
+    await node.halves([b"b"], group="bills")
+    await node.halves([b"o"], group="others")
+    await node.pass_s(7)
+    asked = [(check.group, list(check.offsets)) for check in node.asked]
+    assert sorted(asked) == [("bills", [1]), ("payments", [0])]
+    member.join("payments", "others")
+    assert (member.joined, member.error) == (2, None)
+    await node.pass_s(31)
+    asked = [(check.group, list(check.offsets)) for check in node.asked[2:]]
+    assert sorted(asked) == [("others", [2]), ("payments", [0])]
+    member.join()
+    await node.pass_s(31)
+    assert len(node.asked) == 4
+    assert node.transactions.producers.members("payments") == []
+    assert len(node.transactions.producers) == 1, "it is there, and in no group"
+
+
+def test_names_of_groups_have_the_hashes_that_their_halves_have() -> None:
+    groups = ["a", "payments", "%RETRY%x|y_z-0", "g" * names.GROUP_LENGTH_MAX]
+    assert producers._hashes_of(groups) == [name_hash(group) for group in groups]
+    assert producers._hashes_of([]) == []
+
+
+@in_loop
+async def test_groups_of_a_client_have_bounds_and_what_stood_goes_on() -> None:
+    node = opened(maxConsumerSessions=2)
+    member = node.join("payments")
+    member.join(*(f"g{number}" for number in range(names.PRODUCER_GROUPS_MAX + 1)))
+    assert isinstance(member.error, InvalidArgument)
+    assert "10001 groups of producer c: at most 10000" in member.error.message
+    member.join("payments", "not a group")
+    assert isinstance(member.error, InvalidName)
+    assert "only letters, digits" in member.error.message
+    for name in ("", "g" * (names.GROUP_LENGTH_MAX + 1)):
+        member.join("payments", name)
+        assert isinstance(member.error, InvalidName)
+    member.join("payments", client_id="another")
+    assert isinstance(member.error, InvalidArgument)
+    assert [each.client_id for each in node.transactions.producers.members("payments")] == ["c"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producers, "MEMBERS_MAX", 3)
+        member.join("a", "b", "c", "d")
+        assert isinstance(member.error, LimitReached)
+        member.join("a", "b", "c", "c")
+        assert member.error is None
+        assert isinstance(node.join(client_id="other").error, LimitReached)
+        member.join()
+    node.join(client_id="other")
+    node.join(client_id="another").left()
+    third = node.join(client_id="third")
+    assert isinstance(third.error, LimitReached)
+    assert "maxConsumerSessions" in third.error.message
+
+
+@in_loop
+async def test_a_client_that_is_silent_is_told_and_gone() -> None:
+    node = opened()
+    member = node.join()
+    member.silent_s = producers.SILENCE_S
+    await eventually(lambda: not len(node.transactions.producers))
+    assert isinstance(member.error, BrokerUnavailable)
+    node.transactions.producers.close()
+    member.join()
+    assert isinstance(member.error, BrokerUnavailable)
+    assert "shutting down" in member.error.message
 
 
 @in_loop

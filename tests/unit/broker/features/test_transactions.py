@@ -40,7 +40,7 @@ from penstock.proto.wire.transactions_pb2 import (
 )
 from tests.support import golden
 from tests.support.broker.kit import in_loop
-from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, ended, half_batch, opened
+from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, half_batch, opened
 from tests.support.clock import ManualClock
 from tests.support.waiting import eventually
 
@@ -373,7 +373,7 @@ async def test_a_large_transaction_is_decided_in_several_ops() -> None:
 @in_loop
 async def test_metrics_count_what_was_decided() -> None:
     node = opened()
-    task = await node.join()
+    node.join()
     await node.halves([b"a", b"b", b"c"])
     await node.end(COMMIT, (0, 1))
     await node.end(ROLLBACK, (1, 1))
@@ -384,7 +384,6 @@ async def test_metrics_count_what_was_decided() -> None:
     assert metrics["penstock_transactions_ended_total", "rolled_back"] == 1
     assert metrics["penstock_transaction_checks_total", ""] == 1
     assert metrics["penstock_producers", ""] == 1
-    await ended(task)
 
 
 @in_loop
@@ -393,7 +392,7 @@ async def test_open_halves_of_a_store_of_rocketmq_are_asked_about_and_decided() 
         root = golden.unpack("normal", Path(directory) / "store")
         node = Node(root, manual=ManualClock(GOLD_AT), sizes=GOLD_SIZES, maxMessageSize=32 << 10)
         before = len(node.records("GoldTx", 0))
-        task = await node.join("GoldTxProducer")
+        node.join("GoldTxProducer")
         await node.pass_s(0)
         (check,) = node.asked
         keys = [decode_properties(each.properties)["KEYS"] for each in RecordBatch(check.records)]
@@ -408,5 +407,4 @@ async def test_open_halves_of_a_store_of_rocketmq_are_asked_about_and_decided() 
             await node.end(COMMIT, (0, 1), group="GoldTxProducer")
         await node.pass_s(1000)
         assert len(node.asked) == 1
-        await ended(task)
         node.close()
