@@ -136,7 +136,7 @@ class Half(Destination):
         return HALF_TOPIC
 
     def producer(self, producer_id: int) -> int:
-        return _apart(producer_id, self.topic)
+        return _apart(producer_id, f"{self.group}:{self.topic}")
 
     def place(self, properties: Column, queue_ids: QueueIds) -> tuple[Column, QueueIds]:
         # One pass over the strings: the value that is appended ends with the other three pairs.
