@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from penstock.formats.columns import Column
+from penstock.formats.destination import Half
 
 from ..cluster import check_timeout
 from ..message import Message, MessageView, SendReceipt
-from ..produce.parts import RECORD_COST
+from ..produce.drafts import Draft
+from ..produce.parts import RECORD_COST, Owner
 from ..produce.receipts import RunReceipt
 from ..producer import CLOSE_TIMEOUT_S, Producer
 from ..signatures import taking
+from ..transact.sessions import OnQuestion, ProducerSessions
+from ..transact.transaction import half_of, own_properties
 from .outcomes import Outcomes
 from .turns import Turns, Twin, at_once, in_thread
 
@@ -125,6 +129,54 @@ class AsyncProducer(Twin):
         sent = self._sync._deliveries.start_whole(topic, part, deadline)
         self._sync._sender.wake()
         return self._outcomes_here().follow(sent)
+
+    def send_half(
+        self,
+        group: str,
+        owner: Owner,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: Sequence[str] | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        *,
+        message_id: str,
+        check_after_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Start to store one message that some producer of ``group`` decides about; its id is the transaction's.
+
+        As :meth:`send_async`; ``owner`` is told where the half lies, before the future ends. Who decides asks brokers
+        itself, and is asked by them: see :meth:`producer_sessions`.
+        """
+        own, destination = own_properties(message_id, check_after_s), Half(topic, group)
+        draft = Draft(topic, body, tag, keys, properties, sharding_key, message_id=message_id)
+
+        def start(timeout_s: float) -> Future[SendReceipt]:
+            deadline = self._sync._deadline(timeout_s)
+            part = half_of(draft, own, self._sync._maker, deadline)
+            part.owner = owner
+            delivery = self._sync._delivery(destination, deadline)
+            delivery.admit(part, deadline)
+            delivery.join(part)
+            return part.futures[0]
+
+        def blocks() -> bool:
+            has_room = self._sync._buffer.has_room(_size(body) + RECORD_COST)
+            return not has_room or destination not in self._sync._deliveries.known
+
+        send = self._timed(start, timeout_s)
+        if not self._turns.is_waiting(topic) and not blocks():
+            return self._outcomes_here().follow(send())
+        return asyncio.ensure_future(self._outcome(self._turns.line_up(topic, send, blocks)))
+
+    def producer_sessions(self, on_question: OnQuestion) -> ProducerSessions:
+        """What this client is known by as a producer of many groups, once it joins them; to be closed before it.
+
+        ``on_question`` is called where receipts are read, by the event loop or in threads; it may not block.
+        """
+        return ProducerSessions(self._sync._calls, self._sync.client_id, on_question)
 
     recall = in_thread(Producer.recall)
 

@@ -90,10 +90,7 @@ class Transaction:
         """What was decided, and perhaps not answered yet. Written under the lock."""
         self.is_left = False
         """True once nobody decides here any more: the broker asks ``check``."""
-        own = {TRANSACTION_ID: self.id}
-        if check_after_s is not None:
-            own[CHECK_IMMUNITY_SECONDS] = str(max(0, round(check_after_s)))
-        self._own = encode_properties(own)
+        self._own = own_properties(self.id, check_after_s)
         self._halves = halves
         self._maker = maker
         self._timeout_s = timeout_s
@@ -136,10 +133,7 @@ class Transaction:
         check_timeout(timeout_s)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, message_id=message_id)
-        if draft.due_ms is not None or draft.delay_level is not None:
-            raise InvalidArgument(f"topic {topic}: a message of a transaction cannot have a time or a delay level")
-        part = self._maker.one(Kind.SEND, draft, deadline)
-        part.properties = [self._with_own(encoded) for encoded in part.properties or ()]
+        part = half_of(draft, self._own, self._maker, deadline)
         self._take(part)
         receipt = self._halves.send_half(topic, part, deadline)
         if self._trace is not None and len(self._sent) < TRACED_MAX:
@@ -166,7 +160,7 @@ class Transaction:
         if keys is None and properties is None and sharding_key is None:
             encoded = self._tags.get(tag) or self._encoded_tag(tag)
         else:
-            encoded = self._with_own(property_bytes(tag, keys, properties, sharding_key))
+            encoded = _with_own(self._own, property_bytes(tag, keys, properties, sharding_key))
         if type(body) is not bytes or not 0 < len(body) < self._maker.plain_below:
             self._enqueue(topic, [self._maker.produced(topic, body, encoded, sharding_key, 0.0)])
             return
@@ -292,17 +286,8 @@ class Transaction:
             self._require_open()
             return self._open.setdefault(topic, Accumulator(self._maker.batch_bytes_max))
 
-    def _with_own(self, encoded: bytes | None) -> bytes:
-        if encoded is None:
-            return self._own
-        if len(encoded) > PROPERTIES_ROOM - ROOM:
-            raise InvalidArgument(
-                f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM - ROOM} are allowed in a transaction"
-            )
-        return self._own + encoded
-
     def _encoded_tag(self, tag: str | None) -> bytes:
-        encoded = self._tags[tag] = self._with_own(property_bytes(tag, None, None, None))
+        encoded = self._tags[tag] = _with_own(self._own, property_bytes(tag, None, None, None))
         return encoded
 
     def _take(self, part: Part) -> None:
@@ -382,3 +367,31 @@ class Transaction:
         sent, self._sent = self._sent, []
         if self._trace is not None and sent:
             self._trace.on_ended(sent, self.id, f"{self.state.name}_MESSAGE", from_check=False)
+
+
+def own_properties(transaction_id: str, check_after_s: float | None) -> bytes:
+    """What the halves of a transaction say of it, as a property string."""
+    own = {TRANSACTION_ID: transaction_id}
+    if check_after_s is not None:
+        own[CHECK_IMMUNITY_SECONDS] = str(max(0, round(check_after_s)))
+    return encode_properties(own)
+
+
+def half_of(draft: Draft, own: bytes, maker: PartMaker, deadline: float) -> Part:
+    """One message as a half, by what its transaction says. Raises InvalidArgument: it cannot be one."""
+    if draft.due_ms is not None or draft.delay_level is not None:
+        raise InvalidArgument(f"topic {draft.topic}: a message of a transaction cannot have a time or a delay level")
+    part = maker.one(Kind.SEND, draft, deadline)
+    part.properties = [_with_own(own, encoded) for encoded in part.properties or ()]
+    return part
+
+
+def _with_own(own: bytes, encoded: bytes | None) -> bytes:
+    """The property string of a half, from that of its transaction and that of its message. Raises InvalidArgument."""
+    if encoded is None:
+        return own
+    if len(encoded) > PROPERTIES_ROOM - ROOM:
+        raise InvalidArgument(
+            f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM - ROOM} are allowed in a transaction"
+        )
+    return own + encoded

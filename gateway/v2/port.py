@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from penstock.client import MessageView, TransactionProducer, TransactionState
 from penstock.client.aio import AsyncProducer
 from penstock.client.cluster import Calls
 from penstock.gateway.http2.call import Method
@@ -45,13 +44,12 @@ class Port:
         calls: Calls,
         threads: ThreadPoolExecutor,
         producer: AsyncProducer,
-        make_producer: Callable[..., TransactionProducer],
         access: Access | None,
     ) -> None:
         self.clients = Clients()
         self.brokers = Brokers(calls, threads)
         self.groups = Groups(self.brokers)
-        self.transactions = Transactions(self.brokers, self.clients, make_producer)
+        self.transactions = Transactions(self.brokers, self.clients, producer)
         self.sending = Sending(self.brokers, producer, self.transactions, self.clients)
         self.renewal = Renewal(self.brokers, self.clients.is_living)
         self.finishing = Finishing(self.brokers, self.renewal)
@@ -105,26 +103,25 @@ async def opened(nameservers: str, security: Security, access: Access | None) ->
 
     ``security``: of the connections to the cluster. ``access``: the users whose calls are taken; None: everybody's.
     """
-    settings: dict[str, Any] = {
-        "tls": security.tls,
-        "credentials": security.credentials,
-        "auto_create_topics": False,
-        "body_bytes_max": BODY_BYTES_MAX,
-    }
-
-    def make(group: str, check: Callable[[MessageView], TransactionState]) -> TransactionProducer:
-        return TransactionProducer(nameservers, group=group, check=check, **settings)
-
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-gateway")
     loop = asyncio.get_running_loop()
     calls = Calls.to(nameservers, tls=security.tls, credentials=security.credentials)
     calls.connections.work_in(loop)
-    producer = await loop.run_in_executor(
-        threads, partial(AsyncProducer, nameservers, group="PENSTOCK_GATEWAY", **settings)
+    make = partial(
+        AsyncProducer,
+        nameservers,
+        group="PENSTOCK_GATEWAY",
+        tls=security.tls,
+        credentials=security.credentials,
+        auto_create_topics=False,
+        body_bytes_max=BODY_BYTES_MAX,
     )
+    producer = await loop.run_in_executor(threads, make)
     producer.work_in_loop()
-    port = Port(calls, threads, producer, make, access)
-    running = [asyncio.create_task(work) for work in (port.sweep_forever(), port.renewal.run())]
+    port = Port(calls, threads, producer, access)
+    running = [
+        asyncio.create_task(work) for work in (port.sweep_forever(), port.renewal.run(), port.transactions.run())
+    ]
     try:
         yield port
     finally:

@@ -355,7 +355,8 @@ def test_an_end_of_no_transaction_has_its_code(topic: str, resolution: Any, expe
 
     async def scenario() -> None:
         brokers: Any = _Halfless()
-        await Transactions(brokers, Clients(), None).end(CALLER, request)  # type: ignore[arg-type]
+        producer: Any = SimpleNamespace(producer_sessions=lambda _: None)
+        await Transactions(brokers, Clients(), producer).end(CALLER, request)
 
     with pytest.raises((Refusal, PenstockError)) as refused:
         asyncio.run(scenario())

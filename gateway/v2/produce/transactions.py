@@ -1,8 +1,7 @@
 """Transactions: halves that clients send, their ends, and what brokers ask about those that nobody has ended.
 
 The protocol has no groups of producers: all that send to a topic answer for each other. So the group is the topic, and
-the gateway is a member of it as long as a producer of the topic is connected to it. Of very many topics it is a member
-in turn: what brokers ask meanwhile they ask again.
+the gateway is a member of it as long as a producer of the topic is connected to it.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from penstock.client import MessageView, PenstockError, SendReceipt, TransactionProducer, TransactionState
+from penstock.client import MessageView, PenstockError, SendReceipt
+from penstock.client.aio import AsyncProducer
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.properties import PREPARED_QUEUE_OFFSET, REAL_TOPIC
 from penstock.gateway.v2.wire.definition_pb2 import Code, MessageType, TransactionResolution, TransactionSource
@@ -28,9 +27,11 @@ from penstock.gateway.v2.wire.service_pb2 import (
     TelemetryCommand,
 )
 from penstock.proto.data_frames import Method
+from penstock.proto.errors import LimitReached
 from penstock.proto.names import GROUP_LENGTH_MAX, HALF_TOPIC
 from penstock.proto.wire.broker_pb2 import QueryMessagesRequest
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest, HalfRange
+from penstock.runtime.turns import Turns
 
 from ..brokers import Brokers
 from ..callers import Caller
@@ -42,11 +43,10 @@ from ..status import Refusal, ok
 
 log = logging.getLogger(__name__)
 
-MEMBERS_MAX: Final = 64
-"""Topics in whose transactions a gateway takes part at a time, each with connections of its own; of more in turn."""
-TURNS_MAX: Final = 4
-"""So many of those that wait for their turn have it at each sweep."""
-LEFT_MAX: Final = 10_000
+MISSED_MAX: Final = 10_000
+"""Topics whose groups are to be joined when something is known of them."""
+QUESTIONS_MAX: Final = 64
+"""Questions of brokers that wait, each about many halves; further ones are dropped, and asked again."""
 KNOWN_MAX: Final = 200_000
 IDLE_S: Final = 60.0
 ID_LENGTH_MAX: Final = 255
@@ -54,8 +54,8 @@ END_S: Final = 10.0
 _FOUND_MAX: Final = 16
 _RESOLUTIONS: Final = {TransactionResolution.COMMIT: COMMIT, TransactionResolution.ROLLBACK: ROLLBACK}
 
-MakeProducer = Callable[[str, Callable[[MessageView], TransactionState]], TransactionProducer]
-"""The producer for transactions of a group, with what answers brokers' questions."""
+Halves = Iterator[tuple[int, MessageView]]
+"""What a broker asks about, and the offsets by which it is decided."""
 
 
 class Place(NamedTuple):
@@ -66,50 +66,54 @@ class Place(NamedTuple):
     offset: int
 
 
-class _Member:
-    """The gateway as a producer of one topic."""
+class _Stored:
+    """Learns where a half lies."""
 
-    def __init__(self, making: asyncio.Task[TransactionProducer]) -> None:
-        self.making = making
-        self.users = 0
-        self.used_s = time.monotonic()
+    def __init__(self) -> None:
+        self.broker_name = ""
+        self.offset = -1
 
-    @property
-    def is_idle(self) -> bool:
-        """True if nobody uses its producer, which is there."""
-        return not self.users and self.making.done() and not self.has_failed
+    def on_stored(self, broker_name: str, first: int, count: int) -> None:
+        """At that broker group."""
+        self.broker_name, self.offset = broker_name, first
 
-    @property
-    def has_failed(self) -> bool:
-        """True if its producer could not be made."""
-        return self.making.done() and self.making.exception() is not None
+    def on_given_up(self, count: int, error: PenstockError) -> None:
+        """Nowhere, or it is not known: the half's future says so."""
 
 
 class Transactions:
     """Event loop only, but for the questions of brokers."""
 
-    def __init__(self, brokers: Brokers, clients: Clients, make_producer: MakeProducer) -> None:
+    def __init__(self, brokers: Brokers, clients: Clients, producer: AsyncProducer) -> None:
         self._brokers = brokers
         self._clients = clients
-        self._make_producer = make_producer
+        self._producer = producer
         self._loop = asyncio.get_running_loop()
-        self._members: dict[str, _Member] = {}  # by topic
-        self._left: dict[str, None] = {}  # topics whose turn as a member comes again, the first of them first
+        self._sessions = producer.producer_sessions(self._on_question)
+        self._used: dict[str, float] = {}  # topics of whose group the gateway is a member, and when a half came last
+        self._missed: dict[str, None] = {}  # topics of producers of which nothing was known yet
         self._places: OrderedDict[str, Place] = OrderedDict()  # by message id
         self._turn = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
+        self._questions: asyncio.Queue[tuple[str, Halves]] = asyncio.Queue(QUESTIONS_MAX)
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     async def send(self, topic: str, draft: Draft, timeout_s: float) -> SendReceipt:
         """Store a half.
 
         Raises:
-            PenstockError: not stored, or not known to be. Refusal: TOO_MANY_REQUESTS.
+            PenstockError: not stored, or not known to be. LimitReached: nobody could be asked about it.
         """
-        async with self._member(topic) as producer:
-            receipt, halves = await self._brokers.in_thread(_sent, producer, topic, draft, timeout_s)
-        for broker_name, offset in halves:
-            self._know(draft.message_id, Place(topic, broker_name, offset))
+        self._be_member(topic)
+        stored = _Stored()
+        receipt = await self._producer.send_half(
+            *(group_of_topic(topic), stored, topic, draft.body),
+            *(draft.tag, draft.keys, draft.properties, draft.sharding_key),
+            message_id=draft.message_id,
+            check_after_s=draft.check_after_s,
+            timeout_s=timeout_s,
+        )
+        self._know(draft.message_id, Place(topic, stored.broker_name, stored.offset))
         return receipt
 
     async def end(self, caller: Caller, request: EndTransactionRequest) -> EndTransactionResponse:
@@ -150,95 +154,76 @@ class Transactions:
     def on_producer(self, client: Client) -> None:
         """A producer has told its topics: the gateway answers for it from now on."""
         for topic in client.topics:
-            if topic not in self._members:
-                _in_background(self._tasks, self._join(topic))
+            if topic not in self._used:
+                task = asyncio.create_task(self._join(topic))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    async def _join(self, topic: str, *, has_turn: bool = False) -> None:
-        """Answer for a topic that takes transactions, or have it wait for its turn."""
+    async def _join(self, topic: str) -> bool:
+        """Answer for a topic that takes transactions. False: nothing is known of topics now, it is missed."""
         try:
-            if MessageType.TRANSACTION not in accepted_types(await self._brokers.route(topic)):
-                return
-            has_place = topic in self._members or len(self._members) < MEMBERS_MAX
-            if has_place or (has_turn and self._make_way()):
-                async with self._member(topic):
-                    return
-        except (PenstockError, Refusal) as error:
-            log.info("no transactions of topic=%s error=%s", topic, error)
-        if len(self._left) < LEFT_MAX:
-            self._left[topic] = None
+            if MessageType.TRANSACTION in accepted_types(await self._brokers.route(topic)):
+                self._be_member(topic)
+        except LimitReached as error:
+            log.warning("brokers cannot ask about transactions here topic=%s error=%s", topic, error)
+        except PenstockError as error:
+            if error.retryable and len(self._missed) < MISSED_MAX:
+                self._missed[topic] = None
+                return False
+        return True
+
+    def _be_member(self, topic: str) -> None:
+        """Be a producer of the topic's group for a while. Raises LimitReached."""
+        if topic not in self._used:
+            self._sessions.join(group_of_topic(topic))
+        self._used[topic] = time.monotonic()
 
     async def sweep(self) -> None:
-        """Leave the groups of topics of which no producer is connected any more; let those have a turn that wait."""
+        """Leave the groups of topics of which no producer is connected any more; join those that were missed."""
         before = time.monotonic() - IDLE_S
-        for topic, member in list(self._members.items()):
-            if member.has_failed:  # whoever waited for it has gone before it failed
-                del self._members[topic]
-            elif member.is_idle and member.used_s < before and not self._clients.publishers(topic):
-                self._leave(topic)
-        self._left = {topic: None for topic in self._left if self._clients.publishers(topic)}
-        for topic in list(self._left)[:TURNS_MAX]:
-            if topic in self._left:  # a half may have had it join meanwhile
-                del self._left[topic]
-                await self._join(topic, has_turn=True)
+        for topic, used_s in list(self._used.items()):
+            if used_s < before and not self._clients.publishers(topic):
+                del self._used[topic]
+                self._sessions.leave(group_of_topic(topic))
+        while self._missed:
+            topic = next(iter(self._missed))
+            del self._missed[topic]
+            if self._clients.publishers(topic) and not await self._join(topic):
+                break
 
-    def _leave(self, topic: str) -> None:
-        producer = self._members.pop(topic).making.result()
-        _in_background(self._closing, self._brokers.in_thread(_closed, producer))
-
-    def _make_way(self) -> bool:
-        """Leave the topic that was used longest ago, until its turn comes again; False: all are being used."""
-        idle = [(member.used_s, topic) for topic, member in self._members.items() if member.is_idle]
-        if not idle:
-            return False
-        _, topic = min(idle)
-        self._leave(topic)
-        self._left[topic] = None
-        return True
+    async def run(self) -> None:
+        """Have clients asked what brokers ask, until cancelled."""
+        while True:
+            broker_name, halves = await self._questions.get()
+            try:
+                for offset, message in halves:
+                    await self._turns.have()
+                    self._ask(Place(message.topic, broker_name, offset), message)
+                    await asyncio.sleep(0)  # its client may take it, before another comes
+            except Exception:
+                log.exception("question about transactions not passed on broker=%s", broker_name)
 
     async def close(self) -> None:
         """Leave all."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        members, self._members = self._members, {}
-        for member in members.values():
-            await asyncio.gather(member.making, return_exceptions=True)
-            if not member.has_failed:
-                await self._brokers.in_thread(_closed, member.making.result())
-        await asyncio.gather(*self._closing)
+        await self._brokers.in_thread(self._sessions.close)
 
-    @contextlib.asynccontextmanager
-    async def _member(self, topic: str) -> AsyncIterator[TransactionProducer]:
-        """The topic's producer, for the ``with`` block."""
-        member = self._members.get(topic)
-        if member is None:
-            if len(self._members) >= MEMBERS_MAX and not self._make_way():
-                raise Refusal(Code.TOO_MANY_REQUESTS, f"flow limit: halves of {MEMBERS_MAX} topics are being stored")
-            member = self._members[topic] = _Member(asyncio.create_task(self._made(topic)))
-            self._left.pop(topic, None)
-        member.users += 1
+    def _on_question(self, broker_name: str, halves: Halves) -> None:
+        """A broker asks; in any thread. The answer comes as a call of whoever is asked."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the gateway with it
+            self._loop.call_soon_threadsafe(self._take, broker_name, halves)
+
+    def _take(self, broker_name: str, halves: Halves) -> None:
         try:
-            try:
-                producer = await asyncio.shield(member.making)
-            except Exception:
-                if self._members.get(topic) is member:
-                    del self._members[topic]
-                raise
-            yield producer
-        finally:
-            member.users -= 1
-            member.used_s = time.monotonic()
+            self._questions.put_nowait((broker_name, halves))
+        except asyncio.QueueFull:
+            log.warning("question about transactions dropped, %d wait: it will be asked again", QUESTIONS_MAX)
 
-    async def _made(self, topic: str) -> TransactionProducer:
-        return await self._brokers.in_thread(self._make_producer, group_of_topic(topic), partial(self._on_check, topic))
-
-    def _on_check(self, topic: str, message: MessageView) -> TransactionState:
-        """A broker asks. In a thread of the client; the answer comes as a call of whoever is asked."""
-        self._loop.call_soon_threadsafe(self._ask, topic, message)
-        return TransactionState.UNKNOWN
-
-    def _ask(self, topic: str, message: MessageView) -> None:
-        self._know(message.message_id, _place_of(message, topic))
+    def _ask(self, place: Place, message: MessageView) -> None:
+        topic = place.topic
+        self._know(message.message_id, place)
         publishers = self._clients.publishers(topic)
         self._turn += 1
         for step in range(len(publishers)):
@@ -279,36 +264,8 @@ def group_of_topic(topic: str) -> str:
     return hashlib.blake2b(topic.encode(), digest_size=16).hexdigest()
 
 
-def _in_background(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-
-
 def _place_of(message: MessageView, topic: str) -> Place:
     """Where the half is that this record stores, perhaps anew."""
     first = message.all_properties.get(PREPARED_QUEUE_OFFSET, "")
     offset = int(first) if first.isascii() and first.isdecimal() and len(first) <= 18 else message.queue_offset
     return Place(topic, message.broker_name, offset)
-
-
-def _sent(
-    producer: TransactionProducer, topic: str, draft: Draft, timeout_s: float
-) -> tuple[SendReceipt, list[tuple[str, int]]]:
-    made = producer.transaction(timeout_s=timeout_s, check_after_s=draft.check_after_s, transaction_id=draft.message_id)
-    try:
-        receipt = made.send(
-            *(topic, draft.body, draft.tag, draft.keys, draft.properties, draft.sharding_key),
-            message_id=draft.message_id,
-            timeout_s=timeout_s,
-        )
-        return receipt, made.halves
-    finally:
-        made.leave()
-
-
-def _closed(producer: TransactionProducer) -> None:
-    try:
-        producer.close(timeout_s=1.0)
-    except PenstockError as error:
-        log.info("producer of transactions closed group=%s error=%s", producer.group, error)
