@@ -86,6 +86,7 @@ class TopicDelivery:
         self._lanes = Lanes(self.topic, shipping.config, shipping.health, queues, turn)
         self._new_queues: WriteQueues | None = None  # put by the watch thread, taken under the lock
         self._tell: list[Callable[[], None]] = []  # futures to complete, outside the lock
+        self._rests = False  # nothing was due when it was pumped last
         self.acknowledged = self.refused = self.unknown = 0  # messages
         self.batches = self.failed_tries = 0  # of batches
         self.stopwatch = Stopwatch()  # of acknowledged batches
@@ -167,12 +168,15 @@ class TopicDelivery:
         """Start every batch that can go; when to call again at the latest."""
         master = self._shipping.directory.master
         with self._lock:
+            if self._rests and self._is_idle():
+                return NEVER  # as nearly all of very many do
             due = self._seal_if_due(now)
             self._adopt(now)
             self._fail(self._lanes.expire(now))
             self._end_late(self._lanes.late(now))
             batches = self._lanes.start(now, self._config.in_flight_per_broker, lambda name: bool(master(name)))
             due = min(due, self._lanes.next_due(now))
+            self._rests = due == NEVER
         for batch in batches:
             self.transmit(batch)
         self._tell_all()
@@ -242,9 +246,17 @@ class TopicDelivery:
 
     # The lock is held.
 
+    def _is_idle(self) -> bool:
+        """True if nothing came since it was pumped, and nothing is under way."""
+        lanes = self._lanes
+        if len(self.open) or self._new_queues is not None or self._tell or lanes.has_waiting:
+            return False
+        return all(lane.batch is None and not lane.pending for lane in lanes.lanes.values())
+
     def _adopt(self, now: float) -> None:
         queues, self._new_queues = self._new_queues, None
         if queues is not None:
+            self._rests = False
             self._lanes.adopt(queues, now)
 
     def _require_open(self, parts: list[Part]) -> None:
