@@ -71,7 +71,7 @@ def load_kernels() -> None:
         elif not step:
             log.info("kernels ready seconds=%.2f", elapsed_s)
 
-    compile_kernels(tell, [("store", lambda: import_module(".store.store", __package__))])
+    compile_kernels(tell, [("broker", lambda: import_module(".broker", __package__))])
 
 
 async def serve_until_signalled(config: BrokerConfig, started: float) -> None:

@@ -42,17 +42,17 @@ def main() -> None:
 
         return penstock.formats.record.kernels.columns
 
-    def store() -> object:
-        import penstock.broker.store.store
+    def broker() -> object:
+        import penstock.broker.broker
 
-        return penstock.broker.store.store
+        return penstock.broker.broker
 
     def gateway() -> object:
         import penstock.gateway.v2.port
 
         return penstock.gateway.v2.port
 
-    compile_kernels(show, [("client", client), ("store", store), ("gateway", gateway)])
+    compile_kernels(show, [("client", client), ("broker", broker), ("gateway", gateway)])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ _MODULES = (
     "penstock.formats.record.sharding",
     "penstock.formats.record.reposting.retries",
     "penstock.formats.record.reposting.halves",
+    "penstock.formats.record.reposting.pops",
     "penstock.formats.record.replies",
 )
 

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 REWRITTEN = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
 
 OTHERS = (
-    "penstock.broker.store.store",
+    "penstock.broker.broker",
     "penstock.formats.record.kernels.columns penstock.gateway.v2.port penstock.inspection "
     "penstock.pipeline.columns.column_kernels penstock.pipeline.columns.part_kernels",
 )

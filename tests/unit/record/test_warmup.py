@@ -109,6 +109,23 @@ def test_kernels_contain_nothing_of_a_source_whose_change_would_go_unnoticed() -
     assert seen > 100
 
 
+def test_a_broker_has_all_its_kernels_before_it_serves() -> None:
+    """One that is compiled when it is first called holds up the event loop for seconds, on a machine's first day."""
+    root = Path(freshness.__file__).parents[2]
+    modules = [
+        ".".join(("penstock", *path.relative_to(root).with_suffix("").parts))
+        for folder in ("broker", "formats/record/reposting")
+        for path in sorted((root / folder).rglob("*.py"))
+        if "@kernel(" in path.read_text()
+    ]
+    assert len(modules) > 8
+    code = (
+        "import sys\nfrom penstock.broker.process import load_kernels\nload_kernels()\n"
+        f"print(set({modules}) - sys.modules.keys())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "set()\n"
+
+
 def test_no_kernel_takes_the_address_of_an_array_that_it_has_made() -> None:
     """Numba frees it as soon as nothing but its address is used: others would have that memory meanwhile."""
     root = Path(freshness.__file__).parents[2]
