@@ -102,6 +102,7 @@ FOUND_BY = {
         "tests/unit/replication/test_sync_state_set.py",
         "tests/unit/broker/group/test_leadership.py",
     ),
+    "33": ("tests/model/test_power_cut_snapshots.py", "tests/unit/broker/core/test_snapshots.py"),
 }
 SECONDS_MAX = 600
 
