@@ -11,11 +11,10 @@ from google.protobuf.message import Message
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.requests import decoded
-from penstock.runtime.begun import begin
 from penstock.runtime.channel import reported
 from penstock.runtime.data_port import Link
 from penstock.runtime.data_sending import Data
-from penstock.runtime.turns import Turns
+from penstock.runtime.turns import Turns, begin
 
 from .wire import REQUEST_BYTES_MAX, Answer
 

@@ -184,8 +184,7 @@ class Store:
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
             Forbidden: too many light queues, or the topic's queues are of a kind that is not written here.
-            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored; of a state record that found no space
-                when it was committed: not yet.
+            DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored; a state record: not committed yet.
             FlowControl: no buffer of the pool is free; nothing was stored.
         """
         self._check_writable()

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.runtime.begun import begin
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
+from penstock.runtime.turns import begin
 
 from .frames import (
     BEGIN,
