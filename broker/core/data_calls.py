@@ -1,4 +1,6 @@
-"""Methods of the data port that have one answer for one request: what :func:`.wire.service` is for gRPC's."""
+"""Methods of the data port: those with one answer for one request, as :func:`.wire.service` is for gRPC's, and those
+whose request stands, and has any number of answers.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from penstock.runtime.turns import Turns, begin
 from .wire import REQUEST_BYTES_MAX, Answer
 
 M = TypeVar("M", bound=Message)
+S = TypeVar("S")
 
 UNDER_WAY_MAX: Final = 1024
 """Requests for one method over one connection that have no answer yet; beyond it, nothing more is read from it."""
@@ -138,3 +141,39 @@ class _Conversation(Generic[M]):
         del self._tasks[number]
         if len(self._tasks) == self._calls.under_way_max // 2:
             self._link.hold(False, self._calls.method.name)
+
+
+class Standing(Generic[M, S]):
+    """The requests for one method over one connection, of which the last one stands; event loop only."""
+
+    def __init__(
+        self,
+        method: Method,
+        kind: type[M],
+        link: Link,
+        enter: Callable[[int, M, Link, S | None], S],
+        leave: Callable[[S], None],
+    ) -> None:
+        """``enter(number, request, link, the one that stood)`` has a request stand, or raises what its caller is told.
+
+        ``leave`` is called with the last that it answered, when the connection has ended.
+        """
+        self._method = method
+        self._kind = kind
+        self._link = link
+        self._enter = enter
+        self._leave = leave
+        self._stands: S | None = None
+
+    def take(self, number: int, content: memoryview) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        try:
+            request = decoded(self._kind, content, REQUEST_BYTES_MAX)
+            self._stands = self._enter(number, request, self._link, self._stands)
+        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
+            self._link.refuse(number, self._method, reported(error, self._method.name))
+
+    def left(self) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        if self._stands is not None:
+            self._leave(self._stands)

@@ -14,13 +14,12 @@ from typing import Final
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
-from penstock.proto.requests import decoded
 from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
-from penstock.runtime.channel import reported
 from penstock.runtime.clock import Clock
 from penstock.runtime.data_port import Link
 
-from ...core.wire import REQUEST_BYTES_MAX, check_name
+from ...core.data_calls import Standing
+from ...core.wire import check_name
 from ...limits import Limits
 
 log = logging.getLogger(__name__)
@@ -79,10 +78,10 @@ class Listeners:
     def __len__(self) -> int:
         return len(self.by_hash)
 
-    def begin(self, link: Link) -> _Conversation:
+    def begin(self, link: Link) -> Standing[ListenRequest, Listener]:
         """The requests over one connection; for the data port."""
         link.on_room.append(self._on_room)
-        return _Conversation(self, link)
+        return Standing(Method.LISTEN, ListenRequest, link, self.listen, self.leave)
 
     def end_all(self, error: PenstockError) -> None:
         """End every request."""
@@ -145,25 +144,3 @@ class Listeners:
                 self.leave(listener, BrokerUnavailable(f"nothing was heard for {silent_s:.1f} s: listen anew"))
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(WATCH_INTERVAL_S, self._watch) if self.by_hash else None
-
-
-class _Conversation:
-    """The requests over one connection, of which the last one stands."""
-
-    def __init__(self, listeners: Listeners, link: Link) -> None:
-        self._listeners = listeners
-        self._link = link
-        self._listener: Listener | None = None
-
-    def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
-        try:
-            request = decoded(ListenRequest, content, REQUEST_BYTES_MAX)
-            self._listener = self._listeners.listen(number, request, self._link, self._listener)
-        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            self._link.refuse(number, Method.LISTEN, reported(error, Method.LISTEN.name))
-
-    def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
-        if self._listener is not None:
-            self._listeners.leave(self._listener)

@@ -16,12 +16,11 @@ import numpy as np
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
 from penstock.proto.names import PRODUCER_GROUPS_MAX, check_groups
-from penstock.proto.requests import decoded
 from penstock.proto.wire.transactions_pb2 import JoinRequest, ProducerEvent, ProducerMember
-from penstock.runtime.channel import reported
 from penstock.runtime.data_port import Link
 
-from ...core.wire import REQUEST_BYTES_MAX, check_count, check_name
+from ...core.data_calls import Standing
+from ...core.wire import check_count, check_name
 from ...limits import Limits
 from .halves import Longs
 
@@ -80,9 +79,9 @@ class ProducerSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, link: Link) -> _Conversation:
+    def begin(self, link: Link) -> Standing[JoinRequest, _Session]:
         """The requests over one connection; for the data port."""
-        return _Conversation(self, link)
+        return Standing(Method.JOIN, JoinRequest, link, self.join, self.leave)
 
     def members(self, group: str) -> list[ProducerMember]:
         """The producers of a group, sorted by client id."""
@@ -197,28 +196,6 @@ class ProducerSessions:
                 self.leave(session, BrokerUnavailable(f"nothing was heard for {silent_s:.1f} s: join anew"))
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(WATCH_INTERVAL_S, self._watch) if self._sessions else None
-
-
-class _Conversation:
-    """The requests over one connection, of which the last one stands."""
-
-    def __init__(self, sessions: ProducerSessions, link: Link) -> None:
-        self._sessions = sessions
-        self._link = link
-        self._session: _Session | None = None
-
-    def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
-        try:
-            request = decoded(JoinRequest, content, REQUEST_BYTES_MAX)
-            self._session = self._sessions.join(number, request, self._link, self._session)
-        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            self._link.refuse(number, Method.JOIN, reported(error, Method.JOIN.name))
-
-    def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
-        if self._session is not None:
-            self._sessions.leave(self._session)
 
 
 def _hashes_of(groups: Sequence[str]) -> list[int]:
