@@ -95,7 +95,7 @@ def check_group(group: str) -> str:
 
 
 def check_groups(groups: Collection[str]) -> None:
-    """The same of many. Raises :class:`InvalidName`: the first that is none."""
+    """Check many at once. Raises :class:`InvalidName` for the first that is no legal group name."""
     are_legal = all(0 < len(group) <= GROUP_LENGTH_MAX for group in groups) and _ALLOWED.fullmatch("".join(groups))
     if not are_legal:
         for group in groups:
