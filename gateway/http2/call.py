@@ -27,6 +27,7 @@ from .frames import (
     trailers,
     window_update,
 )
+from .packing import Packed, PackingError, check_packing
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -151,6 +152,9 @@ class Call:
                 message = self.messages.popleft()
                 self._hold(-len(message) - MESSAGE_HEAD.size)
                 self._widen()
+                if isinstance(message, Packed):
+                    message = await self._unpacked(message)
+                    self._hold(-len(message))
                 yield message
             if self.is_half_closed:
                 return
@@ -239,8 +243,8 @@ class Call:
             return
         partial = self._partial
         if not partial and len(content) >= MESSAGE_HEAD.size:
-            is_compressed, size = MESSAGE_HEAD.unpack_from(content)
-            if not is_compressed and size == len(content) - MESSAGE_HEAD.size:  # the usual case
+            flag, size = MESSAGE_HEAD.unpack_from(content)
+            if not flag and size == len(content) - MESSAGE_HEAD.size:  # the usual case
                 self._hold(len(content))
                 self._take(content[MESSAGE_HEAD.size :])
                 self._widen()
@@ -249,17 +253,17 @@ class Call:
         self._hold(len(content))
         at = 0
         while len(partial) - at >= MESSAGE_HEAD.size and not self.is_over:
-            is_compressed, size = MESSAGE_HEAD.unpack_from(partial, at)
-            if is_compressed:
-                self.fail(Status.UNIMPLEMENTED, "compressed messages are not taken: use no compression")
-            elif size > MESSAGE_BYTES_MAX:
+            flag, size = MESSAGE_HEAD.unpack_from(partial, at)
+            if flag and not self._takes_packed(flag):
+                break
+            if size > MESSAGE_BYTES_MAX:
                 self.fail(Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes: at most {MESSAGE_BYTES_MAX}")
             elif len(partial) - at - MESSAGE_HEAD.size < size:
                 break
             else:
                 begin = at + MESSAGE_HEAD.size
                 at = begin + size
-                self._take(bytes(memoryview(partial)[begin:at]))
+                self._take((Packed if flag else bytes)(memoryview(partial)[begin:at]))
         del partial[:at]
         self._widen()
 
@@ -339,6 +343,8 @@ class Call:
     async def _run(self) -> None:
         try:
             await self._connection.turns.have()
+            if isinstance(self.request, Packed):
+                self.request = await self._unpacked(self.request)
             await self._method.answer(self)
             self.end()
         except CallOver:
@@ -396,6 +402,29 @@ class Call:
         self._hold(-self.held)
         self._connection.leave(self)
         self._wake()
+
+    def _takes_packed(self, flag: int) -> bool:
+        try:
+            check_packing(flag, self.metadata.get("grpc-encoding"))
+        except PackingError as error:
+            self.fail(error.status, str(error))
+        return not self.is_over
+
+    async def _unpacked(self, message: Packed) -> bytes:
+        """The message as its sender had it; it is kept. Raises CallOver: it cannot be unpacked, or is too long."""
+        pieces = []
+        try:
+            for piece in message.pieces(MESSAGE_BYTES_MAX):
+                await self._connection.turns.have()
+                if not self.is_over:
+                    pieces.append(piece)
+                    self._hold(len(piece))
+                if self.is_over:
+                    raise CallOver
+        except PackingError as error:
+            self.fail(error.status, str(error))
+            raise CallOver from None
+        return b"".join(pieces)
 
     def _take(self, message: bytes) -> None:
         if self.is_over:

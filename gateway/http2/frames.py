@@ -126,7 +126,9 @@ def goaway(last: int, code: Code, text: str = "") -> bytes:
 
 
 _STATUS_200: Final = b"\x88"
-BEGIN: Final = _STATUS_200 + encoded((b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity"))
+BEGIN: Final = _STATUS_200 + encoded(
+    (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"identity,gzip")
+)
 """The block of header fields that an answer begins with."""
 TEXT_MAX: Final = 300
 """Of the text of a status: clients take no more than 8 KiB of trailers, in which a character may take 12 bytes."""

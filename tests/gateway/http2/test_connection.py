@@ -49,7 +49,7 @@ def test_a_call_is_answered_with_headers_a_message_and_a_status() -> None:
             assert answer.fields == {
                 ":status": "200",
                 "content-type": "application/grpc",
-                "grpc-accept-encoding": "identity",
+                "grpc-accept-encoding": "identity,gzip",
                 "grpc-status": "0",
             }
 

@@ -96,7 +96,7 @@ def test_others_understand_what_it_writes(length: int) -> None:
 def test_what_answers_begin_and_end_with() -> None:
     decoder = Decoder()
     begin = dict(decoder.decode(BEGIN))
-    assert begin == {":status": "200", "content-type": "application/grpc", "grpc-accept-encoding": "identity"}
+    assert begin == {":status": "200", "content-type": "application/grpc", "grpc-accept-encoding": "identity,gzip"}
     assert dict(decoder.decode(trailers(Status.OK, "not said"))) == {"grpc-status": "0"}
     end = dict(decoder.decode(trailers(Status.INTERNAL, "100 % broken: \n ü")))
     assert end == {"grpc-status": "13", "grpc-message": "100 %25 broken: %0A %C3%BC"}

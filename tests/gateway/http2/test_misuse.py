@@ -52,7 +52,6 @@ from tests.support.waiting import eventually
         (b"", True, Status.INTERNAL, "without its request"),
         (message_of(b"abc")[:-1], True, Status.INTERNAL, "within a message"),
         (message_of(b"a") + message_of(b"b"), True, Status.UNIMPLEMENTED, "second request"),
-        (MESSAGE_HEAD.pack(1, 2) + b"ab", True, Status.UNIMPLEMENTED, "compressed"),
         (MESSAGE_HEAD.pack(0, 1 << 31), False, Status.RESOURCE_EXHAUSTED, "at most"),
     ],
 )
