@@ -43,7 +43,7 @@ from .frames import (
     unpadded,
     window_update,
 )
-from .headers import Field, HeaderDecoder, HeadersError, metadata_of
+from .headers import Field, HeaderDecoder, HeadersError, is_grpc, metadata_of
 from .outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
         if metadata[":method"] != "POST":
             self._refuse(stream, http_error(405), is_all)
             return
-        if not metadata.get("content-type", "").startswith("application/grpc"):
+        if not is_grpc(metadata.get("content-type", "")):
             self._refuse(stream, http_error(415), is_all)
             return
         method = self._server.methods.get(metadata[":path"])

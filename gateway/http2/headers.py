@@ -32,6 +32,7 @@ _STATIC_LENGTH: Final = len(_STATIC)
 _NAME: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
 _PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 _HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
+_GRPC: Final = re.compile(r"application/grpc *([+;].*)?", re.ASCII | re.IGNORECASE)
 _known: set[str] = set()  # names that may stand in a request, of those that were looked at
 _KNOWN_MAX, _KNOWN_LENGTH_MAX = 1000, 64
 
@@ -190,3 +191,8 @@ def metadata_of(fields: list[Field]) -> dict[str, str] | None:
     if not (found.get(":method") and found.get(":scheme") and found.get(":path")):
         return None
     return None if found.get("te", "trailers") != "trailers" else found
+
+
+def is_grpc(content_type: str) -> bool:
+    """True of a call of gRPC's, of whatever kind its messages are; gRPC-Web is another protocol."""
+    return _GRPC.fullmatch(content_type) is not None

@@ -74,6 +74,7 @@ def test_a_request_that_is_none_is_refused(content: bytes, ends: bool, status: S
         (ECHO, {"__method": "GET"}, {":status": "405"}),
         (ECHO, {"content_type": "text/plain"}, {":status": "415"}),
         (ECHO, {"content_type": None}, {":status": "415"}),
+        (ECHO, {"content_type": "application/grpc-web"}, {":status": "415"}),
         (ECHO, {"grpc_timeout": "soon"}, {"grpc-status": "13"}),
         (ECHO, {"grpc_timeout": "123456789S"}, {"grpc-status": "13"}),
     ],
@@ -83,6 +84,14 @@ def test_a_call_that_cannot_be_is_refused(path: str, fields: dict[str, str | Non
         answer = await peer.ask(1, b"", path, **fields).answer(1)
         assert expected.items() <= answer.fields.items()
         assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8", "Application/gRPC"])
+def test_a_content_type_is_grpc_however_it_is_written(kind: str) -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        assert (await peer.ask(1, b"content", content_type=kind).answer(1)).messages == [b"content"]
 
     with_peer(body)
 
