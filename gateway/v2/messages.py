@@ -59,6 +59,8 @@ LITE_TOPIC_BYTES_MAX: Final = 64
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
 ATTEMPT_MAX: Final = 2**31 - 1
+TIME_S_MIN: Final = -62_135_596_800
+"""The year 1 begins: no timestamp of the protocol is earlier."""
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: clients cannot read a later time."""
 
@@ -254,7 +256,14 @@ def _group(system: SystemProperties, user: dict[str, str]) -> str | None:
 def _due_ms(system: SystemProperties) -> int | None:
     if not system.HasField("delivery_timestamp"):
         return None
-    due_ms = _milliseconds(system.delivery_timestamp)
+    given = system.delivery_timestamp
+    if not (given.seconds >= TIME_S_MIN and 0 <= given.nanos < 1_000_000_000):
+        raise Refusal(
+            Code.ILLEGAL_DELIVERY_TIME,
+            f"delivery timestamp of {given.seconds} s and {given.nanos} ns: must be of the year 1 or later, "
+            "with 0..999999999 ns",
+        )
+    due_ms = _milliseconds(given)
     if due_ms > time.time() * 1000 + DELAY_MS_MAX:
         raise Refusal(Code.ILLEGAL_DELIVERY_TIME, "the max delay time of message is too large: at most 24 h from now")
     return max(due_ms, 1)
@@ -353,7 +362,9 @@ def deliver(
     if topic.name.startswith(DLQ_PREFIX) and names.DLQ_ORIGIN_TOPIC in found:
         origin = resource_of(found[names.DLQ_ORIGIN_TOPIC], topic.resource_namespace or namespace).name
         system.dead_letter_queue.topic = origin
-        system.dead_letter_queue.message_id = found.get(names.DLQ_ORIGIN_MESSAGE_ID, view.message_id)
+        # Its sender's id, which it keeps; the other one is RocketMQ's old id of a place in the log.
+        origin_id = found.get(names.UNIQ_KEY) or found.get(names.DLQ_ORIGIN_MESSAGE_ID)
+        system.dead_letter_queue.message_id = origin_id or view.message_id
     if not SYSTEM_NAMES.issuperset(found):
         into.user_properties.update({name: value for name, value in found.items() if name not in SYSTEM_NAMES})
 

@@ -20,6 +20,7 @@ from penstock.formats.record.properties import (
     DLQ_ORIGIN_TOPIC,
     RECONSUME_TIME,
     TAGS,
+    UNIQ_KEY,
     encode_properties,
 )
 from penstock.gateway.http2.call import Method
@@ -373,5 +374,11 @@ def test_a_dead_letter_names_its_topic_as_a_client_in_the_namespace_does(own: st
     found = message.system_properties
     assert found.dead_letter_queue == v2.DeadLetterQueue(topic="inner", message_id="id")
     assert found.tag == " a "
+    record = encode_record(
+        Record(topic="%DLQ%g", body=b"x", properties=properties + encode_properties({UNIQ_KEY: "01"}))
+    )
+    view = MessageView(RecordBatch(record), 0, "broker-a")
+    deliver(message := v2.Message(), view, v2.Resource(name="%DLQ%g"), "")
+    assert message.system_properties.dead_letter_queue.message_id == "01"
     deliver(message := v2.Message(), view, v2.Resource(name="%DLQ%space%g"), "")
     assert message.system_properties.dead_letter_queue.topic == "space%inner"
