@@ -85,6 +85,7 @@ class Client:
         "request_s",
         "streams",
         "topics",
+        "type",
     )
 
     def __init__(self, client_id: str) -> None:
@@ -92,6 +93,7 @@ class Client:
         self.language = ""
         self.namespace = ""
         self.request_s = REQUEST_S  # its time-out for a call
+        self.type = 0  # as its settings tell it
         self.group = ""  # of a consumer
         self.topics: dict[str, None] = {}  # that it publishes to
         self.streams: list[Stream] = []

@@ -21,6 +21,7 @@ from penstock.gateway.v2.wire.definition_pb2 import (
 )
 
 from .callers import Caller
+from .consume.receiving import subscription_of
 from .groups import Groups, GroupSettings
 from .messages import BODY_BYTES_MAX, duration
 from .names import group_of, topic_of
@@ -116,7 +117,7 @@ async def _answer_consumer(answer: Settings, caller: Caller, groups: Groups) -> 
     if len(subscription.subscriptions) > ENTRIES_MAX:
         raise Refusal(Code.BAD_REQUEST, f"{len(subscription.subscriptions)} subscriptions: at most {ENTRIES_MAX}")
     for entry in subscription.subscriptions:
-        topic_of(entry.topic, caller.namespace)
+        subscription_of(topic_of(entry.topic, caller.namespace), entry.expression)
     known = await groups.config(group)
     subscription.fifo = known.is_fifo
     subscription.receive_batch_size = BATCH

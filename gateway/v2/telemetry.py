@@ -101,7 +101,9 @@ class Telemetry:
             for topic in topics_of(settings, caller.namespace):
                 self._clients.publishes(client, topic)
             self._on_producer(client)
+            client.type = ClientType.PRODUCER
         else:
+            client.type = settings.client_type or ClientType.SIMPLE_CONSUMER
             client.group = group_of(settings.subscription.group, caller.namespace)
         answer = TelemetryCommand(status=ok(), settings=settings)
         stream.push(answer)
@@ -115,10 +117,12 @@ class Telemetry:
         Raises:
             Refusal: UNRECOGNIZED_CLIENT_TYPE, or a bad group.
         """
-        if request.client_type != ClientType.PRODUCER and request.client_type not in CONSUMERS:
-            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not known")
+        known = self._clients.get(caller.client_id)
+        kind = request.client_type or (known.type if known is not None else 0)
+        if kind != ClientType.PRODUCER and kind not in CONSUMERS:
+            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {kind} is not known")
         client = self._clients.heard(caller)
-        if request.client_type in CONSUMERS:
+        if kind in CONSUMERS:
             client.group = group_of(request.group, caller.namespace)
         return HeartbeatResponse(status=ok())
 

@@ -54,10 +54,10 @@ def producer_of(*topics: str) -> v2.Settings:
     )
 
 
-def consumer_of(group: str) -> v2.Settings:
-    return v2.Settings(
-        client_type=v2.ClientType.PUSH_CONSUMER, subscription=v2.Subscription(group=v2.Resource(name=group))
-    )
+def consumer_of(group: str, *filters: v2.FilterExpression) -> v2.Settings:
+    entries = [v2.SubscriptionEntry(topic=v2.Resource(name="normal"), expression=each) for each in filters]
+    subscription = v2.Subscription(group=v2.Resource(name=group), subscriptions=entries)
+    return v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER, subscription=subscription)
 
 
 def route(topic: str, host: str = "127.0.0.1", port: int = 8081) -> wire.QueryRouteRequest:
@@ -130,6 +130,8 @@ WRONG_TYPE = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER, publishing=v2.
         producer_of("a b"),
         consumer_of(""),
         v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER, publishing=v2.Publishing()),
+        consumer_of("group", v2.FilterExpression(type=v2.FilterType.SQL, expression="")),
+        consumer_of("group", v2.FilterExpression(type=v2.FilterType.TAG, expression="||")),
     ],
 )
 def test_bad_settings_end_the_stream(stream: Telemetry, settings: v2.Settings) -> None:
@@ -164,6 +166,14 @@ def test_heartbeats(client: Client) -> None:
     assert client.code("Heartbeat", wire.HeartbeatRequest()) == "UNRECOGNIZED_CLIENT_TYPE"
     consumer = wire.HeartbeatRequest(client_type=v2.ClientType.SIMPLE_CONSUMER, group=v2.Resource(name=""))
     assert client.code("Heartbeat", consumer) == "ILLEGAL_CONSUMER_GROUP"
+
+
+def test_a_heartbeat_without_a_type_is_of_the_type_in_the_settings(client: Client, stream: Telemetry) -> None:
+    beat = wire.HeartbeatRequest(group=v2.Resource(name="a b"))
+    for settings, expected in ((producer_of("normal"), "OK"), (consumer_of("group"), "ILLEGAL_CONSUMER_GROUP")):
+        stream.push(settings)
+        stream.next()
+        assert client.code("Heartbeat", beat) == expected
     assert client.code("NotifyClientTermination", wire.NotifyClientTerminationRequest()) == "OK"
     assert client.code("NotifyClientTermination", wire.NotifyClientTerminationRequest()) == "OK"
     assert client.code("SyncLiteSubscription", wire.SyncLiteSubscriptionRequest()) == "NOT_IMPLEMENTED"
