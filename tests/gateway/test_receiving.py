@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from google.protobuf.message import Message
 
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
@@ -303,3 +304,18 @@ def test_queues_are_read_and_committed_by_offset(client: Client, topic: str) -> 
     assert client.call("QueryOffset", ask).offset == 0
     queue.id = 7
     assert client.code("QueryOffset", wire.QueryOffsetRequest(message_queue=queue)) == "BAD_REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of_nothing"),
+    [
+        ("ReceiveMessage", wire.ReceiveMessageRequest()),
+        ("AckMessage", wire.AckMessageRequest()),
+        ("ChangeInvisibleDuration", wire.ChangeInvisibleDurationRequest()),
+        ("ForwardMessageToDeadLetterQueue", wire.ForwardMessageToDeadLetterQueueRequest()),
+    ],
+)
+def test_of_a_request_without_anything_the_topic_is_missed_first(
+    client: Client, method: str, request_of_nothing: Message
+) -> None:
+    assert client.code(method, request_of_nothing) == "ILLEGAL_TOPIC"

@@ -136,8 +136,8 @@ class Finishing:
         Raises:
             Refusal: no entries, or too many; bad names.
         """
-        group = group_of(request.group, caller.namespace)
         topic = topic_of(request.topic, caller.namespace)
+        group = group_of(request.group, caller.namespace)
         if not request.entries:
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "no entries to acknowledge")
         if len(request.entries) > ENTRIES_MAX:
@@ -205,8 +205,8 @@ class Finishing:
         """The new handle; the old one where it was not changed, since clients keep whatever they are told."""
         text = request.receipt_handle
         try:
-            group = group_of(request.group, caller.namespace)
             topic = topic_of(request.topic, caller.namespace)
+            group = group_of(request.group, caller.namespace)
             given = request.invisible_duration
             invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
@@ -234,8 +234,8 @@ class Finishing:
         Raises:
             Refusal: INVALID_RECEIPT_HANDLE; bad names. PenstockError.
         """
-        group = group_of(request.group, caller.namespace)
         topic = topic_of(request.topic, caller.namespace)
+        group = group_of(request.group, caller.namespace)
         text = request.receipt_handle
         handle = await self._handle(text, group, topic, {})
         asked = Together.of([handle])

@@ -278,8 +278,8 @@ def subscription_of(topic: str, given: FilterExpression) -> Subscription:
 
 
 def _wish(caller: Caller, request: ReceiveMessageRequest, request_s: float) -> _Wish:
-    group = group_of(request.group, caller.namespace)
     topic = topic_of(request.message_queue.topic, caller.namespace)
+    group = group_of(request.group, caller.namespace)
     subscription = subscription_of(topic, request.filter_expression)
     if request.auto_renew:
         invisible_ms = INVISIBLE_MS
