@@ -53,45 +53,7 @@ class Conversation(Protocol):
         """The connection is gone."""
 
 
-class Link(Protocol):
-    """The connection, as a conversation sees it."""
-
-    metadata: Mapping[str, str]
-    """What the client said of itself."""
-    on_room: list[Callable[[], None]]
-    """Called when the client has taken so much that there is room again."""
-
-    @property
-    def has_room(self) -> bool:
-        """False while the client has much to take."""
-
-    @property
-    def silent_s(self) -> float:
-        """For so long nothing came, though it was read."""
-
-    def answer(self, number: int, method: Method, *content: Data, on_taken: Callable[[], None] | None = None) -> None:
-        """Answer a request for that method with these pieces, which are not copied where they are large.
-
-        ``on_taken`` is called when the system has them all, or the connection is gone.
-        """
-
-    def refuse(self, number: int, method: Method, error: PenstockError) -> None:
-        """Answer it with an error."""
-
-    def hold(self, is_held: bool, who: str = "asked") -> None:
-        """Take nothing more, or go on as soon as nobody else, by name, wants nothing taken."""
-
-    def end(self, error: PenstockError) -> None:
-        """Say why to the client, and close."""
-
-    def close(self) -> None:
-        """Send what is answered, then close."""
-
-    def abort(self) -> None:
-        """Send nothing more, not even what is answered: what its pieces point to may change from here on."""
-
-
-Converse = Callable[[Link], Conversation]
+Converse = Callable[["Link"], Conversation]
 """Begins a conversation."""
 
 
@@ -103,10 +65,10 @@ class DataPort:
         self.number = 0  # once it is open
         self.methods: dict[int, Converse] = {}
         self.access = access
-        self.connections: set[_Connection] = set()
+        self.connections: set[Link] = set()
         self.turns = Turns(self._next_turn)
         """Of all connections."""
-        self._waiting: deque[_Connection] = deque()  # for the next turn, in order
+        self._waiting: deque[Link] = deque()  # for the next turn, in order
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int, key: str, tls: ServerTls | None = None) -> None:
@@ -118,7 +80,7 @@ class DataPort:
         timeout_s = None if tls is None else HELLO_S
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self),
+                lambda: Link(self),
                 host,
                 port,
                 ssl=None if tls is None else tls.context(),
@@ -141,7 +103,7 @@ class DataPort:
         for connection in list(self.connections):
             connection.close()
 
-    def wait(self, connection: _Connection) -> None:
+    def wait(self, connection: Link) -> None:
         """Let ``connection`` go on in a next turn."""
         self._waiting.append(connection)
 
@@ -152,12 +114,14 @@ class DataPort:
                 break
 
 
-class _Connection(asyncio.BufferedProtocol):
-    """One connection: greets, takes frames apart, and hands them to the conversations of their methods."""
+class Link(asyncio.BufferedProtocol):
+    """One connection: greets, takes frames apart, and hands them to the their methods' conversations."""
 
     def __init__(self, port: DataPort) -> None:
         self.metadata: Mapping[str, str] = {}
+        """What the client said of itself."""
         self.on_room: list[Callable[[], None]] = []
+        """Called when the client has taken so much that there is room again."""
         self._port = port
         self._transport: Any = None
         self._sending: Sending
@@ -228,7 +192,7 @@ class _Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """This connection's turn has come again."""
         self._sending.go_on()
-        self._hold("turn", False)
+        self.hold(False, "turn")
 
     def _take_all(self) -> None:
         until_s = self._port.turns.ends_s()
@@ -244,14 +208,14 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _wait(self) -> None:
         """Go on in a next turn."""
-        self._hold("turn", True)
+        self.hold(True, "turn")
         self._port.wait(self)
 
     def _wait_to_send(self) -> None:
         self._port.wait(self)
 
     def _on_full(self, is_full: bool) -> None:
-        self._hold("unsent", is_full)
+        self.hold(is_full, "unsent")
         if not is_full:
             for each in self.on_room:
                 each()
@@ -260,45 +224,28 @@ class _Connection(asyncio.BufferedProtocol):
 
     @property
     def has_room(self) -> bool:
-        """See :class:`Link`."""
+        """False while the client has much to take."""
         return "unsent" not in self._holds
 
     @property
     def silent_s(self) -> float:
-        """See :class:`Link`."""
+        """For so long nothing came, though it was read."""
         return 0.0 if self._holds - {"unsent"} else self._loop.time() - self._heard_at
 
     def answer(self, number: int, method: int, *content: Data, on_taken: Callable[[], None] | None = None) -> None:
-        """See :class:`Link`."""
+        """Answer a request for that method with these pieces, which are not copied where they are large.
+
+        ``on_taken`` is called when the system has them all, or the connection is gone.
+        """
         self._send(number, method, Kind.ANSWER, content, on_taken)
 
     def refuse(self, number: int, method: int, error: PenstockError) -> None:
-        """See :class:`Link`."""
+        """Answer it with an error."""
         self._send(number, method, Kind.ERROR, (to_bytes(error),))
 
     def hold(self, is_held: bool, who: str = "asked") -> None:
-        """See :class:`Link`."""
-        self._hold(who, is_held)
-
-    def close(self) -> None:
-        """See :class:`Link`."""
-        self._hold("asked", True)
-        self._sending.end()
-
-    def abort(self) -> None:
-        """See :class:`Link`."""
-        self._transport.abort()
-
-    def end(self, error: PenstockError) -> None:
-        """See :class:`Link`."""
-        self.refuse(0, Method.HELLO, error)
-        self._flush()
-        self.close()
-
-    # Inside.
-
-    def _hold(self, why: str, is_held: bool) -> None:
-        (self._holds.add if is_held else self._holds.discard)(why)
+        """Take nothing more, or go on as soon as nobody else, by name, wants nothing taken."""
+        (self._holds.add if is_held else self._holds.discard)(who)
         if self._sending.is_closing:
             return
         if self._holds:
@@ -308,6 +255,23 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             if self._receiving.rest and not self._is_taking:
                 self._take_all()
+
+    def close(self) -> None:
+        """Send what is answered, then close."""
+        self.hold(True)
+        self._sending.end()
+
+    def abort(self) -> None:
+        """Send nothing more, not even what is answered: what its pieces point to may change from here on."""
+        self._transport.abort()
+
+    def end(self, error: PenstockError) -> None:
+        """Say why to the client, and close."""
+        self.refuse(0, Method.HELLO, error)
+        self._flush()
+        self.close()
+
+    # Inside.
 
     def _send(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, NotMaster, StaleRegister
 from penstock.proto.register import Register
@@ -12,6 +11,7 @@ from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.replication.master.primary import Primary
 from penstock.runtime.clock import Clock
 
+from ..store.store import Store
 from .registers import Registers
 
 HAND_OVER_S = 1.0
@@ -19,13 +19,6 @@ HAND_OVER_S = 1.0
 ANSWERS_S = 0.25
 """So long senders may take to read the answers to what is safe; a stuck one holds up nothing for longer."""
 _LOOK_S = 0.002
-
-
-class GrowingLog(Protocol):
-    """The log that is handed over."""
-
-    @property
-    def appended_offset(self) -> int: ...
 
 
 def successor(members: Collection[int], replicas: Collection[BrokerStatus.Replica]) -> int | None:
@@ -53,20 +46,20 @@ def check_successor(
         )
 
 
-async def await_level(primary: Primary, log: GrowingLog, to_id: int, clock: Clock) -> None:
+async def await_level(primary: Primary, store: Store, to_id: int, clock: Clock) -> None:
     """Wait until the slave has the whole log, which grows no more, and everything is acknowledged that can be.
 
     Raises:
         BrokerUnavailable: it does not get there in time.
     """
-    end = log.appended_offset
+    end = store.appended_offset
     deadline = clock.monotonic_s() + HAND_OVER_S
     while True:
         slave = next((each for each in primary.replicas() if each.broker_id == to_id), None)
         has = slave.written if slave is not None and slave.connected else -1
-        if has >= end == log.appended_offset and primary.confirm_offset >= end:
+        if has >= end == store.appended_offset and primary.confirm_offset >= end:
             return
-        end = log.appended_offset
+        end = store.appended_offset
         if clock.monotonic_s() > deadline:
             raise BrokerUnavailable(
                 f"broker {to_id} has the log up to {has} of {end} after {HAND_OVER_S:g} s: not switched"

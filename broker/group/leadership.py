@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from penstock.proto.errors import KeyNotFound, NotMaster, PenstockError, WrongStore
 from penstock.proto.register import Register
@@ -22,10 +21,11 @@ from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import Clock
 
 from ..config import ReplicationSettings
+from ..store.store import Store
 from .completeness import Completeness
 from .elected_role import ElectedRole
 from .epoch_file import EpochFile
-from .handing_over import GrowingLog, await_answers, await_level, check_successor, successor, write_hand_over
+from .handing_over import await_answers, await_level, check_successor, successor, write_hand_over
 from .held_membership import MembershipFile
 from .registers import Registers
 from .roles import MasterRole, SlaveRole
@@ -38,17 +38,6 @@ READ_INTERVAL_S = 0.2
 CALM_INTERVAL_S = 2.0
 FIRST_ID = 0
 """The broker with this id makes the register of a new group."""
-
-
-class LeaderStore(GrowingLog, Protocol):
-    """What of the store this module needs."""
-
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def confirm_offset(self) -> int: ...
-    def cut_unfinished(self) -> int: ...
-    def end_doubt(self) -> None: ...
 
 
 class Leadership:
@@ -64,7 +53,7 @@ class Leadership:
         registers: Registers,
         membership: MembershipFile,
         epochs: EpochFile,
-        store: LeaderStore,
+        store: Store,
         rules: SetRules,
         *,
         make_master: Callable[[Callable[[int, float], None], frozenset[int], int, int], MasterRole],

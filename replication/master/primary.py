@@ -10,6 +10,7 @@ from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgumen
 from penstock.proto.register import NOBODY
 from penstock.proto.wire import common_pb2
 from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.data_port import Link
 
 from .. import frames
 from ..admission import name_of, starting_offset, tail_of
@@ -18,7 +19,7 @@ from ..epochs import EpochHistory
 from ..interfaces import ReplicaLog
 from ..notices import Notices
 from .progress import Progress, ReplicaProgress
-from .shipping import STAMPS_PER_S, Line, SlaveStream
+from .shipping import STAMPS_PER_S, SlaveStream
 from .waiters import ConfirmWaiters
 
 log = logging.getLogger(__name__)
@@ -150,8 +151,8 @@ class Primary:
         for stream in list(self._streams.values()):
             stream.leave("the master closed", BrokerUnavailable(f"master {name_of(self._identity)} is closing"))
 
-    def admit(self, content: bytes | memoryview, line: Line) -> SlaveStream:
-        """The stream of the slave at ``line``, whose hello is ``content``.
+    def admit(self, content: bytes | memoryview, link: Link) -> SlaveStream:
+        """The stream of the slave at ``link``, whose hello is ``content``.
 
         Raises:
             WrongCluster, WrongStore, NotMaster, InvalidArgument: the slave is refused.
@@ -160,7 +161,7 @@ class Primary:
         if not isinstance(hello, frames.Hello):
             raise InvalidArgument(f"the first report must be a hello, not {type(hello).__name__.lower()}")
         try:
-            return self._admit(hello, line)
+            return self._admit(hello, link)
         except PenstockError as error:
             self._notices.warn(
                 f"refused {hello.identity.broker_id}",
@@ -168,7 +169,7 @@ class Primary:
             )
             raise
 
-    def _admit(self, hello: frames.Hello, line: Line) -> SlaveStream:
+    def _admit(self, hello: frames.Hello, link: Link) -> SlaveStream:
         if self._closed:
             raise BrokerUnavailable(f"master {name_of(self._identity)} is closing")
         start = starting_offset(hello, self._identity, self._epochs, self._log)
@@ -182,7 +183,7 @@ class Primary:
             hello.store_instance,
             self._welcome(start),
             self,
-            line,
+            link,
             log=self._log,
             table=self._table,
             config=self._config,

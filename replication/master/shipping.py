@@ -9,6 +9,7 @@ from typing import Protocol
 from penstock.proto.errors import BrokerUnavailable, WrongStore
 from penstock.runtime.clock import Clock
 from penstock.runtime.data_link import SILENCE_S
+from penstock.runtime.data_port import Link
 
 from .. import frames
 from ..config import ReplicationConfig
@@ -22,18 +23,6 @@ STAMPS_PER_S = 1_000_000
 def stamp_of(seconds: float) -> int:
     """A time of the master's clock, as frames carry it."""
     return int(seconds * STAMPS_PER_S)
-
-
-class Line(Protocol):
-    """The connection to a slave, as its stream sees it."""
-
-    @property
-    def silent_s(self) -> float:
-        """For so long nothing came, though it was read."""
-        ...
-
-    def abort(self) -> None:
-        """Send nothing more, not even what was given already."""
 
 
 class Owner(Protocol):
@@ -60,7 +49,7 @@ class SlaveStream:
         store_instance: str,
         welcome: bytes,
         owner: Owner,
-        line: Line,
+        link: Link,
         *,
         log: ReplicaLog,
         table: Progress,
@@ -72,7 +61,7 @@ class SlaveStream:
         self.store_instance = store_instance
         self._welcome = welcome
         self._owner = owner
-        self._line = line
+        self._link = link
         self._log = log
         self._table = table
         self._config = config
@@ -109,7 +98,7 @@ class SlaveStream:
         self._error = self._error or error
         self._wake.set()
         if not self._is_taken:
-            self._line.abort()  # the log it shows may be cut from here on
+            self._link.abort()  # the log it shows may be cut from here on
 
     def on_taken(self) -> None:
         """The system has what was given last, or nobody wants it any more."""
@@ -127,7 +116,7 @@ class SlaveStream:
                     raise self._error
                 return
             now = self._clock.monotonic_s()
-            silent_s = self._line.silent_s
+            silent_s = self._link.silent_s
             if silent_s >= SILENCE_S:
                 raise BrokerUnavailable(f"slave {self.replica.broker_id}: nothing was heard for {silent_s:.1f} s")
             message = self._next(now) if self._is_taken else None

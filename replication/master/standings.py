@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Collection
 
-from .progress import ReplicaProgress
+from .primary import Primary
 from .sync_state_set import Standing
-
-
-class Followed(Protocol):
-    """The part of the primary that this module needs."""
-
-    def replicas(self) -> Iterable[ReplicaProgress]: ...
-    def is_level(self, replica: ReplicaProgress) -> bool: ...
 
 
 class Standings:
@@ -26,7 +18,7 @@ class Standings:
     def __init__(self) -> None:
         self._marks: dict[int, tuple[int, float, float]] = {}  # slave -> master's end then, when, level last
 
-    def at(self, now: float, primary: Followed, end: int, silent: Collection[int]) -> list[Standing]:
+    def at(self, now: float, primary: Primary, end: int, silent: Collection[int]) -> list[Standing]:
         """The slaves at ``now`` (seconds), when the log ends at ``end`` and the members ``silent`` are not heard."""
         found = []
         for each in primary.replicas():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
@@ -18,36 +17,25 @@ from ..interfaces import ReplicaLog
 COMMITS_REPEAT_S = 1.0
 
 
-class MasterLine(Protocol):
-    """The connection to a master. Each of its methods raises BrokerUnavailable when it broke."""
+class MasterLine:
+    """The connection to a master's data port: one request for REPLICATE, which stands.
 
-    async def say(self, report: bytes) -> None:
-        """Report; return when the connection takes more."""
-
-    async def hear(self) -> bytes | memoryview:
-        """The master's next message, which is gone at the next call. Raises what ended or refused the stream."""
-        ...
-
-    async def ping(self) -> None:
-        """Show that this slave lives while it has nothing to report."""
-
-
-class DataLine:
-    """The connection to a master's data port: one request for REPLICATE, which stands."""
+    Each of its methods raises BrokerUnavailable when it broke.
+    """
 
     def __init__(self, peer: DataPeer) -> None:
         self._peer = peer
 
     async def say(self, report: bytes) -> None:
-        """See :class:`MasterLine`."""
+        """Report; return when the connection takes more."""
         await self._peer.send(1, Method.REPLICATE, report)
 
     async def hear(self) -> memoryview:
-        """See :class:`MasterLine`."""
+        """The master's next message, which is gone at the next call. Raises what ended or refused the stream."""
         return (await self._peer.receive()).content
 
     async def ping(self) -> None:
-        """See :class:`MasterLine`."""
+        """Show that this slave lives while it has nothing to report."""
         await self._peer.send(0, Method.PING)
 
 

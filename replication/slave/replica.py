@@ -38,7 +38,7 @@ from ..epochs import EpochsInMemory
 from ..interfaces import EpochStore, SlaveLog
 from ..master.progress import level_from
 from ..notices import Notices
-from .following import DataLine, MasterLine, MasterStream
+from .following import MasterLine, MasterStream
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Replica:
         async with self._patience(address):
             peer = await connect(address, data_port or await self._data_port(address), self._security)
         try:
-            await self._converse(DataLine(peer), address)
+            await self._converse(MasterLine(peer), address)
         finally:
             peer.close()
 

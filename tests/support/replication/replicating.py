@@ -12,7 +12,7 @@ from penstock.proto.errors import BrokerUnavailable
 from penstock.proto.wire import common_pb2
 from penstock.replication import Primary, Replica, ReplicationConfig, Slaves, frames
 from penstock.replication.master.shipping import SlaveStream
-from penstock.replication.slave.following import DataLine
+from penstock.replication.slave.following import MasterLine
 from penstock.runtime.data_peer import connect
 from penstock.runtime.data_port import DataPort
 from tests.support.replication.memory_log import MemoryLog
@@ -128,7 +128,7 @@ async def following(
 class RawSlave:
     """The slave's end of a stream by hand: sends what a test says, right or wrong."""
 
-    def __init__(self, line: DataLine) -> None:
+    def __init__(self, line: MasterLine) -> None:
         self.line = line
 
     async def send(self, message: bytes) -> None:
@@ -154,7 +154,7 @@ class RawSlave:
 async def raw_slave(address: str) -> AsyncIterator[RawSlave]:
     peer = await connect(address, port_of(address))
     try:
-        yield RawSlave(DataLine(peer))
+        yield RawSlave(MasterLine(peer))
     finally:
         peer.close()
 
