@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import tenacity
-
 from penstock.proto.errors import GroupNotFound, InvalidArgument, PenstockError, TopicExists
 
 from ..report import LoadReport, report_on
@@ -31,17 +29,12 @@ Progress = Callable[[str], None]
 def forget_group(plan: LoadPlan) -> None:
     """Delete the group of the load test with its offsets, where brokers are left to do so."""
     from penstock.client import Admin
-    from penstock.client.cluster import back_off_s
+    from penstock.client.cluster import again
 
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(InvalidArgument),  # a killed member counts until its broker has noticed
-        wait=lambda state: back_off_s(state.attempt_number),
-        stop=tenacity.stop_after_delay(FORGET_TIMEOUT_S),
-        reraise=True,
-    )
     with Admin(plan.namesrv) as admin:
         try:
-            again(admin.delete_group, plan.group, timeout_s=FORGET_TIMEOUT_S)
+            # A killed member counts until its broker has noticed.
+            again(lambda: admin.delete_group(plan.group), FORGET_TIMEOUT_S, InvalidArgument)
         except GroupNotFound:
             return
         except PenstockError as error:

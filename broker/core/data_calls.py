@@ -5,26 +5,31 @@ whose request stands, and has any number of answers.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from penstock.proto.data_frames import Method
-from penstock.proto.errors import InvalidArgument
+from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
 from penstock.proto.requests import decoded
 from penstock.runtime.channel import reported
-from penstock.runtime.data_port import Link
+from penstock.runtime.data_port import Conversation, Link
 from penstock.runtime.data_sending import Data
 from penstock.runtime.turns import Turns, begin
 
+from ..limits import Limits
 from .wire import REQUEST_BYTES_MAX, Answer
 
 M = TypeVar("M", bound=Message)
-S = TypeVar("S")
+S = TypeVar("S", bound="Standing")
 
 UNDER_WAY_MAX: Final = 1024
 """Requests for one method over one connection that have no answer yet; beyond it, nothing more is read from it."""
+SILENCE_S: Final = 3.0
+WATCH_INTERVAL_S: Final = 0.25
+"""Of requests that stand."""
 
 
 class DataCalls(Generic[M]):
@@ -143,37 +148,143 @@ class _Conversation(Generic[M]):
             self._link.hold(False, self._calls.method.name)
 
 
-class Standing(Generic[M, S]):
-    """The requests for one method over one connection, of which the last one stands; event loop only."""
+class Standing:
+    """One client's request that stands; event loop only."""
 
-    def __init__(
-        self,
-        method: Method,
-        kind: type[M],
-        link: Link,
-        enter: Callable[[int, M, Link, S | None], S],
-        leave: Callable[[S], None],
-    ) -> None:
-        """``enter(number, request, link, the one that stood)`` has a request stand, or raises what its caller is told.
-
-        ``leave`` is called with the last that it answered, when the connection has ended.
-        """
+    def __init__(self, client_id: str, number: int, method: Method, link: Link) -> None:
+        self.client_id = client_id
+        self.link = link
+        self.is_over = False
+        self._number = number
         self._method = method
-        self._kind = kind
+
+    def answer(self, *content: Data) -> None:
+        """Send one of its answers."""
+        self.link.answer(self._number, self._method, *content)
+
+    def end(self, error: PenstockError | None) -> None:
+        """Send nothing more, but why; the first reason stands."""
+        if not self.is_over:
+            self.is_over = True
+            if error is not None:
+                self.link.refuse(self._number, self._method, error)
+
+
+class StandingCalls(ABC, Generic[M, S]):
+    """One method whose requests stand, one of each client, for all connections; event loop only.
+
+    A request stands until its client's connection ends, says nothing for ``SILENCE_S``, or the same client asks anew.
+    Clients whose request stands ping.
+    """
+
+    verb: ClassVar[str]
+    """What clients do by it; of one ``does``, of many ``crowd``."""
+    does: ClassVar[str]
+    crowd: ClassVar[str]
+
+    def __init__(self, method: Method, kind: type[M], limits: Limits) -> None:
+        self.method = method
+        self.kind = kind
+        self.known: dict[str, S] = {}  # by client id
+        self._limits = limits
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None  # while anybody is here
+
+    def __call__(self, link: Link) -> Conversation:
+        """The requests over one connection."""
+        return _Stand(self, link)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    @abstractmethod
+    def made(self, number: int, request: M, link: Link) -> S:
+        """A request that makes sense by itself. Raises what its client is told."""
+
+    @abstractmethod
+    def admit(self, made: S, request: M, former: S | None) -> None:
+        """Let it stand, in place of ``former`` of the same client. Raises what its client is told."""
+
+    @abstractmethod
+    def greet(self, made: S) -> None:
+        """Send its first answer: it stands."""
+
+    @abstractmethod
+    def on_left(self, former: S) -> None:
+        """A client's request stands no more, and no other in its place."""
+
+    def enter(self, number: int, request: M, link: Link, former: S | None) -> S:
+        """Have a request stand; ``former``: what stood over the same connection.
+
+        Raises:
+            InvalidArgument, InvalidName: the request makes no sense.
+            BrokerUnavailable, NotMaster: nobody is answered here. LimitReached: there are too many clients.
+        """
+        if self._is_closed:
+            raise BrokerUnavailable(f"the broker is shutting down: {self.verb} elsewhere")
+        made = self.made(number, request, link)
+        client = f"client {made.client_id}"
+        if former is not None and not former.is_over and former.client_id != made.client_id:
+            raise InvalidArgument(f"{client}: {former.client_id} {self.does} over this connection")
+        known = self.known.get(made.client_id)
+        if known is None and len(self.known) >= self._limits.sessions_max:
+            raise LimitReached(f"{client}: {len(self.known)} {self.crowd} (maxConsumerSessions)")
+        self.admit(made, request, known)
+        if known is not None:
+            known.end(BrokerUnavailable(f"{client} {self.does} by another request now"))
+        self.known[made.client_id] = made
+        self.greet(made)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WATCH_INTERVAL_S, self._watch)
+        return made
+
+    def leave(self, former: S, error: PenstockError | None = None) -> None:
+        """A request stands no more; ``error`` is told to its client."""
+        former.end(error)
+        if self.known.get(former.client_id) is former:
+            del self.known[former.client_id]
+            self.on_left(former)
+
+    def end_all(self, error: PenstockError) -> None:
+        """End every request."""
+        for each in list(self.known.values()):
+            self.leave(each, error)
+
+    def close(self) -> None:
+        """End every request; new ones are refused."""
+        self._is_closed = True
+        self.end_all(BrokerUnavailable(f"the broker is shutting down: {self.verb} elsewhere"))
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self) -> None:
+        """End those that are silent."""
+        for each in list(self.known.values()):
+            silent_s = each.link.silent_s
+            if silent_s >= SILENCE_S:
+                self.leave(each, BrokerUnavailable(f"nothing was heard for {silent_s:.1f} s: {self.verb} anew"))
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(WATCH_INTERVAL_S, self._watch) if self.known else None
+
+
+class _Stand(Generic[M, S]):
+    """The requests for one method over one connection, of which the last one stands."""
+
+    def __init__(self, calls: StandingCalls[M, S], link: Link) -> None:
+        self._calls = calls
         self._link = link
-        self._enter = enter
-        self._leave = leave
         self._stands: S | None = None
 
     def take(self, number: int, content: memoryview) -> None:
         """See :class:`~penstock.runtime.data_port.Conversation`."""
+        method = self._calls.method
         try:
-            request = decoded(self._kind, content, REQUEST_BYTES_MAX)
-            self._stands = self._enter(number, request, self._link, self._stands)
+            request = decoded(self._calls.kind, content, REQUEST_BYTES_MAX)
+            self._stands = self._calls.enter(number, request, self._link, self._stands)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
-            self._link.refuse(number, self._method, reported(error, self._method.name))
+            self._link.refuse(number, method, reported(error, method.name))
 
     def left(self) -> None:
         """See :class:`~penstock.runtime.data_port.Conversation`."""
         if self._stands is not None:
-            self._leave(self._stands)
+            self._calls.leave(self._stands)

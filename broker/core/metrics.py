@@ -135,6 +135,10 @@ class Families:
         """A number per combination of label values."""
         self._add(GaugeMetricFamily, name, doc, labels, rows)
 
+    def counter(self, name: str, doc: str, value: float) -> None:
+        """One growing number; ``_total`` is added to the name."""
+        self.counters(name, doc, (), [((), value)])
+
     def counters(self, name: str, doc: str, labels: tuple[str, ...], rows: Iterable[Row]) -> None:
         """A growing number per combination of label values; ``_total`` is added to the name."""
         self._add(CounterMetricFamily, name, doc, labels, rows)

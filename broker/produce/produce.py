@@ -33,12 +33,8 @@ class Produce(Feature):
         ):
             families.counters(name, doc, ("topic",), counters.by_topic(attribute))
         families.histogram("penstock_append_seconds", "From an append's arrival to its answer", counters.append_seconds)
-        families.counters(
-            "penstock_append_duplicates", "Batches answered from the table", (), [((), producers.duplicates)]
-        )
-        families.counters(
-            "penstock_producer_lanes_evicted", "Lanes forgotten for others", (), [((), producers.evicted)]
-        )
+        families.counter("penstock_append_duplicates", "Batches answered from the table", producers.duplicates)
+        families.counter("penstock_producer_lanes_evicted", "Lanes forgotten for others", producers.evicted)
         families.gauge("penstock_producer_lanes", "Lanes in the duplicate table", len(producers))
 
     async def stop(self) -> None:

@@ -183,7 +183,7 @@ class Retention(Feature):
         )
         families.gauge("penstock_log_min_offset", "Begin of the log", store.min_offset)
         families.gauge("penstock_log_files_leaving", "Files that go when their readers are done", store.removal.waiting)
-        families.counters("penstock_log_files_deleted", "Files deleted", (), [((), self.files_deleted)])
+        families.counter("penstock_log_files_deleted", "Files deleted", self.files_deleted)
         self._forewarning.describe(families)
 
     async def _delete(self, files: list[FileAge]) -> int:

@@ -89,18 +89,23 @@ def back_off_s(attempt: int) -> float:
     return exponential * random.uniform(0.8, 1.2)  # noqa: S311  spreads retries, protects nothing
 
 
-def pause_before_retry_s(error: PenstockError, attempt: int, deadline: float) -> float | None:
+def pause_before_retry_s(
+    error: PenstockError, attempt: int, deadline: float, healing: type[PenstockError] | None = None
+) -> float | None:
     """How long to wait after try number ``attempt`` ended with ``error``; None if there should be no further try.
 
     There is none after an error that no repetition heals, and none that could begin only after ``deadline``: that of
     the whole call, in ``time.monotonic()``'s seconds.
     """
     pause_s = back_off_s(attempt)
-    return pause_s if error.retryable and time.monotonic() + pause_s < deadline else None
+    is_passing = error.retryable or (healing is not None and isinstance(error, healing))
+    return pause_s if is_passing and time.monotonic() + pause_s < deadline else None
 
 
-def again(call: Callable[[], T], timeout_s: float) -> T:
+def again(call: Callable[[], T], timeout_s: float, healing: type[PenstockError] | None = None) -> T:
     """The result of ``call()``, made again by the rule of :func:`pause_before_retry_s` for at most ``timeout_s``.
+
+    ``healing``: an error that passes here, though it does not elsewhere.
 
     Raises:
         PenstockError: the last one.
@@ -110,7 +115,7 @@ def again(call: Callable[[], T], timeout_s: float) -> T:
         try:
             return call()
         except PenstockError as error:
-            pause_s = pause_before_retry_s(error, attempt, deadline)
+            pause_s = pause_before_retry_s(error, attempt, deadline, healing)
             if pause_s is None:
                 raise
             log.info("call failed, tried again error=%s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import sys
 import time
@@ -11,12 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import tenacity
-
 from penstock.bench.health import await_replicas, broker_statuses, cluster_views, serves
 from penstock.bench.load.crew import Worker
 from penstock.client import Admin
-from penstock.client.cluster import back_off_s
+from penstock.client.cluster import again
 from penstock.deploy import DeployError, LocalCluster, Node, NodeState, Place
 from penstock.judge.conditions import Stop, Window
 from penstock.judge.history import SUFFIX
@@ -111,20 +110,14 @@ class Lab:
             name = self.names_of(self.victim_shard)[0]
             self._disks[name] = SmallDisk(self.folder / "disks" / name)
             self._disks[name].mount()
-        shape = self.shape
         if self.owns_cluster:
             self._start_cluster()
         self.await_level()
         self.log_starts = {state.node.name: state.log_path.stat().st_size for state in self.cluster.states()}
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(OutcomeUnknown),  # slaves that are still slow: it may be asked again
-            wait=lambda state: back_off_s(state.attempt_number),
-            stop=tenacity.stop_after_delay(TOPIC_TIMEOUT_S),
-            reraise=True,
-        )
         with Admin(self.nameservers) as admin:
-            again(admin.create_topic, self.topic, queues=shape.queues)
-            again(admin.create_topic, self.promises, queues=shape.queues)
+            for topic in (self.topic, self.promises):
+                make = functools.partial(admin.create_topic, topic, queues=self.shape.queues)
+                again(make, TOPIC_TIMEOUT_S, OutcomeUnknown)  # slaves that are still slow: it may be asked again
         self.watcher = RoleWatcher(self.cluster, self.folder)
         self.watcher.start()
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .markdown import NOTE, code, table
 
 _NAME = re.compile(r"(rocketmq|penstock)_[a-z_]+")
-MAKERS = {"gauge": "gauge", "gauges": "gauge", "counters": "counter", "histogram": "histogram"}
+MAKERS = {"gauge": "gauge", "gauges": "gauge", "counter": "counter", "counters": "counter", "histogram": "histogram"}
 """Methods that make a family, and its type."""
 
 

@@ -43,8 +43,9 @@ class Archive(Feature):
             yield Hold(f"archive {mark.name} has not got it", mark.offset, self._on_taken)
 
     def describe(self, families: Families) -> None:
-        unarchived = [((), self.files_unarchived)]
-        families.counters("penstock_log_files_deleted_unarchived", "Deleted before an archive had them", (), unarchived)
+        families.counter(
+            "penstock_log_files_deleted_unarchived", "Deleted before an archive had them", self.files_unarchived
+        )
         marks = [((mark.name,), mark.offset) for mark in self._table.values()]
         families.gauges("penstock_archive_watermark", "First byte not archived", ("archive",), marks)
 

@@ -69,8 +69,8 @@ class ExactlyOnce(Feature):
         families.gauge("penstock_staged_chunks", "Chunks that wait for a decision", sum(len(s.chunks) for s in staged))
         records = sum(chunk.count for s in staged for chunk in s.chunks.values())
         families.gauge("penstock_staged_records", "Records that wait for a decision", records)
-        families.counters("penstock_staged_published", "Records published", (), [((), staging.records_published)])
-        families.counters("penstock_staged_dropped", "Records dropped undecided", (), [((), staging.records_dropped)])
+        families.counter("penstock_staged_published", "Records published", staging.records_published)
+        families.counter("penstock_staged_dropped", "Records dropped undecided", staging.records_dropped)
 
     def on_role(self, journal: Journal | None) -> None:
         self.writers.on_role()

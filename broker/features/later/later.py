@@ -110,14 +110,11 @@ class Later(Feature, Intake):
     def describe(self, families: Families) -> None:
         timers = self.timers
         families.gauge("penstock_timer_waiting", "Messages that wait for their time", timers.waiting)
-        families.counters("penstock_timer_delivered", "Messages delivered at their time", (), [((), timers.delivered)])
-        families.counters("penstock_timer_rolled", "Messages stored anew while they wait", (), [((), timers.rolled)])
-        families.counters(
-            "penstock_timer_recalled", "Messages taken back before their time", (), [((), timers.recalled)]
-        )
-        families.counters("penstock_timer_dropped", "Their topic, or they, are gone", (), [((), timers.dropped)])
-        foreign = [((), timers.foreign_marks)]
-        families.counters("penstock_timer_foreign_marks", "Deliveries made despite a forged mark", (), foreign)
+        families.counter("penstock_timer_delivered", "Messages delivered at their time", timers.delivered)
+        families.counter("penstock_timer_rolled", "Messages stored anew while they wait", timers.rolled)
+        families.counter("penstock_timer_recalled", "Messages taken back before their time", timers.recalled)
+        families.counter("penstock_timer_dropped", "Their topic, or they, are gone", timers.dropped)
+        families.counter("penstock_timer_foreign_marks", "Deliveries made despite a forged mark", timers.foreign_marks)
 
     def on_role(self, journal: Journal | None) -> None:
         self.timers.on_role(journal)

@@ -78,7 +78,7 @@ class DelayLevels(Feature, Intake):
             ("penstock_level_moved", "Messages stored anew while they wait", queues.moved),
             ("penstock_level_dropped", "Their topic, or they, are gone", queues.dropped),
         ):
-            families.counters(name, doc, (), [((), count)])
+            families.counter(name, doc, count)
 
     def on_role(self, journal: Journal | None) -> None:
         self.queues.on_role(journal)

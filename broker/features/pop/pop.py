@@ -205,7 +205,7 @@ class Pop(Feature):
     def describe(self, families: Families) -> None:
         families.gauge("penstock_pop_in_flight", "Messages that POP consumers were given", self.state.in_flight)
         families.gauge("penstock_pop_waiting", "Receives that wait for messages", self.waiters.count)
-        families.counters("penstock_pop_received", "Messages that were given out", (), [((), self._given)])
+        families.counter("penstock_pop_received", "Messages that were given out", self._given)
         for name, doc, found in (
             ("penstock_pop_acknowledged", "Messages that were acknowledged one by one", self._finisher.acknowledged),
             ("penstock_pop_retries", "Messages that come again: nobody acknowledged them", self._finisher.again),

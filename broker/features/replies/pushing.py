@@ -201,8 +201,6 @@ class Pusher(Watcher):
 
     async def _push_old(self, journal: Journal, listener: Listener, behind: int) -> bool:
         """Push a slice to one that is behind. True if it gets on."""
-        from penstock.formats.record.kernels.pairs import name_hash
-
         if self._range()[1] < self._next:  # pushed, and not dispatched
             self._core.dispatcher.catch_up()
         start, end = max(behind, self._range()[0]), self._next
@@ -212,9 +210,8 @@ class Pusher(Watcher):
         if not await self._bring(journal, start, end) or listener.is_over:
             return False
         found = self._read(start, end)
-        wanted = name_hash(listener.client_id)
         for client, records, count in self._by_client(found):
-            if client == wanted:
+            if client == listener.client:
                 listener.send(records())
                 self.pushed += count
         listener.behind = found.next_offset if found.next_offset < self._next else None

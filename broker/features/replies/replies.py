@@ -55,7 +55,7 @@ class Replies(Feature, Intake):
         return {REPLIES: self}
 
     def data_methods(self) -> Mapping[int, Converse]:
-        return {Method.LISTEN: self.listeners.begin}
+        return {Method.LISTEN: self.listeners}
 
     # Replies come in.
 
@@ -109,7 +109,7 @@ class Replies(Feature, Intake):
             ("penstock_replies_unheard", "Replies whose client did not listen when they came", pusher.unheard),
             ("penstock_replies_postponed", "Replies that a slow client gets later, from the topic", pusher.postponed),
         ):
-            families.counters(name, doc, (), [((), count)])
+            families.counter(name, doc, count)
 
     def on_role(self, journal: Journal | None) -> None:
         self.pusher.on_role(journal)

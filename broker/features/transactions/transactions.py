@@ -72,7 +72,7 @@ class Transactions(Feature, Intake):
         )
 
     def data_methods(self) -> Mapping[int, Converse]:
-        return {Method.END: self._ends, Method.JOIN: self.producers.begin}
+        return {Method.END: self._ends, Method.JOIN: self.producers}
 
     # Halves come in.
 
@@ -132,10 +132,8 @@ class Transactions(Feature, Intake):
         families.gauge("penstock_transactions_open", "Halves that are undecided, without the newest", count)
         rows = [((name,), ended[letter]) for letter, name in _OUTCOMES.items()]
         families.counters("penstock_transactions_ended", "Halves that were decided", ("outcome",), rows)
-        asked = [((), self.checks.asked)]
-        families.counters("penstock_transaction_checks", "Halves that a producer was asked about", (), asked)
-        renewed = [((), ended["N"])]
-        families.counters("penstock_transactions_rolled", "Halves stored anew before retention", (), renewed)
+        families.counter("penstock_transaction_checks", "Halves that a producer was asked about", self.checks.asked)
+        families.counter("penstock_transactions_rolled", "Halves stored anew before retention", ended["N"])
         families.gauge("penstock_producers", "Producers with a session at this broker", len(self.producers))
 
     def on_role(self, journal: Journal | None) -> None:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from penstock.broker.core import dispatch
+from penstock.broker.core import data_calls, dispatch
 from penstock.broker.core.tables.topics import Topic
-from penstock.broker.features.replies import listeners, pushing
+from penstock.broker.features.replies import pushing
 from penstock.broker.features.replies.replies import Replies
 from penstock.formats.attributes.message_types import MESSAGE_TYPE
 from penstock.formats.destination import Reply
@@ -389,7 +389,7 @@ async def test_listening_has_its_rules_and_bounds() -> None:
 @in_loop
 async def test_a_client_that_is_silent_is_not_listened_for() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listeners, "WATCH_INTERVAL_S", 0.001)
+        patch.setattr(data_calls, "WATCH_INTERVAL_S", 0.001)
         node = opened()
         client, other = Client(node, "mine"), Client(node, "other")
         client.silent_s, other.silent_s = 3.0, 2.9

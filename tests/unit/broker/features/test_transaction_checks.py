@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from penstock.broker.core import data_calls
 from penstock.broker.features.transactions import producers
 from penstock.formats.record.kernels.pairs import name_hash
 from penstock.formats.record.properties import decode_properties
@@ -237,7 +238,7 @@ async def test_groups_of_a_client_have_bounds_and_what_stood_goes_on() -> None:
 async def test_a_client_that_is_silent_is_told_and_gone() -> None:
     node = opened()
     member = node.join()
-    member.silent_s = producers.SILENCE_S
+    member.silent_s = data_calls.SILENCE_S
     await eventually(lambda: not len(node.transactions.producers))
     assert isinstance(member.error, BrokerUnavailable)
     node.transactions.producers.close()
