@@ -52,6 +52,12 @@ def fill_page_cache(folder: Path) -> None:
             os.preadv(descriptor, [buffer], position)
 
 
+def cpu_s(*processes: psutil.Process) -> float:
+    """Seconds of the processors that these processes have had."""
+    times = [process.cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))
+
+
 def own_memory_mib(pid: int) -> float:
     """Resident memory of a process besides mapped files, in MiB."""
     total = 0

@@ -20,7 +20,7 @@ from .health import await_replicas, broker_statuses, open_cluster
 from .load.load import ensure_topic, run_load
 from .load.plan import LoadPlan
 from .load.worker import repeating
-from .machine import own_memory_mib
+from .machine import cpu_s, own_memory_mib
 from .report import LoadReport
 
 FULL_SIZE_FILES = {
@@ -128,13 +128,13 @@ class Bench:
         def sample() -> None:
             cost.own_memory_mib = max(cost.own_memory_mib, *(own_memory_mib(pid) for pid in brokers))
 
-        before = {name: _cpu_s(process) for name, process in nodes.items()}
+        before = {name: cpu_s(process) for name, process in nodes.items()}
         log_before = self._log_end()
         began = time.monotonic()
         with repeating(sample, SAMPLE_PAUSE_S):
             report = run_load(plan, self.rig.progress)
         busy = report.seconds or time.monotonic() - began
-        shares = {name: round((_cpu_s(process) - before[name]) / busy, 2) for name, process in nodes.items()}
+        shares = {name: round((cpu_s(process) - before[name]) / busy, 2) for name, process in nodes.items()}
         cost.cpu_share = {**shares, **report.cpu_share}
         cost.log_bytes = self._log_end() - log_before
         self.rig.costs.append(cost)
@@ -156,8 +156,3 @@ class Bench:
     def _log_end(self) -> int:
         masters = [node.address for node in self.cluster.plan.nodes if node.is_broker and not node.broker_id]
         return sum(status.max_offset for status in broker_statuses(masters, 5.0) if status is not None)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.formats.intrinsics.warmup import compile_kernels
-from penstock.proto.errors import ConfigError, PenstockError, StoreLocked, WrongCluster, WrongStore
+from penstock.proto.errors import ConfigError, StoreLocked, WrongCluster, WrongStore
 from penstock.runtime.conf import log_effective
-from penstock.runtime.memory import give_back_unused, keep_large_buffers
-from penstock.runtime.process import log_to_stderr, raise_open_files
+from penstock.runtime.memory import give_back_unused
+from penstock.runtime.process import ending_signals, run_server
 
 from .config import BrokerConfig, load_broker_config
 
@@ -39,23 +39,16 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
     0: stopped by a signal; 1: failed, e.g. a failed sync; 2: not started because of the configuration, the
     port, a store that is locked or another's, or a name that another broker has.
     """
-    log_to_stderr()
     started = time.monotonic()
-    raise_open_files()
-    keep_large_buffers()
-    try:
+
+    def prepared() -> Coroutine[Any, Any, None]:
         config = BrokerConfig() if config_path is None else load_broker_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         load_kernels()
         give_back_unused()
-        asyncio.run(serve_until_signalled(config, started))
-    except (ConfigError, StoreLocked, WrongCluster, WrongStore) as error:
-        log.error("broker not started error=%s: %s", type(error).__name__, error)
-        return 2
-    except PenstockError as error:
-        log.error("broker failed error=%s: %s", type(error).__name__, error)
-        return 1
-    return 0
+        return serve_until_signalled(config, started)
+
+    return run_server("broker", prepared, (ConfigError, StoreLocked, WrongCluster, WrongStore))
 
 
 def load_kernels() -> None:
@@ -84,16 +77,13 @@ async def serve_until_signalled(config: BrokerConfig, started: float) -> None:
 
     async with serving(config) as broker:
         _settle_memory()
-        stop, at_once = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        stop, at_once = ending_signals(), asyncio.Event()
 
         def end_at_once() -> None:
             at_once.set()
             stop.set()
 
-        loop.add_signal_handler(signal.SIGUSR1, end_at_once)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, end_at_once)
         # One that the nameservers refuse, because another of its name and id lives, is never ready.
         if await _comes_before(broker.registered(), stop):
             log.info(

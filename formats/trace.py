@@ -16,7 +16,7 @@ leave the offset id out, and some add the sender's address; of SubAfter, older o
 on.
 Source: RocketMQ ``TraceDataEncoder``, ``TraceBean``, ``MessageType``, ``ConsumeReturnType``.
 
->>> SubBefore(1700000000000, REGION, "g", "R1", "ID1", 2, "k").encode()
+>>> encoded(SubBefore(1700000000000, REGION, "g", "R1", "ID1", 2, "k"))
 'SubBefore\\x011700000000000\\x01DefaultRegion\\x01g\\x01R1\\x01ID1\\x012\\x01k\\x02'
 """
 
@@ -82,18 +82,6 @@ class Pub(NamedTuple):
     success: bool
     client_host: str = ""
 
-    def encode(self) -> str:
-        """The context."""
-        # By itself: of the contexts there are most of these, and this takes a third of the time.
-        at_ms, region, group, topic, message_id, tags, keys, store, size, cost_ms, kind, offset_id, success, client = (
-            self
-        )
-        return (
-            f"Pub\x01{at_ms}\x01{region}\x01{group}\x01{topic}\x01{message_id}\x01{tags}\x01{keys}\x01{store}\x01{size}"
-            f"\x01{cost_ms}\x01{kind:d}\x01{offset_id}\x01{'true' if success else 'false'}"
-            f"{FIELD_SEPARATOR if client else ''}{client}\x02"
-        )
-
 
 class SubBefore(NamedTuple):
     """A consumer begins with a message; the request id is that of its :class:`SubAfter`."""
@@ -105,10 +93,6 @@ class SubBefore(NamedTuple):
     message_id: str
     retry_times: int
     keys: str = ""
-
-    def encode(self) -> str:
-        """The context."""
-        return _encoded("SubBefore", self)
 
 
 class SubAfter(NamedTuple):
@@ -122,10 +106,6 @@ class SubAfter(NamedTuple):
     code: int = 0
     timestamp_ms: int = 0
     group: str = ""
-
-    def encode(self) -> str:
-        """The context."""
-        return _encoded("SubAfter", self)
 
 
 class EndTransaction(NamedTuple):
@@ -144,10 +124,6 @@ class EndTransaction(NamedTuple):
     state: str  # COMMIT_MESSAGE, ROLLBACK_MESSAGE
     from_check: bool
 
-    def encode(self) -> str:
-        """The context."""
-        return _encoded("EndTransaction", self)
-
 
 class Recall(NamedTuple):
     """A producer wanted a message back before its time."""
@@ -164,12 +140,24 @@ class Recall(NamedTuple):
         """None are told."""
         return ""
 
-    def encode(self) -> str:
-        """The context."""
-        return _encoded("Recall", self)
-
 
 Context = Pub | SubBefore | SubAfter | EndTransaction | Recall
+
+
+def encoded(context: Context) -> str:
+    """The context as text."""
+    if isinstance(context, Pub):
+        # By itself: of the contexts there are most of these, and this takes a third of the time.
+        at_ms, region, group, topic, message_id, tags, keys, store, size, cost_ms, kind, offset_id, success, client = (
+            context
+        )
+        return (
+            f"Pub\x01{at_ms}\x01{region}\x01{group}\x01{topic}\x01{message_id}\x01{tags}\x01{keys}\x01{store}\x01{size}"
+            f"\x01{cost_ms}\x01{kind:d}\x01{offset_id}\x01{'true' if success else 'false'}"
+            f"{FIELD_SEPARATOR if client else ''}{client}\x02"
+        )
+    texts = [("true" if field else "false") if isinstance(field, bool) else str(field) for field in context]
+    return FIELD_SEPARATOR.join((type(context).__name__, *texts)) + CONTEXT_END
 
 
 def place(kind: type[Context], field: str) -> int:
@@ -198,7 +186,7 @@ def packed(contexts: Iterable[Context]) -> Iterator[tuple[bytes, list[str], int]
     keys: dict[str, None] = {}
     size = key_size = 0
     for context in contexts:
-        text, message_id, own = context.encode(), context.message_id, context.keys
+        text, message_id, own = encoded(context), context.message_id, context.keys
         room = len(message_id) + len(own) + 2
         if texts and (size + len(text) > MESSAGE_LENGTH_MAX or key_size + room > KEYS_LENGTH_MAX):
             yield _message(texts, keys)
@@ -217,13 +205,6 @@ def packed(contexts: Iterable[Context]) -> Iterator[tuple[bytes, list[str], int]
 
 def _message(texts: list[str], keys: dict[str, None]) -> tuple[bytes, list[str], int]:
     return "".join(texts).encode(), [key for key in keys if key], len(texts)
-
-
-def _encoded(kind: str, fields: tuple[Any, ...]) -> str:
-    texts = [kind]
-    for field in fields:
-        texts.append(("true" if field else "false") if isinstance(field, bool) else str(field))
-    return FIELD_SEPARATOR.join(texts) + CONTEXT_END
 
 
 def _number(text: str) -> int:

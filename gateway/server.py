@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
-import logging
-import signal
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine
 from pathlib import Path
+from typing import Any
 
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
-from penstock.proto.errors import ConfigError, PenstockError
 from penstock.runtime.conf import log_effective
-from penstock.runtime.memory import give_back_unused, keep_large_buffers
-from penstock.runtime.process import log_to_stderr, raise_open_files
+from penstock.runtime.memory import give_back_unused
+from penstock.runtime.process import run_server, serve_until_signalled
 from penstock.runtime.security.settings import TlsServerMode
 
 from .config import GatewayConfig, load_gateway_config
 from .http2.server import PROTOCOLS, Server
-
-log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
 TLS_BUFFER_BYTES = 32 << 10
@@ -74,35 +69,15 @@ def _reachable(config: GatewayConfig) -> str:
     return str(ipaddress.ip_address(local_host(parse_addresses(config.nameservers)[0]).ip))
 
 
-async def serve_until_signalled(config: GatewayConfig) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with serving(config) as address:
-        log.info("gateway ready address=%s tls=%s", address, config.security.transport.mode.name)
-        await stop.wait()
-        log.info("gateway stopping address=%s", address)
-    log.info("gateway stopped address=%s", address)
-
-
 def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()) -> int:
-    """Run a gateway in the foreground; returns the exit code: 0 stopped, 1 failed, 2 bad configuration."""
-    log_to_stderr()
-    raise_open_files()
-    keep_large_buffers()
-    try:
+    """Run a gateway in the foreground; the exit code as of :func:`run_server`."""
+
+    def prepared() -> Coroutine[Any, Any, None]:
         config = GatewayConfig() if config_path is None else load_gateway_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         SSLProtocol.max_size = TLS_BUFFER_BYTES
         compile_kernels(lambda *_: None, [])
         give_back_unused()
-        asyncio.run(serve_until_signalled(config))
-    except ConfigError as error:
-        log.error("gateway not started error=%s", error)
-        return 2
-    except PenstockError as error:
-        log.error("gateway failed error=%s", error)
-        return 1
-    return 0
+        return serve_until_signalled("gateway", serving(config))
+
+    return run_server("gateway", prepared)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import signal
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine
 from pathlib import Path
+from typing import Any
 
-from penstock.proto.errors import ConfigError, PenstockError
 from penstock.proto.wire import coordination_pb2, nameserver_pb2
 from penstock.runtime.channel import add_service, new_server
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import log_effective
 from penstock.runtime.listening import listen
-from penstock.runtime.memory import give_back_unused, keep_large_buffers
-from penstock.runtime.process import log_to_stderr, raise_open_files
+from penstock.runtime.memory import give_back_unused
+from penstock.runtime.process import run_server, serve_until_signalled
 from penstock.runtime.security.access import Doorkeeper
 
 from .config import CoordinatorType, NameserverConfig, load_nameserver_config
@@ -26,8 +24,6 @@ from .election.etcd import EtcdStore
 from .key_values import KeyValues
 from .routes import TOPICS_PER_BROKER_MAX, RouteTable
 from .service import NameserverService
-
-log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.3
 REPORT_FIELDS_MAX = 8 * TOPICS_PER_BROKER_MAX
@@ -83,33 +79,13 @@ def _coordinator_store(config: NameserverConfig) -> CoordinatorStore | None:
     return CoordinatorFile.open(config.coordinator_path)
 
 
-async def serve_until_signalled(config: NameserverConfig) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with serving(config) as address:
-        log.info("nameserver ready address=%s", address)
-        await stop.wait()
-        log.info("nameserver stopping address=%s", address)
-    log.info("nameserver stopped address=%s", address)
-
-
 def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()) -> int:
-    """Run a nameserver in the foreground; returns the exit code: 0 stopped, 1 failed, 2 bad configuration."""
-    log_to_stderr()
-    raise_open_files()
-    keep_large_buffers()
-    give_back_unused()
-    try:
+    """Run a nameserver in the foreground; the exit code as of :func:`run_server`."""
+
+    def prepared() -> Coroutine[Any, Any, None]:
         config = NameserverConfig() if config_path is None else load_nameserver_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
-        asyncio.run(serve_until_signalled(config))
-    except ConfigError as error:
-        log.error("nameserver not started error=%s", error)
-        return 2
-    except PenstockError as error:
-        log.error("nameserver failed error=%s", error)
-        return 1
-    return 0
+        give_back_unused()
+        return serve_until_signalled("nameserver", serving(config))
+
+    return run_server("nameserver", prepared)

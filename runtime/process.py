@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import os
 import resource
+import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from penstock.proto.errors import ConfigError, PenstockError
+
+from .memory import keep_large_buffers
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +38,47 @@ def server_arguments(
     parser.add_argument("--ignore-unsupported", metavar="KEYS", default="", help="start in spite of these, with commas")
     given = parser.parse_args(argv)
     return given.config, [name.strip() for name in given.ignore_unsupported.split(",") if name.strip()]
+
+
+def run_server(
+    server: str,
+    prepare: Callable[[], Coroutine[Any, Any, None]],
+    refusals: tuple[type[PenstockError], ...] = (ConfigError,),
+) -> int:
+    """Run a server in the foreground; the exit code: 0 stopped, 1 failed, 2 not started because of ``refusals``.
+
+    ``prepare`` reads the configuration; what it gives serves until a signal.
+    """
+    log_to_stderr()
+    raise_open_files()
+    keep_large_buffers()
+    try:
+        asyncio.run(prepare())
+    except refusals as error:
+        log.error("%s not started error=%s: %s", server, type(error).__name__, error)
+        return 2
+    except PenstockError as error:
+        log.error("%s failed error=%s: %s", server, type(error).__name__, error)
+        return 1
+    return 0
+
+
+async def serve_until_signalled(server: str, serving: AbstractAsyncContextManager[str]) -> None:
+    """Serve, at the address that ``serving`` gives, until SIGTERM or SIGINT."""
+    stop = ending_signals()
+    async with serving as address:
+        log.info("%s ready address=%s", server, address)
+        await stop.wait()
+        log.info("%s stopping address=%s", server, address)
+    log.info("%s stopped address=%s", server, address)
+
+
+def ending_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT, in the running loop."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 def log_to_stderr(path: str | None = None, bytes_max: int = LOG_BYTES_MAX) -> None:

@@ -12,6 +12,7 @@ from penstock.client import SimpleConsumer
 from penstock.proto.errors import PenstockError
 
 from ..load.load import ensure_topic
+from ..machine import cpu_s
 from ..rig import Rig
 
 SIZE = 1024
@@ -40,9 +41,9 @@ def pop(rig: Rig) -> dict[str, float]:
             consumer.start()
         try:
             ready.wait(_READY_S)
-            before = _cpu_s(brokers)
+            before = cpu_s(*brokers)
             found = [told.get(timeout=rig.seconds + _READY_S) for _ in consumers]
-            broker_s = _cpu_s(brokers) - before
+            broker_s = cpu_s(*brokers) - before
         finally:
             for consumer in consumers:
                 consumer.join(_READY_S)
@@ -76,8 +77,3 @@ def _consume(namesrv: str, topic: str, seconds: float, ready: Any, told: Any) ->
         while time.monotonic() - began < seconds and (count := turn()):
             received += count
         told.put((received, time.monotonic() - began, time.process_time() - cpu_began))
-
-
-def _cpu_s(processes: list[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return float(sum(each.user + each.system for each in times))

@@ -15,6 +15,7 @@ from penstock.client import Admin, Producer, PullConsumer
 
 from ..cases.lookups import timed
 from ..load.load import ensure_topic
+from ..machine import cpu_s
 from ..rig import Bench, Rig
 from ..runner import Figures
 from .stores import LOOKUPS, memory_mib, started
@@ -75,20 +76,15 @@ def _beside(bench: Bench, seconds: float) -> Figures:
     plan = bench.plan("produce")
     with Producer(plan.namesrv, group="bench-growth") as producer:
         producer.send(plan.topic, BODY)
-        before, began = _cpu_s(brokers), time.monotonic()
+        before, began = cpu_s(*brokers), time.monotonic()
 
         def send() -> None:
             time.sleep(0.01)
             producer.send(plan.topic, BODY)
 
         send_ms = timed(send, int(seconds * 50))["p50"] - 10
-        cpu_ms = (_cpu_s(brokers) - before) / (time.monotonic() - began) * 1000
+        cpu_ms = (cpu_s(*brokers) - before) / (time.monotonic() - began) * 1000
     return {"broker": cpu_ms, "memory": memory_mib(bench), "send": max(send_ms, 0.0)}
-
-
-def _cpu_s(processes: Sequence[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return float(sum(each.user + each.system for each in times))
 
 
 def _send_slowly(namesrv: str, topic: str, count: int, ready: Any, done: Any) -> None:

@@ -16,7 +16,7 @@ from penstock.proto.wire.nameserver_pb2 import BrokerReport, WatchRequest
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 
-from ..machine import own_memory_mib
+from ..machine import cpu_s, own_memory_mib
 from ..rig import Rig
 from ..runner import Figures
 
@@ -68,22 +68,22 @@ async def _measured(address: str, pid: int, broker_count: int, watcher_count: in
         crowd = _Crowd(watcher_count)
         watching = [tasks.create_task(crowd.watch(stub, entry)) for stub in stubs[broker_count:]]
         await crowd.everywhere(1)
-        memory, before, began = own_memory_mib(pid), _cpu_ms(process), time.monotonic()
+        memory, before, began = own_memory_mib(pid), cpu_s(process), time.monotonic()
         await asyncio.sleep(IDLE_S)
-        idle = (_cpu_ms(process) - before) / (time.monotonic() - began)
+        idle = (cpu_s(process) - before) / (time.monotonic() - began)
         took_ms: list[float] = []
-        before, began = _cpu_ms(process), time.monotonic()
+        before, began = cpu_s(process), time.monotonic()
         for queues in range(2, 2 + CHANGES):
             changed_at = time.monotonic()
             await simulated[0].change(queues)
             took_ms.append((await crowd.everywhere(queues) - changed_at) * 1000)
-        busy_ms = _cpu_ms(process) - before - idle * (time.monotonic() - began)
+        busy = cpu_s(process) - before - idle * (time.monotonic() - began)
         for task in [*beating, *watching]:
             task.cancel()
     return {
         "everywhere": sorted(took_ms)[CHANGES // 2],
-        "change": max(busy_ms / CHANGES, 0.0),
-        "idle": idle,
+        "change": max(busy * 1000 / CHANGES, 0.0),
+        "idle": idle * 1000,
         "memory": memory,
     }
 
@@ -206,8 +206,3 @@ class _Crowd:
 
 def _topic(name: str, queues: int) -> TopicConfig:
     return TopicConfig(topic=name, read_queues=queues, write_queues=queues, perm=6)
-
-
-def _cpu_ms(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system) * 1000

@@ -13,7 +13,7 @@ import psutil
 from penstock.proto.errors import PenstockError
 
 from ..load.load import ensure_topic
-from ..machine import own_memory_mib
+from ..machine import cpu_s, own_memory_mib
 from ..rig import Rig
 from ..runner import RATIO, Case, Figures, alone
 from . import rooms, servers
@@ -82,19 +82,14 @@ def idle(rig: Rig) -> Figures:
                 if clients.stdout.readline() != b"ready\n":
                     raise PenstockError(f"no figure: the {CLIENTS} idle clients have ended")
                 time.sleep(_SETTLE_S)
-                began, busy = time.monotonic(), _cpu_s(gateway)
+                began, busy = time.monotonic(), cpu_s(gateway)
                 time.sleep(max(rig.seconds, IDLE_S))
-                busy = (_cpu_s(gateway) - busy) / (time.monotonic() - began) * 100
+                busy = (cpu_s(gateway) - busy) / (time.monotonic() - began) * 100
                 memory = own_memory_mib(gateway.pid) - before
             finally:
                 clients.stdin.close()
                 clients.kill()
     return {f"200 MiB{RATIO}memory": 200 / memory, f"5 % of a core{RATIO}CPU": 5 / busy, "memory": memory, "CPU": busy}
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _theirs(load: Load, kinds: Sequence[str]) -> Side:

@@ -40,7 +40,7 @@ class Waiting:
 
         self.data = records.data
         self.positions, self.sizes = records.positions[order], records.sizes[order]
-        self._topics, self._hashes = np.empty(len(order), np.int64), np.empty(len(order), np.uint64)
+        self._topics, self._hashes = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
         recalls = np.empty(len(order), np.uint8)
         real_topics(self.data, self.positions, self.sizes, self._topics, self._hashes, recalls)
         self.recalls: Longs = np.flatnonzero(recalls)

@@ -34,10 +34,7 @@ class AsyncTransaction(Twin):
         """What was decided, and perhaps not answered yet."""
         return self._sync.state
 
-    def leave(self) -> None:
-        """Decide nothing here: the broker will ask ``check``."""
-        self._sync.leave()
-
+    leave = at_once(Transaction.leave)
     send = in_thread(Transaction.send)
     produce = in_thread(Transaction.produce)
     produce_many = in_thread(Transaction.produce_many)

@@ -109,7 +109,7 @@ def _properties(data: bytes) -> None:
 def _trace(data: bytes) -> None:
     """What is read of a trace message is written as what is read the same."""
     found = trace.decode(data)
-    assert trace.decode("".join(each.encode() for each in found).encode()) == found
+    assert trace.decode("".join(map(trace.encoded, found)).encode()) == found
     assert sum(count for _, _, count in trace.packed(found)) == len(found)
 
 
@@ -226,7 +226,7 @@ TARGETS = {
     "record": Target(_record, _records_of_golden()),
     "batch": Target(_batch, _batches()),
     "properties": Target(_properties, [b"TAGS\x01a\x02KEYS\x01b c\x02", mark_property(1, 2, 3, 4, 5, 6)]),
-    "trace": Target(_trace, [each.encode().encode() for each in TRACES]),
+    "trace": Target(_trace, [trace.encoded(each).encode() for each in TRACES]),
     "frame": Target(_frame, [frames.pack(each(), b"body") for each in HEADERS]),
     "configuration": Target(_configuration, SETTINGS),
     "condition": Target(_condition, [each.encode() for each in CONDITIONS], 512),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Admin, Producer
-from penstock.formats.trace import Pub, SubAfter, SubBefore
+from penstock.formats.trace import Pub, SubAfter, SubBefore, encoded
 from penstock.pipeline.jobs import dead_letters, mirror, replay, trace
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import topic as archive_topic
@@ -129,9 +129,9 @@ def test_traces_become_sessions(spark: Any, brokers: Cluster, topic: str) -> Non
         before = context("SubBefore", at, "r", "buyers", request, f"id-{number}", 0, "k")
         return before + context("SubAfter", request, f"id-{number}", cost, ok, "k", 0)
 
-    ours = Pub(5_002, "r", "makers", "orders", "id-2", "", "k", "10.0.0.1:10911", 9, 5, 0, "o", True).encode()
-    taken = SubBefore(5_012, "r", "buyers", "c", "id-2", 0, "k").encode()
-    taken += SubAfter("c", "id-2", 1, True, "k", 0, 5_013, "buyers").encode()
+    ours = encoded(Pub(5_002, "r", "makers", "orders", "id-2", "", "k", "10.0.0.1:10911", 9, 5, 0, "o", True))
+    taken = encoded(SubBefore(5_012, "r", "buyers", "c", "id-2", 0, "k"))
+    taken += encoded(SubAfter("c", "id-2", 1, True, "k", 0, 5_013, "buyers"))
     told = [
         sent(1, 3) + ours,
         received(1, "a", 5_101, 7, ok="false") + received(1, "b", 5_400, 8),

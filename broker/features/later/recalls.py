@@ -62,7 +62,7 @@ class Recalls:
 
     def __init__(self) -> None:
         self._known: dict[Recall, int] = {}  # the end of its record, 0 once confirmed
-        self._hashes: Any = np.empty(0, np.uint64)  # of the keys, sorted; made when it is needed
+        self._hashes: Any = np.empty(0, np.int64)  # of the keys, sorted; made when it is needed
         self._is_sorted = True
         self._first = 0  # no time is earlier
 
@@ -95,8 +95,8 @@ class Recalls:
             return np.empty(0, np.int64)
         if not self._is_sorted:
             wanted = [text_hash(np.frombuffer(recall.key.encode(), np.uint8)) for recall in self._known]
-            self._hashes, self._is_sorted = np.unique(np.array(wanted, np.uint64)), True
-        hashes = np.empty(len(waiting.sizes), np.uint64)
+            self._hashes, self._is_sorted = np.unique(np.array(wanted, np.int64)), True
+        hashes = np.empty(len(waiting.sizes), np.int64)
         unique_keys(waiting.data, waiting.positions, waiting.sizes, hashes)
         alike = np.flatnonzero(np.isin(hashes, self._hashes))
         return np.array([index for index in alike.tolist() if self._is_meant(waiting, index)], np.int64)

@@ -18,12 +18,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import boolean, int64, types, void
+from numba import boolean, int64, void
 
 from ...intrinsics.kernel import BYTES, INTS, LONGS, OUT_BYTES, OUT_LONGS, kernel
-from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i8, store_i16, store_i32
+from ...intrinsics.memory import address_of, copy_bytes, load_i32, store_i8, store_i16, store_i32
 from ...intrinsics.text import find_byte_at
-from ..kernels.pairs import PAIR_END, begins_with, number_at, pair_name, value_at
+from ..kernels.pairs import PAIR_END, begins_with, hash_at, number_at, pair_name, value_at
 from ..kernels.scanning import MARK_BYTES, RECORD, is_mark, measure_at
 from ..layout import RECORD_CRC_PREFIX
 from ..properties import (
@@ -56,15 +56,12 @@ GROWTH_MAX = 96
 TOPIC_GROWTH_MAX = 256
 _PROPERTIES_MAX = 32767 - GROWTH_MAX
 _OK, _NO_RECORD, _OTHER_TOPIC, _BAD_QUEUE, _BAD_TIME, _TOO_LATE, _TOO_LARGE, _BAD_LEVEL = map(int, TimerStatus)
-_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 
 _TOPIC, _QUEUE, _TIME = pair_name(REAL_TOPIC), pair_name(REAL_QUEUE_ID), pair_name(TIMER_OUT_MS)
 _LEVEL, _KEY, _DELETED_KEY = pair_name(DELAY), pair_name(UNIQ_KEY), pair_name(TIMER_DELETED_KEY)
 _PROPERTIES_BYTES_MAX = PROPERTIES_BYTES_MAX
 _CRC = np.frombuffer(RECORD_CRC_PREFIX, np.uint8)
-
-_WRITABLE_HASHES = types.Array(types.uint64, 1, "C")
 
 
 @kernel(int64, int64, int64, int64, BYTES, int64)
@@ -147,22 +144,13 @@ def due_times(log, positions, sizes, due, recalls):
             recalls[i] = value < value_end
 
 
-@kernel(types.uint64, int64, int64, int64)
-def _hash_at(address, start, end):
-    """The 64-bit FNV-1a hash of the bytes ``[start, end)``."""
-    result = _FNV_START
-    for at in range(start, end):
-        result = (result ^ np.uint64(load_u8(address, at))) * _FNV_PRIME
-    return result
-
-
-@kernel(types.uint64, BYTES)
+@kernel(int64, BYTES)
 def text_hash(text):
     """The hash of a text by which :func:`real_topics` and :func:`unique_keys` tell records apart."""
-    return _hash_at(address_of(text), 0, len(text))
+    return hash_at(address_of(text), 0, len(text))
 
 
-@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, _WRITABLE_HASHES, OUT_BYTES)
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS, OUT_LONGS, OUT_BYTES)
 def real_topics(records, positions, sizes, topics, hashes, recalls):
     """Where the name of each record's real topic begins in ``records``, and its hash; -1 without one.
 
@@ -180,10 +168,10 @@ def real_topics(records, positions, sizes, topics, hashes, recalls):
         if start == end:
             continue
         topics[i] = start
-        hashes[i] = _hash_at(address, start, end)
+        hashes[i] = hash_at(address, start, end)
 
 
-@kernel(void, BYTES, LONGS, INTS, _WRITABLE_HASHES)
+@kernel(void, BYTES, LONGS, INTS, OUT_LONGS)
 def unique_keys(records, positions, sizes, hashes):
     """The hash of each record's UNIQ_KEY; 0 without one."""
     address = address_of(records)
@@ -192,8 +180,7 @@ def unique_keys(records, positions, sizes, hashes):
         kind, _, _, _, _, _, _, properties, size = measure_at(address, positions[i], positions[i] + sizes[i])
         if kind == RECORD:
             start, end = value_at(address, properties, properties + size, _KEY)
-            if start < end:
-                hashes[i] = _hash_at(address, start, end)
+            hashes[i] = hash_at(address, start, end)
 
 
 @kernel(int64, OUT_BYTES, int64, int64, int64, int64, boolean)

@@ -23,6 +23,7 @@ from penstock.broker.process import serve_until_signalled
 from penstock.proto.errors import ConfigError, NotCurrent, NotMaster, StoreLocked, SyncFailed, WrongCluster, WrongStore
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
+from penstock.runtime import process as server_process
 from tests.support.broker.running_broker import (
     broker_process,
     calling,
@@ -286,8 +287,9 @@ def test_each_wrong_configuration_has_code_2_and_one_clear_line(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("log_to_stderr", "raise_open_files", "keep_large_buffers", "give_back_unused"):
-        monkeypatch.setattr(process, name, lambda: None)  # this process is not the broker's alone
+    for name in ("log_to_stderr", "raise_open_files", "keep_large_buffers"):
+        monkeypatch.setattr(server_process, name, lambda: None)  # this process is not the broker's alone
+    monkeypatch.setattr(process, "give_back_unused", lambda: None)
     assert process.run(write_config(tmp_path, **settings)) == 2
     assert not [record for record in caplog.records if record.exc_info]
     (line,) = [each for each in caplog.messages if "broker not started" in each]

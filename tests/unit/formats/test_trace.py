@@ -18,6 +18,7 @@ from penstock.formats.trace import (
     SubAfter,
     SubBefore,
     decode,
+    encoded,
     packed,
     place,
 )
@@ -48,7 +49,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("context", GOLDEN, ids=lambda context: type(context).__name__)
 def test_each_context_is_written_as_rocketmq_writes_it_and_read_again(context: Context) -> None:
-    assert context.encode().encode() == GOLDEN[context]
+    assert encoded(context).encode() == GOLDEN[context]
     assert decode(GOLDEN[context]) == [context]
 
 
