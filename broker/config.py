@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 import logging
 import re
 import socket
@@ -15,7 +14,7 @@ from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
-from penstock.runtime.conf import IGNORED_KEY, bind, check_ranges, key, load_properties, require
+from penstock.runtime.conf import IGNORED_KEY, bind, check_ranges, key, load_properties, require, require_ip
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
@@ -122,17 +121,10 @@ class IdentityConfig:
         _require_name(self.cluster, "brokerClusterName")
         _require_name(self.broker_name, "brokerName")
         check_ranges(self)
-        _require_ip(self.bind_address, "bindAddress")
-        _require_ip(self.advertised_ip, "brokerIP1")
+        require_ip(self.bind_address, "bindAddress")
+        require_ip(self.advertised_ip, "brokerIP1")
         reachable = self.advertised_ip not in _WILDCARDS
         require(reachable, "brokerIP1 must be an address that others can connect to", self.advertised_ip)
-
-
-def _require_ip(text: str, key_name: str) -> None:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        require(False, f"{key_name} must be an IPv4 or IPv6 address", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +320,7 @@ class MetricsConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.host:
-            _require_ip(self.host, "metricsPromExporterHost")
+            require_ip(self.host, "metricsPromExporterHost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

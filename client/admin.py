@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
@@ -422,14 +421,6 @@ class Admin(Client):
     def close(self) -> None:
         """Close all connections. May be called again."""
         self._calls.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _put_topic(self, request: CreateTopicRequest, brokers: Sequence[str] | None, timeout_s: float) -> TopicInfo:
         targets = self._directory.masters(timeout_s)[0] if brokers is None else list(brokers)

@@ -24,6 +24,16 @@ class Client:
         _made.add(made)
         return made
 
+    def close(self) -> None:
+        """End it; ``with`` does."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, _error: BaseException | None, _traceback: object) -> None:
+        self.close()
+
 
 class _Inherited(Client):
     """A client whose process is another one. Has no locks: somebody may have held them at the fork."""

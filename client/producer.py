@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any
 
 from penstock.formats.destination import Ordinary
 from penstock.proto import names
@@ -379,9 +379,6 @@ class Producer(Client):
             if self._shipping.trace is not None:
                 self._shipping.trace.tracer.close(timeout_s)
         self._shipping.failures.raise_all()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:

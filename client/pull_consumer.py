@@ -6,8 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
@@ -113,12 +112,7 @@ class PullConsumer(Consumer):
         """
         self._core.buffers.on_ready = callback
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, _error: BaseException | None, _traceback: object) -> None:
         # After an error in the caller's code, what it was working on is not processed: it is delivered again.
         self._close(self._core.config.close_timeout_ms / 1000, processed=kind is None)
 

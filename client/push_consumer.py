@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal, Self
 
 from penstock.formats.trace import TRACE_TOPIC
@@ -173,11 +173,6 @@ class PushConsumer(Consumer):
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
         """Consume ``topic``: everything, tags (``"a || b"``), or what an :class:`Sql` condition selects.

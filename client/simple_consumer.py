@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock.proto import names
 from penstock.proto.errors import ClientClosed, InvalidArgument, PenstockError
@@ -76,14 +75,6 @@ class SimpleConsumer(Client):
         self._subscriptions: dict[str, Subscription] = {}
         self._turn = 0
         self._closed = threading.Event()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
         """Receive messages of ``topic`` from the next receive on. What the filter leaves out is gone for the group.

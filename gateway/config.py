@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar, Self
 
 from penstock.client.cluster import parse_addresses
-from penstock.runtime.conf import IGNORED_KEY, bind, key, load_properties, require
+from penstock.runtime.conf import IGNORED_KEY, bind, check_listening, key, load_properties
 from penstock.runtime.security.settings import SecuritySettings, TlsServerMode, TlsSettings
 
 PORT_DEFAULT = 8081
@@ -63,11 +62,7 @@ class GatewayConfig:
 
     def __post_init__(self) -> None:
         parse_addresses(self.nameservers)
-        require(0 <= self.listen_port <= 65535, "listenPort must be 0..65535 (0: any free port)", self.listen_port)
-        try:
-            ipaddress.ip_address(self.bind_address)
-        except ValueError:
-            require(False, "bindAddress must be an IPv4 or IPv6 address", self.bind_address)
+        check_listening(self.bind_address, self.listen_port)
 
 
 def load_gateway_config(path: str | Path, ignore_unsupported: Collection[str] = ()) -> GatewayConfig:

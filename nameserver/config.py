@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from penstock.proto.errors import ConfigError
-from penstock.runtime.conf import IGNORED_KEY, Relied, bind, key, load_properties, require
+from penstock.runtime.conf import IGNORED_KEY, Relied, bind, check_listening, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings
 
 # RocketMQ has them, Penstock has nothing for them: each is a warning by name. Timing needs no setting, since a
@@ -117,11 +116,7 @@ class NameserverConfig:
             require(good, "etcdEndpoints must be host:port;host:port", endpoint)
         if self.has_coordinator and self.coordinator_type is CoordinatorType.ETCD:
             require(bool(self.etcd_endpoints), "etcdEndpoints must be given with controllerType=ETCD", "none")
-        require(0 <= self.listen_port <= 65535, "listenPort must be 0..65535 (0: any free port)", self.listen_port)
-        try:
-            ipaddress.ip_address(self.bind_address)
-        except ValueError:
-            require(False, "bindAddress must be an IPv4 or IPv6 address", self.bind_address)
+        check_listening(self.bind_address, self.listen_port)
 
 
 def load_nameserver_config(path: str | Path, ignore_unsupported: Collection[str] = ()) -> NameserverConfig:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import ipaddress
 import logging
 import re
 import types
@@ -106,6 +107,20 @@ def require(condition: bool, message: str, value: object) -> None:
     """
     if not condition:
         raise ConfigError(f"{message}, not {_shown(str(value))}")
+
+
+def require_ip(text: str, key_name: str) -> None:
+    """Raise :class:`ConfigError` unless the text is an address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        require(False, f"{key_name} must be an IPv4 or IPv6 address", text)
+
+
+def check_listening(address: str, port: int) -> None:
+    """Refuse a ``bindAddress`` or ``listenPort`` that no server could have. Raises ConfigError."""
+    require(0 <= port <= 65535, "listenPort must be 0..65535 (0: any free port)", port)
+    require_ip(address, "bindAddress")
 
 
 def check_ranges(section: Any) -> None:

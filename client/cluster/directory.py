@@ -143,6 +143,11 @@ class Directory:
         chosen = _reader_of(self._shards.get(broker_name), suggested_id)
         return (chosen.broker_id, chosen.address) if chosen is not None else None
 
+    def read_address(self, broker_name: str) -> str | None:
+        """The address to read from, the living master's or else a slave's; None when nobody lives."""
+        found = self.readable(broker_name)
+        return found[1] if found is not None else None
+
     # Asked
 
     def cluster(self, timeout_s: float = ROUTE_TIMEOUT_S, *, age_s: float = 0.0) -> ClusterView:

@@ -115,10 +115,9 @@ class Assignment(QueueOwner):
     def _begin(self, local: LocalQueue) -> bool:
         """Let the queue begin. Returns False if its broker could not be asked where."""
         queue = local.queue
-        readable = self._directory.readable(queue.broker_name)
-        if readable is None:
+        address = self._directory.read_address(queue.broker_name)
+        if address is None:
             return False
-        address = readable[1]
         start = self._find_start(
             queue, address, lambda: (self._store.load(queue), *query_range(self._core.connections, address, queue))
         )

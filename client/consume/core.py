@@ -124,12 +124,12 @@ class ConsumerCore:
         Raises:
             BrokerUnavailable: no member of its broker group lives.
         """
-        if self.directory.readable(queue.broker_name) is None:
+        if self.directory.read_address(queue.broker_name) is None:
             self.directory.topic(queue.topic)
-        readable = self.directory.readable(queue.broker_name)
-        if readable is None:
+        address = self.directory.read_address(queue.broker_name)
+        if address is None:
             raise BrokerUnavailable(f"queue {queue}: no member of its broker group lives")
-        return readable[1]
+        return address
 
     def local(self, queue: MessageQueue) -> LocalQueue:
         """The queue's buffer; the caller holds the lock.

@@ -94,10 +94,10 @@ class BrokerOffsets:
         """Nothing is held."""
 
     def _address(self, broker_name: str) -> str:
-        readable = self._directory.readable(broker_name)
-        if readable is None:
+        address = self._directory.read_address(broker_name)
+        if address is None:
             raise BrokerUnavailable(f"broker group {broker_name}: no member lives")
-        return readable[1]
+        return address
 
 
 class FileOffsets:

@@ -45,7 +45,7 @@ class Broadcasting(Assignment, SessionListener):
                 group=self._core.group,
                 client_id=self._core.client_id,
                 subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
-                host=partial(self._host, name),
+                host=partial(self._directory.read_address, name),
                 is_concurrent=self._core.is_concurrent,
                 is_broadcasting=True,
                 listener=self,
@@ -54,10 +54,6 @@ class Broadcasting(Assignment, SessionListener):
             session.start()
         for name in living & self._sessions.keys() - needed:
             self._sessions.pop(name).close()
-
-    def _host(self, broker_name: str) -> str | None:
-        readable = self._directory.readable(broker_name)
-        return readable[1] if readable is not None else None
 
     def _routes_changed(self) -> None:
         super()._routes_changed()

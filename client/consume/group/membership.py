@@ -290,17 +290,13 @@ class Membership(QueueOwner, SessionListener):
     # Sessions
 
     def _open_shard(self, name: str) -> None:
-        def host() -> str | None:
-            readable = self._directory.readable(name)
-            return readable[1] if readable is not None else None
-
         session = ConsumerSession(
             self._core.connections,
             name,
             group=self._core.group,
             client_id=self._client_id,
             subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
-            host=host,
+            host=partial(self._directory.read_address, name),
             is_concurrent=self._core.is_concurrent,
             lock_ms=self._lock_ms,
             listener=self,
