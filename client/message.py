@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.formats.record.compression import body_fields
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
 from penstock.formats.record.properties import (
     ARRIVE_TIME,
@@ -297,11 +297,7 @@ class MessageView:
             body = self.body
         except PenstockError as error:
             return {**document, "body_error": str(error)}
-        try:
-            document["body"] = body.decode()
-        except UnicodeDecodeError:
-            document["body_base64"] = base64.b64encode(body).decode()
-        return document
+        return document | body_fields(body)
 
     def __repr__(self) -> str:
         return (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any, NamedTuple
 
 from penstock.formats.hashing import index_key_hash
-from penstock.formats.record.compression import decompress
+from penstock.formats.record.compression import body_fields, decompress
 from penstock.formats.record.layout import MAGIC_V1, MAGIC_V2, Record, SysFlag, decode_record, offset_message_id
 from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
 from penstock.proto.errors import Corrupt, PenstockError
@@ -110,8 +109,4 @@ def message_document(stored: StoredRecord) -> dict[str, Any]:
         body = decompress(record.body, record.sys_flag)
     except PenstockError:
         body = record.body
-    try:
-        document["body"] = body.decode()
-    except UnicodeDecodeError:
-        document["body_base64"] = base64.b64encode(body).decode()
-    return document
+    return document | body_fields(body)

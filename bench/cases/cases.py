@@ -46,7 +46,8 @@ def _consume(style: str) -> Callable[[Rig], Turns]:
     return alone(turn)
 
 
-def _send_latency(rig: Rig) -> Figures:
+def send_latency(rig: Rig) -> Figures:
+    """Milliseconds of one acknowledged send after the other."""
     with rig.cluster() as bench:
         plan = bench.plan("produce", style="sync", size=KIB)
         bench.warm(plan)
@@ -131,7 +132,7 @@ CASES: dict[str, Case] = {
             _consume("messages"),
         ),
         Case("poll-batch-100b", "PullConsumer.poll_batch into arrays, 100 B", _consume("arrays")),
-        Case("send-latency", "one acknowledged send after the other, 1 KiB", alone(_send_latency), "ms"),
+        Case("send-latency", "one acknowledged send after the other, 1 KiB", alone(send_latency), "ms"),
         Case(
             "request-reply",
             "one request after the other, 1 KiB, with its reply from another process, beside acknowledged sends",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..cases.cases import send_latency
 from ..cases.transactions import SIZE as TRANSACTION_SIZE
 from ..cases.transactions import transactions
 from ..rig import Rig
@@ -45,11 +46,7 @@ def _ours_consume(size: int) -> Side:
 
 
 def _ours_send(rig: Rig) -> Figures:
-    with rig.cluster() as bench:
-        plan = bench.plan("produce", style="sync", size=KIB)
-        bench.warm(plan)
-        found = bench.run(plan).latency_ms
-        return {f"send {name}": float(found[name] or 0.0) for name in ("p50", "p99")}
+    return {f"send {name}": value for name, value in send_latency(rig).items()}
 
 
 def _ours_waiting(mode: str) -> Side:

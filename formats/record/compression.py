@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import base64
 import zlib
 from collections.abc import Callable
 
@@ -134,3 +135,11 @@ _WRITERS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "lz4": (SysFlag.COMPRESSED | SysFlag.COMPRESSION_LZ4, _write_lz4),
     "zstd": (SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZSTD, _write_zstd),
 }
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """A body in a JSON object: as text where it is UTF-8, else as ``body_base64``."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
