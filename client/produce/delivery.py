@@ -338,10 +338,10 @@ class TopicDelivery:
             receipts = receipts_of(self.destination, batch, receipt, store_host_of(address))
             for future, one in zip(futures, receipts, strict=True):
                 _complete(future, one)
+        if self._shipping.trace is not None:  # before the parts are counted out, since a close waits for that
+            self._shipping.trace.on_stored(self.destination, batch, receipt, address)
         for part in batch.parts:
             self._report(part, batch.lane.broker_name, None)
-        if self._shipping.trace is not None:
-            self._shipping.trace.on_stored(self.destination, batch, receipt, address)
 
     def _tell_senders(self, batch: Batch, receipt: AppendReceipt, address: str) -> None:
         """Tell those that wait for messages of the batch how they are stored; for the others it is tried on."""
@@ -384,9 +384,9 @@ class TopicDelivery:
             part.owner.on_given_up(part.count, error)
         for future in part.futures:
             _complete(future, error=error)
-        self._report(part, "", error)
-        if self._shipping.trace is not None:
+        if self._shipping.trace is not None:  # as above
             self._shipping.trace.on_failed(self.destination, part)
+        self._report(part, "", error)
 
     def _report(self, part: Part, broker_name: str, error: PenstockError | None) -> None:
         """Tell ``on_delivery``, then count the part out."""
