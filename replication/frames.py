@@ -60,6 +60,7 @@ def hello(
     tail_bytes: int = 0,
     tail_crc: int = 0,
     learner: bool = False,
+    syncs: bool = False,
 ) -> bytes:
     """The slave's first message; ``tail_crc`` is of its last ``tail_bytes`` before ``end_offset``."""
     report = Hello(
@@ -70,6 +71,7 @@ def hello(
         tail_bytes=tail_bytes,
         tail_crc=tail_crc,
         learner=learner,
+        syncs=syncs,
     )
     return frames.pack(replication_pb2.ReplicaReport(hello=report))
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from penstock.proto.wire import common_pb2 as penstock_dot_proto_dot_wire_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%penstock/proto/wire/replication.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\",\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\"\xee\x04\n\rReplicaReport\x12\x31\n\x05hello\x18\x01 \x01(\x0b\x32 .penstock.v1.ReplicaReport.HelloH\x00\x12-\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x1e.penstock.v1.ReplicaReport.AckH\x00\x12\x35\n\x07\x63ommits\x18\x03 \x01(\x0b\x32\".penstock.v1.ReplicaReport.CommitsH\x00\x12\x35\n\x07leaving\x18\x04 \x01(\x0b\x32\".penstock.v1.ReplicaReport.LeavingH\x00\x1a\xbd\x01\n\x05Hello\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\"\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Epoch\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x16\n\x0estore_instance\x18\x04 \x01(\t\x12\x12\n\ntail_bytes\x18\x05 \x01(\x03\x12\x10\n\x08tail_crc\x18\x06 \x01(\x07\x12\x0f\n\x07learner\x18\x07 \x01(\x08\x1aS\n\x03\x41\x63k\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x16\n\x0ewritten_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x66lushed_offset\x18\x03 \x01(\x03\x12\r\n\x05stamp\x18\x04 \x01(\x03\x1a\x44\n\x07\x43ommits\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\x07offsets\x18\x02 \x03(\x0b\x32\x19.penstock.v1.TopicOffsets\x1a(\n\x07Leaving\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\tB\x08\n\x06report\"\x88\x03\n\x11ReplicationHeader\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\r\n\x05stamp\x18\x06 \x01(\x03\x12\x37\n\x07welcome\x18\x05 \x01(\x0b\x32&.penstock.v1.ReplicationHeader.Welcome\x1a\xd9\x01\n\x07Welcome\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\"\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Epoch\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\x12\x15\n\rsegment_bytes\x18\x04 \x01(\x03\x12\x1a\n\x12\x66lush_acknowledged\x18\x05 \x01(\x08\x12\x12\n\ntail_bytes\x18\x06 \x01(\x03\x12\x10\n\x08tail_crc\x18\x07 \x01(\x07\x12\x0c\n\x04sync\x18\x08 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%penstock/proto/wire/replication.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/common.proto\",\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\"\xfd\x04\n\rReplicaReport\x12\x31\n\x05hello\x18\x01 \x01(\x0b\x32 .penstock.v1.ReplicaReport.HelloH\x00\x12-\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x1e.penstock.v1.ReplicaReport.AckH\x00\x12\x35\n\x07\x63ommits\x18\x03 \x01(\x0b\x32\".penstock.v1.ReplicaReport.CommitsH\x00\x12\x35\n\x07leaving\x18\x04 \x01(\x0b\x32\".penstock.v1.ReplicaReport.LeavingH\x00\x1a\xcc\x01\n\x05Hello\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\"\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Epoch\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x16\n\x0estore_instance\x18\x04 \x01(\t\x12\x12\n\ntail_bytes\x18\x05 \x01(\x03\x12\x10\n\x08tail_crc\x18\x06 \x01(\x07\x12\x0f\n\x07learner\x18\x07 \x01(\x08\x12\r\n\x05syncs\x18\x08 \x01(\x08\x1aS\n\x03\x41\x63k\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x16\n\x0ewritten_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x66lushed_offset\x18\x03 \x01(\x03\x12\r\n\x05stamp\x18\x04 \x01(\x03\x1a\x44\n\x07\x43ommits\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\x07offsets\x18\x02 \x03(\x0b\x32\x19.penstock.v1.TopicOffsets\x1a(\n\x07Leaving\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\tB\x08\n\x06report\"\x88\x03\n\x11ReplicationHeader\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onfirm_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\r\n\x05stamp\x18\x06 \x01(\x03\x12\x37\n\x07welcome\x18\x05 \x01(\x0b\x32&.penstock.v1.ReplicationHeader.Welcome\x1a\xd9\x01\n\x07Welcome\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.BrokerIdentity\x12\"\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Epoch\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\x12\x15\n\rsegment_bytes\x18\x04 \x01(\x03\x12\x1a\n\x12\x66lush_acknowledged\x18\x05 \x01(\x08\x12\x12\n\ntail_bytes\x18\x06 \x01(\x03\x12\x10\n\x08tail_crc\x18\x07 \x01(\x07\x12\x0c\n\x04sync\x18\x08 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,17 +35,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPOCH']._serialized_start=88
   _globals['_EPOCH']._serialized_end=132
   _globals['_REPLICAREPORT']._serialized_start=135
-  _globals['_REPLICAREPORT']._serialized_end=757
+  _globals['_REPLICAREPORT']._serialized_end=772
   _globals['_REPLICAREPORT_HELLO']._serialized_start=361
-  _globals['_REPLICAREPORT_HELLO']._serialized_end=550
-  _globals['_REPLICAREPORT_ACK']._serialized_start=552
-  _globals['_REPLICAREPORT_ACK']._serialized_end=635
-  _globals['_REPLICAREPORT_COMMITS']._serialized_start=637
-  _globals['_REPLICAREPORT_COMMITS']._serialized_end=705
-  _globals['_REPLICAREPORT_LEAVING']._serialized_start=707
-  _globals['_REPLICAREPORT_LEAVING']._serialized_end=747
-  _globals['_REPLICATIONHEADER']._serialized_start=760
-  _globals['_REPLICATIONHEADER']._serialized_end=1152
-  _globals['_REPLICATIONHEADER_WELCOME']._serialized_start=935
-  _globals['_REPLICATIONHEADER_WELCOME']._serialized_end=1152
+  _globals['_REPLICAREPORT_HELLO']._serialized_end=565
+  _globals['_REPLICAREPORT_ACK']._serialized_start=567
+  _globals['_REPLICAREPORT_ACK']._serialized_end=650
+  _globals['_REPLICAREPORT_COMMITS']._serialized_start=652
+  _globals['_REPLICAREPORT_COMMITS']._serialized_end=720
+  _globals['_REPLICAREPORT_LEAVING']._serialized_start=722
+  _globals['_REPLICAREPORT_LEAVING']._serialized_end=762
+  _globals['_REPLICATIONHEADER']._serialized_start=775
+  _globals['_REPLICATIONHEADER']._serialized_end=1167
+  _globals['_REPLICATIONHEADER_WELCOME']._serialized_start=950
+  _globals['_REPLICATIONHEADER_WELCOME']._serialized_end=1167
 # @@protoc_insertion_point(module_scope)

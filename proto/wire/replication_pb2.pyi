@@ -17,7 +17,7 @@ class Epoch(_message.Message):
 class ReplicaReport(_message.Message):
     __slots__ = ("hello", "ack", "commits", "leaving")
     class Hello(_message.Message):
-        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc", "learner")
+        __slots__ = ("identity", "epochs", "end_offset", "store_instance", "tail_bytes", "tail_crc", "learner", "syncs")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class ReplicaReport(_message.Message):
         TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
         TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
         LEARNER_FIELD_NUMBER: _ClassVar[int]
+        SYNCS_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         end_offset: int
@@ -32,7 +33,8 @@ class ReplicaReport(_message.Message):
         tail_bytes: int
         tail_crc: int
         learner: bool
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: bool = ...) -> None: ...
+        syncs: bool
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., end_offset: _Optional[int] = ..., store_instance: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., learner: bool = ..., syncs: bool = ...) -> None: ...
     class Ack(_message.Message):
         __slots__ = ("epoch", "written_offset", "flushed_offset", "stamp")
         EPOCH_FIELD_NUMBER: _ClassVar[int]

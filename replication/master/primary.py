@@ -177,7 +177,9 @@ class Primary:
         self._replace(hello)
         self._make_room(peer.broker_id)
         now = self._clock.monotonic_s()
-        replica = self._table.connect(peer.broker_id, peer.address, start, now, learner=hello.learner)
+        replica = self._table.connect(
+            peer.broker_id, peer.address, start, now, learner=hello.learner, syncs=hello.syncs
+        )
         stream = SlaveStream(
             replica,
             hello.store_instance,

@@ -2,7 +2,9 @@
 
 Pure decisions: positions and times come in, numbers go out. Times are seconds of a monotonic clock.
 
-A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. With
+A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. A slave with
+``SYNC_FLUSH`` has what it has synced whatever its master's mode is, since it does not say after a loss of power that
+it may lack the rest. With
 ``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
 have; without, what the master has. Learners never count. The confirm offset never goes back, because what was
 confirmed was acknowledged to producers and seen by consumers.
@@ -26,6 +28,7 @@ class ReplicaProgress:
     broker_id: int
     address: str
     learner: bool = False  # gets everything and never counts
+    syncs: bool = False  # has what it has synced, whatever the master counts of others
     connected: bool = True
     has_acked: bool = False  # on this stream; until then its positions are only what its hello claimed
     in_sync: bool = False
@@ -131,13 +134,14 @@ class Progress:
         return self._raise_confirm()
 
     def connect(
-        self, broker_id: int, address: str, start: int, now: float, *, learner: bool = False
+        self, broker_id: int, address: str, start: int, now: float, *, learner: bool = False, syncs: bool = False
     ) -> ReplicaProgress:
         """A slave's stream begins at ``start``. It counts from its first acknowledgement on, a learner never."""
         replica = ReplicaProgress(
             broker_id,
             address,
             learner,
+            syncs,
             sent=start,
             written=start,
             lag_bytes=max(0, self._end - start),
@@ -233,7 +237,7 @@ class Progress:
     def _position(self, replica: ReplicaProgress) -> int:
         if not replica.has_acked:
             return 0
-        return replica.flushed if self._config.flush_acknowledged else replica.written
+        return replica.flushed if self._config.flush_acknowledged or replica.syncs else replica.written
 
     def _raise_confirm(self) -> bool:
         master = min(self._flushed, self._end) if self._config.flush_acknowledged else self._end

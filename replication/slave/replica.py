@@ -215,6 +215,7 @@ class Replica:
             tail_bytes=tail_bytes,
             tail_crc=tail_crc,
             learner=self._config.learner,
+            syncs=self._config.flush_acknowledged,
         )
         async with self._patience(address):
             await line.say(hello)
@@ -231,7 +232,9 @@ class Replica:
             self._log,
             self._config,
             epoch=frame.epoch,
-            flush_acknowledged=frame.welcome.flush_acknowledged,
+            # By its own mode too: after a loss of power it would not say that it may lack what was not synced.
+            flush_acknowledged=frame.welcome.flush_acknowledged
+            or (frame.welcome.sync and self._config.flush_acknowledged),
             clock=self._clock,
         )
         self._hear(frame, stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -121,6 +122,24 @@ def test_synchronous_confirms_exactly_what_a_slave_has(flush_acknowledged: bool)
                 assert master.primary.can_acknowledge()
                 await eventually(lambda: slave.confirms == [end], what="the slave heard the confirm offset")
                 assert master.confirms == [end]
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_that_syncs_has_what_it_has_synced_whatever_its_master_counts_of_others() -> None:
+    async def scenario() -> None:
+        config = ReplicationConfig(sync=True, heartbeat_interval_ms=20, replica_timeout_ms=500)
+        async with serving(new_master(config=config)) as master:
+            copy = MemoryLog()
+            copy.hold_flushes = True
+            syncing = replace(config, flush_acknowledged=True)
+            async with following(master.address, log=copy, config=syncing) as slave:
+                end = master.append(b"not synced there")
+                await eventually(lambda: [each.written for each in master.primary.replicas()] == [end])
+                assert master.primary.confirm_offset == 0, "after a loss of power it would not say that it lacks this"
+                assert not slave.replica.has_been_level
+                copy.flush()
+                assert await master.primary.wait_confirmed(end, 20)
 
     asyncio.run(scenario())
 
