@@ -79,6 +79,14 @@ class EpochHistory:
                 path=path,
             )
 
+    def shown_below(self, end: int) -> int:
+        """The newest epoch that has begun where a reader has everything below ``end``; 0 without one."""
+        return next((entry.epoch for entry in reversed(self.entries) if entry.start <= end), 0)
+
+    def end_of_epoch(self, epoch: int) -> int | None:
+        """Where this log has what was written after ``epoch``; None if it has nothing of that."""
+        return next((entry.start for entry in self.entries if entry.epoch > epoch), None)
+
     def end_of(self, index: int, log_end: int) -> int:
         """Where entry ``index`` ends in a log that ends at ``log_end``."""
         return min(self.entries[index + 1].start, log_end) if index + 1 < len(self.entries) else log_end

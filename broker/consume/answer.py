@@ -47,6 +47,8 @@ class Answer:
             min(header.max_bytes_per_queue, self._budget) if header.max_bytes_per_queue > 0 else self._budget
         )
         self._wanted = wanted
+        self._told_epochs = [part.epoch for part in header.topics]
+        self._epoch = -1  # of what this broker could show at the last look; -1: there was none
         self._verify = header.verify
         self._in_order = header.in_order
         self._found: list[tuple[Wanted, ReadResult]] = []
@@ -75,16 +77,24 @@ class Answer:
         """
         ready: list[Wanted] = []
         self._behind_ready = None
+        if self._epoch >= 0 and self._epoch != self._core.shown_epoch:  # what has been seen of the queues may be gone
+            wanted = self._wanted
+            for each in wanted:
+                each.offset = each.began
+        self._epoch = self._core.shown_epoch
+        ends = [self._core.end_of_epoch(epoch) for epoch in self._told_epochs] if any(self._told_epochs) else []
         topic, queues, queue_range = "", 0, self._reader.queue_range
         for each in wanted:
             if each.topic is not topic:
                 topic, queues = each.topic, self._core.tables.read_queues(each.topic)
             low, high = queue_range(topic, each.queue_id)
             if each.queue_id < queues:
-                if low <= each.offset < high:
+                problem = self._truncated(each, low, high, ends[each.topic_index]) if ends else None
+                if problem is None and low <= each.offset < high:
                     ready.append(each)
                     continue
-                problem = self._outside(each, low, high) if each.offset != high else None
+                if problem is None and each.offset != high:
+                    problem = self._outside(each, low, high)
             else:
                 problem = self._result(each, FetchReply.QUEUE_NOT_FOUND, 0, 0, 0) if self._knows_all_topics() else None
             if self._in_order:
@@ -147,6 +157,8 @@ class Answer:
         """Take a record that is not dispatched yet, if it is the next one of ``each``. True if it is."""
         if each.is_filtered or self._verify or each.offset != fresh.queue_offset:
             return False
+        if self._epoch != self._core.shown_epoch:
+            return False
         read = self._reader.read_next(fresh.topic, fresh.queue_id, fresh.queue_offset, fresh.start, fresh.end)
         if read is None or each.queue_id >= self._core.tables.read_queues(fresh.topic):
             return False
@@ -166,7 +178,8 @@ class Answer:
         return [message]
 
     def _reply(self) -> FetchReply:
-        answer = FetchReply(suggested_broker_id=self._core.role.suggested_broker_id(self._behind_bytes))
+        suggested = self._core.role.suggested_broker_id(self._behind_bytes)
+        answer = FetchReply(suggested_broker_id=suggested, epoch=max(self._epoch, 0))
         results = answer.results
         for each, read in self._found:
             results.add(
@@ -191,6 +204,16 @@ class Answer:
     def _share(self, left: int, queues: int) -> int:
         """How much of ``left`` the first of so many queues may use."""
         return min(self._per_queue, left if self._in_order else max(left // queues, 1))
+
+    def _truncated(self, each: Wanted, low: int, high: int, log_end: int | None) -> FetchReply.Result | None:
+        """What is wrong with an offset of an earlier epoch, of which the log keeps what lies below ``log_end``.
+
+        Other messages have its place by now, or will.
+        """
+        if log_end is None:
+            return None
+        end = self._core.store.removal.first_from(each.topic, each.queue_id, log_end)
+        return self._result(each, FetchReply.TRUNCATED, end, low, high) if each.began > end else None
 
     def _outside(self, each: Wanted, low: int, high: int) -> FetchReply.Result | None:
         if each.offset < low:

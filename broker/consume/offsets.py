@@ -154,7 +154,8 @@ class OffsetService:
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
         """Take what is allowed of the offsets; the refused queues by topic.
 
-        A member commits the queues that its session holds. Offsets go forward; back only with ``force``, which
+        A member commits the queues that its session holds, and of them what the log still has that it has read. Offsets
+        go forward; back only with ``force``, which
         also tells the member that holds the queue, unless it was that one, and those that broadcast, where to go on.
         The offsets of members that broadcast are theirs: where there are no others, ``force`` begins none for the
         group.
@@ -197,9 +198,12 @@ class OffsetService:
     ) -> list[tuple[str, int]]:
         """Take some of them in one go, since who holds a queue may change between two; the refused ones."""
         group, accepted, refused = request.group, dict[str, dict[int, int]](), []
+        log_end = self._core.end_of_epoch(request.epoch)
         for topic, queue_id, offset in queues:
             is_holder = not request.session_id or self._owners.owns(request.session_id, group, topic, queue_id)
             is_allowed = is_holder and (request.force or offset >= self.committed(group, topic, queue_id))
+            if log_end is not None and offset > self._store.removal.first_from(topic, queue_id, log_end):
+                is_allowed = False  # other messages have come in the place of what was read
             if is_allowed and self._problem(topic, queue_id, offset) is None:
                 accepted.setdefault(topic, {})[queue_id] = offset
             else:

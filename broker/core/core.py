@@ -61,6 +61,19 @@ class Core:
             raise NotEnoughReplicas("fewer in-sync replicas than inSyncReplicas demands; nothing was changed")
         return journal
 
+    @property
+    def shown_epoch(self) -> int:
+        """The epoch of what this broker can show of its log: nothing later is in any of its queues."""
+        return self.role.history.shown_below(self.store.dispatched_offset)
+
+    def end_of_epoch(self, epoch: int) -> int | None:
+        """Up to where the log has what it had in ``epoch``; None where all of it may be there, or nobody knows (0).
+
+        Behind that it has what later masters wrote: a consumer may have read something else there, which a failover has
+        cut off.
+        """
+        return self.role.history.end_of_epoch(epoch) if 0 < epoch < self.shown_epoch else None
+
     async def shown(self) -> None:
         """Return when all that a master's tables say is acknowledged: nobody is shown what may vanish with this master.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from penstock.proto.wire import broker_pb2, nameserver_pb2
-from penstock.replication import Primary
+from penstock.replication import EpochHistory, Primary
 
 
 class Following(NamedTuple):
@@ -30,6 +30,8 @@ class Role(Protocol):
     def is_current(self) -> bool: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def history(self) -> EpochHistory: ...
     @property
     def waits_for_replicas(self) -> bool: ...
     @property

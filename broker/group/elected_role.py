@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+from penstock.replication.epochs import EpochHistory
 from penstock.replication.leases import MasterLease
 from penstock.replication.master.primary import Primary
 from penstock.runtime.clock import Clock
@@ -62,6 +63,10 @@ class ElectedRole:
     @property
     def epoch(self) -> int:
         return self.inner.epoch
+
+    @property
+    def history(self) -> EpochHistory:
+        return self.inner.history
 
     @property
     def master_address(self) -> str | None:

@@ -85,7 +85,7 @@ class RoleMaker:
         return MasterRole(
             self._identity.broker_id,
             primary,
-            epoch=epochs.latest,
+            history=epochs,
             waits_for_replicas=config.sync and config.in_sync_replicas > 1,
             slave_read=self._config.replication.slave_read,
         )

@@ -14,6 +14,7 @@ import psutil
 
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
+from penstock.replication.epochs import EpochHistory
 from penstock.replication.interfaces import EpochStore
 from penstock.replication.master.primary import Primary
 from penstock.replication.slave.replica import Replica
@@ -71,12 +72,16 @@ class MasterRole(_Role):
     is_acting = True
 
     def __init__(
-        self, broker_id: int, primary: Primary, *, epoch: int, waits_for_replicas: bool, slave_read: bool
+        self, broker_id: int, primary: Primary, *, history: EpochHistory, waits_for_replicas: bool, slave_read: bool
     ) -> None:
-        """``primary`` serves the slaves; ``slave_read``: consumers that are far behind read there."""
+        """``primary`` serves the slaves; ``history``: of the log, this master's epoch the last.
+
+        ``slave_read``: consumers that are far behind read at a slave.
+        """
         super().__init__(broker_id)
         self.primary = primary
-        self.epoch = epoch
+        self.history = history
+        self.epoch = history.latest
         self.waits_for_replicas = waits_for_replicas
         self._slave_read = slave_read
 
@@ -158,7 +163,12 @@ class SlaveRole(_Role):
     @property
     def epoch(self) -> int:
         """The latest epoch that this broker has seen."""
-        return self._epochs.history.latest
+        return self.history.latest
+
+    @property
+    def history(self) -> EpochHistory:
+        """The epochs of the log."""
+        return self._epochs.history
 
     @property
     def is_current(self) -> bool:  # type: ignore[override]

@@ -236,16 +236,16 @@ class Fetcher:
         behind = [local for local, _ in items if local.is_behind]
         is_filtered = all(self._core.subscription_of(local.queue.topic).filter.kind != Filter.ALL for local in behind)
         flight = _Flight(address, broker_id, {}, [], not behind, is_filtered, name, time.monotonic())
-        topics: dict[str, int] = {}
+        topics: dict[tuple[str, int], int] = {}
         with self._buffers.lock:
             for local, epoch in items:
                 if local.fetch_epoch != epoch:
                     continue  # moved since it was chosen; the next look finds it
-                index = topics.setdefault(local.queue.topic, len(topics))
+                index = topics.setdefault((local.queue.topic, local.log_epoch), len(topics))
                 if index == len(header.topics):
                     subscription = self._core.subscription_of(local.queue.topic)
                     flight.subscriptions.append(subscription)
-                    header.topics.add(topic=local.queue.topic, filter=subscription.filter)
+                    header.topics.add(topic=local.queue.topic, filter=subscription.filter, epoch=local.log_epoch)
                 header.topics[index].queue_ids.append(local.queue.queue_id)
                 header.topics[index].offsets.append(local.next_fetch)
                 flight.queues[index, local.queue.queue_id] = (local, epoch)
@@ -298,9 +298,10 @@ class Fetcher:
                     if result.bytes:
                         arrivals.append(_Arrival(*found, result, flight.subscriptions[result.topic_index], position))
                 position += result.bytes
-            if not reply.results:
-                for local, epoch in flight.queues.values():
-                    local.is_behind = local.is_behind and local.fetch_epoch != epoch
+            for local, epoch in flight.queues.values():
+                if local.fetch_epoch == epoch:
+                    local.log_epoch = max(local.log_epoch, reply.epoch)
+                    local.is_behind = local.is_behind and bool(reply.results)
         if len(records) > SMALL_FETCH_BYTES:
             self._issue_all()  # the next requests travel while these answers are read
         is_alone = is_alone and self._crew is not None and len(arrivals) == 1
@@ -328,15 +329,15 @@ class Fetcher:
                 result.min_offset,
             )
             local.next_fetch = max(local.next_fetch, result.min_offset)
-        elif status == FetchReply.OFFSET_OVERFLOW and is_master:
+        elif status == FetchReply.TRUNCATED or (status == FetchReply.OFFSET_OVERFLOW and is_master):
             log.warning(
-                "position was above the queue's end queue=%s position=%d end=%d",
+                "messages up to the position are not in the log any more queue=%s position=%d end_of_them=%d",
                 local.queue,
                 local.next_fetch,
-                result.max_offset,
+                result.next_offset,
             )
             # Not behind anything unfinished: what is dropped here has to be fetched again.
-            self._buffers.start(local, min(result.max_offset, local.unfinished()))
+            self._buffers.start(local, min(result.next_offset, local.unfinished()))
             local.may_go_back = object()
         elif status == FetchReply.OFFSET_OVERFLOW:
             # A slave that is behind: what we have read lies on the master, so going back would only repeat it.

@@ -95,6 +95,7 @@ class LocalQueue:
         self.fetch_epoch = 0
         # The fetching thread's: what was asked for and has come.
         self.next_fetch = -1  # the first offset that no reply has brought; -1 until the position is known
+        self.log_epoch = 0  # of its broker's log, which the position is of; 0 until a reply tells
         self.is_fetching = False  # True while a request is under way: a queue is in one at a time
         self.arriving_from: int | None = None  # where a reply begins that has come and is not read yet
         self.is_left_out = False  # of the last fetch, because it holds enough
@@ -116,6 +117,7 @@ class LocalQueue:
         self.drop_buffered()
         self.epoch += 1
         self.next_fetch = offset
+        self.log_epoch = 0
         self.is_behind = False
         self.is_left_out = False
         self.retry_at_s = 0.0

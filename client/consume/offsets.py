@@ -33,11 +33,25 @@ NEVER_COMMITTED = -1
 
 
 def commit_request(
-    group: str, client_id: str, session_id: int, offsets: Mapping[MessageQueue, int], *, force: bool = False
+    group: str,
+    client_id: str,
+    session_id: int,
+    offsets: Mapping[MessageQueue, int],
+    *,
+    force: bool = False,
+    epoch: int = 0,
 ) -> CommitOffsetsRequest:
-    """The request that commits ``offsets`` of one broker group; with ``force`` they may be lower than before."""
+    """The request that commits ``offsets`` of one broker group; with ``force`` they may be lower than before.
+
+    ``epoch``: of the log that they are of; 0: nobody knows.
+    """
     return CommitOffsetsRequest(
-        group=group, client_id=client_id, session_id=session_id, offsets=topic_offsets(offsets), force=force
+        group=group,
+        client_id=client_id,
+        session_id=session_id,
+        offsets=topic_offsets(offsets),
+        force=force,
+        epoch=epoch,
     )
 
 

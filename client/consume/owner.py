@@ -244,9 +244,13 @@ def uncommitted(buffers: Buffers, broker_name: str | None = None) -> dict[LocalQ
 
 
 class Commit(NamedTuple):
-    """Offsets to commit together. ``force``: their positions were set by hand, and they may be lower than the last."""
+    """Offsets to commit together. ``force``: their positions were set by hand, and they may be lower than the last.
+
+    ``epoch``: of the log that they are of; 0: nobody knows.
+    """
 
     force: bool
+    epoch: int
     offsets: dict[LocalQueue, int]
     since: dict[LocalQueue, object | None]  # what each queue may go back for
 
@@ -264,12 +268,10 @@ class Commit(NamedTuple):
 
 
 def by_direction(buffers: Buffers, offsets: Mapping[LocalQueue, int]) -> list[Commit]:
-    """Apart: those that only go forward, and those that may go back."""
+    """Apart: those that only go forward, and those that may go back; of each, those of one epoch."""
+    chosen: dict[tuple[bool, int], dict[LocalQueue, int]] = {}
     with buffers.lock:
         since = {local: local.may_go_back for local in offsets}
-    commits = []
-    for force in (False, True):
-        chosen = {local: offset for local, offset in offsets.items() if (since[local] is not None) is force}
-        if chosen:
-            commits.append(Commit(force, chosen, since))
-    return commits
+        for local, offset in offsets.items():
+            chosen.setdefault((since[local] is not None, local.log_epoch), {})[local] = offset
+    return [Commit(force, epoch, chosen[force, epoch], since) for force, epoch in sorted(chosen)]

@@ -85,18 +85,20 @@ class Filter(_message.Message):
 class FetchHeader(_message.Message):
     __slots__ = ("group", "client_id", "topics", "max_bytes", "max_bytes_per_queue", "max_wait_ms", "verify", "broadcasting", "in_order")
     class Topic(_message.Message):
-        __slots__ = ("topic", "queue_ids", "offsets", "filter", "ends")
+        __slots__ = ("topic", "queue_ids", "offsets", "filter", "ends", "epoch")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
         OFFSETS_FIELD_NUMBER: _ClassVar[int]
         FILTER_FIELD_NUMBER: _ClassVar[int]
         ENDS_FIELD_NUMBER: _ClassVar[int]
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
         topic: str
         queue_ids: _containers.RepeatedScalarFieldContainer[int]
         offsets: _containers.RepeatedScalarFieldContainer[int]
         filter: Filter
         ends: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+        epoch: int
+        def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., ends: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -118,7 +120,7 @@ class FetchHeader(_message.Message):
     def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[FetchHeader.Topic, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., max_bytes_per_queue: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., verify: bool = ..., broadcasting: bool = ..., in_order: bool = ...) -> None: ...
 
 class FetchReply(_message.Message):
-    __slots__ = ("results", "suggested_broker_id")
+    __slots__ = ("results", "suggested_broker_id", "epoch")
     class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FOUND: _ClassVar[FetchReply.Status]
@@ -128,6 +130,7 @@ class FetchReply(_message.Message):
         NO_MATCHED_MESSAGE: _ClassVar[FetchReply.Status]
         QUEUE_NOT_FOUND: _ClassVar[FetchReply.Status]
         DAMAGED: _ClassVar[FetchReply.Status]
+        TRUNCATED: _ClassVar[FetchReply.Status]
     FOUND: FetchReply.Status
     NO_NEW_MESSAGE: FetchReply.Status
     OFFSET_TOO_SMALL: FetchReply.Status
@@ -135,6 +138,7 @@ class FetchReply(_message.Message):
     NO_MATCHED_MESSAGE: FetchReply.Status
     QUEUE_NOT_FOUND: FetchReply.Status
     DAMAGED: FetchReply.Status
+    TRUNCATED: FetchReply.Status
     class Result(_message.Message):
         __slots__ = ("topic_index", "queue_id", "status", "next_offset", "min_offset", "max_offset", "bytes", "count", "problem")
         TOPIC_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -158,9 +162,11 @@ class FetchReply(_message.Message):
         def __init__(self, topic_index: _Optional[int] = ..., queue_id: _Optional[int] = ..., status: _Optional[_Union[FetchReply.Status, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., count: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SUGGESTED_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[FetchReply.Result]
     suggested_broker_id: int
-    def __init__(self, results: _Optional[_Iterable[_Union[FetchReply.Result, _Mapping]]] = ..., suggested_broker_id: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, results: _Optional[_Iterable[_Union[FetchReply.Result, _Mapping]]] = ..., suggested_broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("config", "auto", "update")
@@ -228,18 +234,20 @@ class GroupDescription(_message.Message):
     def __init__(self, config: _Optional[_Union[_common_pb2.GroupConfig, _Mapping]] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., committed: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("group", "client_id", "session_id", "offsets", "force")
+    __slots__ = ("group", "client_id", "session_id", "offsets", "force", "epoch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     session_id: int
     offsets: _containers.RepeatedCompositeFieldContainer[_common_pb2.TopicOffsets]
     force: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., session_id: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ..., force: bool = ...) -> None: ...
+    epoch: int
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., session_id: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[_common_pb2.TopicOffsets, _Mapping]]] = ..., force: bool = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsReply(_message.Message):
     __slots__ = ("refused",)

@@ -72,7 +72,10 @@ class Commits:
     def report(self, refused: list[MessageQueue]) -> None:
         """Log what was refused: it is not tried again before there is further progress."""
         if refused:
-            log.warning("commit was refused, not this member's queues count=%d first=%s", len(refused), refused[0])
+            log.warning(
+                "commit was refused, not this member's queues, or cut off by a failover count=%d first=%s",
+                *(len(refused), refused[0]),
+            )
 
     def _send(self, shard: Shard, commit: Commit) -> None:
         address = shard.address
@@ -103,7 +106,8 @@ class Commits:
 
     def _request(self, shard: Shard, commit: Commit) -> Any:
         core, offsets = self._core, commit.by_queue()
-        return commit_request(core.group, core.client_id, shard.session_id, offsets, force=commit.force)
+        who = core.group, core.client_id, shard.session_id
+        return commit_request(*who, offsets, force=commit.force, epoch=commit.epoch)
 
     def _note(self, commit: Commit, reply: Any, shard: Shard) -> list[MessageQueue]:
         refused = queues_in(reply.refused, shard.session.broker_name)

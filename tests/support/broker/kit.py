@@ -28,10 +28,11 @@ from penstock.broker.group.group import BrokerGroup
 from penstock.broker.produce.produce import Produce
 from penstock.broker.retention.retention import Retention
 from penstock.broker.store import Disk, Store
+from penstock.formats.epochs import Epoch
 from penstock.proto import frames
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, nameserver_pb2, pipeline_pb2
-from penstock.replication import Primary
+from penstock.replication import EpochHistory, Primary
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import Setting, bind
 from tests.support.broker.requests import batch, chunk
@@ -61,6 +62,7 @@ class FakeRole:
         self.is_master = self.is_acting = self.is_current = self.enough = self.confirms = True
         self.waits_for_replicas = self.holds = False
         self.epoch = 1
+        self.history = EpochHistory([Epoch(1, 0)])
         self.lag_bytes = 0
         self.needed: int | None = None
         self.master_address: str | None = None

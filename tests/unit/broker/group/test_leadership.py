@@ -107,7 +107,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
             needed=needed,
             source=source,
         )
-        return MasterRole(1, primary, epoch=epochs.history.latest, waits_for_replicas=True, slave_read=False)
+        return MasterRole(1, primary, history=epochs.history, waits_for_replicas=True, slave_read=False)
 
     clock = SystemClock()
     return Leadership(

@@ -259,3 +259,24 @@ def test_fetches_move_to_the_broker_that_lives(cluster: RunningCluster) -> None:
         cluster.revive("broker-a")
         cluster.put("T", [b"3"], 0)
         wait_until(lambda: messages(local) == [b"1", b"2", b"3"], what="a message by the master again")
+
+
+def test_a_consumer_that_has_read_what_was_cut_off_since_misses_nothing_that_came_in_its_place(
+    cluster: RunningCluster,
+) -> None:
+    for body in (b"a", b"b", b"lost"):
+        cluster.put("T", [body], 0)
+    broker = cluster.brokers["broker-a"]
+    with Rig(cluster, fetch_wait_ms=50) as rig:
+        (local,) = rig.add(0)
+        wait_until(lambda: messages(local) == [b"a", b"b", b"lost"] and local.log_epoch, what="the messages")
+        with rig.buffers.lock:
+            local.chunks.clear()  # they are done
+        last = max(broker.records("T").items())[1]
+        cluster.kill("broker-a")
+        broker.flip(last, 0)
+        (broker.config.store.root / "abort").touch()  # as after the loss of power, which has taken that record
+        cluster.revive("broker-a")
+        cluster.put("T", [b"c", b"d", b"e"], 0)
+        wait_until(lambda: messages(local)[-1:] == [b"e"], what="the last one")
+        assert messages(local) == [b"c", b"d", b"e"]
