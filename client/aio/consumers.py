@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import functools
 import inspect
 import logging
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RECEIVES_MAX: Final = 256
+_LISTENER: Final = contextvars.ContextVar[asyncio.Task[Any] | None]("_LISTENER", default=None)
+"""The task that runs a listener; the tasks which that one makes inherit it."""
 
 
 class _Consumer(Twin):
@@ -208,11 +211,12 @@ class AsyncPushConsumer(_Consumer):
         check_timeout(timeout_s)
         self._is_closing = True
         # A listener that closes its consumer is not waited for: its worker waits for it.
-        caller = self._listening.get(asyncio.current_task())
+        caller = self._listening.get(_LISTENER.get())
         await asyncio.to_thread(self._sync.close_within, timeout_s, caller)
 
     async def _listen(self, item: Any, worker: threading.Thread) -> Any:
         task = asyncio.current_task()
+        _LISTENER.set(task)
         self._listening[task] = worker
         try:
             return await self._listener(item)

@@ -198,7 +198,7 @@ class Stream:
                     link.send(number, method, content)
                 self._early.clear()
                 self._link = link
-                self._owes_since = time.monotonic()
+                self._owes_since = self._pinged_at = time.monotonic()
             if self._loop is not None:
                 self._leave_to(self._loop, link)
             while not self._is_broken:

@@ -77,12 +77,14 @@ class Tracer:
     def take(self, count: int, told: Told) -> None:
         """Have ``count`` contexts sent, if there is room; never waits, and raises nothing."""
         with self._lock:
-            if self._held < CONTEXTS_MAX and not self._is_closed:
+            because = "the client was closed" if self._is_closed else ""
+            if not because and self._held >= CONTEXTS_MAX:
+                because = f"{CONTEXTS_MAX} wait already"
+            if not because:
                 self._held += count
                 self._waiting.append((count, told))
-                count = 0
-        if count:
-            self._drop(count, f"{CONTEXTS_MAX} wait already")
+        if because:
+            self._drop(count, because)
         elif not self._news.is_set():
             self._news.set()
 

@@ -113,6 +113,18 @@ def test_a_request_that_stands_takes_many_answers_beside_others_until_it_is_refu
     assert heard == [b"one", b"two"]
 
 
+def test_a_request_that_has_just_begun_to_stand_needs_no_ping(
+    peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ping_after(60, monkeypatch)
+    streams.stand("a", opening(peer), Method.LISTEN, b"", lambda content: None)
+    peer.greet()
+    assert peer.receive()[1] == Method.LISTEN
+    streams._streams["a"].look(time.monotonic())  # as the watch does when it is late
+    append(streams, opening(peer), b"batch", 60.0)
+    assert peer.receive()[1] == Method.APPEND
+
+
 def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_is_frozen(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:

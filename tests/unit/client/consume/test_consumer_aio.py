@@ -202,13 +202,22 @@ def test_closing_while_listeners_run_says_so_without_a_trace(caplog: pytest.LogC
 
 @with_cluster()
 async def test_a_listener_that_closes_its_consumer_is_not_waited_for(cluster: RunningCluster) -> None:
+    await _closed_by_its_listener(cluster, lambda closing: closing)
+
+
+@with_cluster()
+async def test_nor_is_one_that_has_a_task_of_its_own_close_it(cluster: RunningCluster) -> None:
+    await _closed_by_its_listener(cluster, asyncio.create_task)  # so does `asyncio.wait_for` before Python 3.12
+
+
+async def _closed_by_its_listener(cluster: RunningCluster, how: Callable[[Any], Awaitable[None]]) -> None:
     cluster.put("orders", numbered(5), 0)
     others = asyncio.Event()
 
     async def listener(message: MessageView) -> None:
         if message.body == b"2":
             await others.wait()
-            await made.close(timeout_s=3600)
+            await how(made.close(timeout_s=3600))
         elif message.body == b"4":
             others.set()
 

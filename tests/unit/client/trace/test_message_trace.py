@@ -26,6 +26,7 @@ from penstock.client import (
 )
 from penstock.client.aio import AsyncAdmin
 from penstock.client.trace.sampling import Sample
+from penstock.client.trace.sending import SendTrace
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties
 from penstock.formats.trace import TRACE_TOPIC, Context, Pub, ReturnCode, SubAfter, decode
@@ -129,6 +130,23 @@ def test_what_was_produced_is_told_batch_by_batch_under_the_ids_that_consumers_s
     # What came again is told of under its first id.
     codes = {(each.message_id, each.code) for each in _ends(cluster)}
     assert codes == {(each, code) for each in first for code in (ReturnCode.SUCCESS, ReturnCode.FAILED)}
+
+
+def test_the_end_of_a_batch_is_told_before_a_close_may_count_it_as_done(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[bool] = []
+    on_stored = SendTrace.on_stored
+
+    def told(trace: SendTrace, *stored: Any) -> None:
+        settled.append(producer._buffer.wait_settled(0))
+        on_stored(trace, *stored)
+
+    monkeypatch.setattr(SendTrace, "on_stored", told)
+    with Producer(cluster.namesrv, trace=True) as producer:
+        producer.produce_many("orders", numbered(20))
+        producer.flush()
+    assert settled[0] is False
 
 
 def test_of_a_share_producers_and_consumers_tell_of_the_same_messages(cluster: RunningCluster) -> None:

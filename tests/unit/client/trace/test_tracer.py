@@ -150,12 +150,15 @@ def test_every_failure_behind_it_is_counted_and_costs_the_others_nothing(tracer:
     assert tracer.dropped == 5
 
 
-def test_the_close_sends_what_waits_and_what_comes_later_is_counted(tracer: Tracer, sender: Sender) -> None:
+def test_the_close_sends_what_waits_and_what_comes_later_is_counted(
+    tracer: Tracer, sender: Sender, caplog: pytest.LogCaptureFixture
+) -> None:
     tell(tracer, 1)
     tracer.close(5.0)
     assert (sender.told(), sender.is_closed) == ([context(1)], True)
     tell(tracer, 2)
     assert tracer.dropped == 1
+    assert "because=the client was closed" in caplog.text
     tracer.close(5.0)
 
 
