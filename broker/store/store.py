@@ -62,7 +62,9 @@ class Store:
         self._disk = disk
         self._parts = opened
         self._log, self._queues, self._dispatcher = opened.log, opened.queues, opened.dispatcher
-        self._placement = Placement(opened.log, opened.queues, config.light_queues_max, opened.dispatcher.deletes)
+        lights_max = config.light_queues_max if config.has_light_queues else None
+        self._placement = Placement(opened.log, opened.queues, lights_max, opened.dispatcher.deletes)
+        self.lights = self._placement.lights
         opened.dispatcher.on_deleted = self._on_deleted
         self.reader = Reader(disk, opened.log, opened.queues, opened.others)
         self.lookup = Lookup(opened.log, opened.queues, opened.others, opened.index, opened.dispatcher)
@@ -179,7 +181,7 @@ class Store:
         transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
         the broker's own state are committed on return, for its tables take them over at once. ``records`` are copied.
         ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
-        be. ``is_kept``: their bodies are here already, in other records: as large as they were allowed to be then.
+        be. ``is_kept``: they are here already, as other records: as large, and of as many light queues, as was allowed then.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
@@ -197,13 +199,11 @@ class Store:
             self._learn_end()
         ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
-        lights = self._placement.lights if self._config.has_light_queues else None
         try:
-            placed = data if lights is None else lights.assign(topic, data)
+            placed = self.lights.assign(topic, data, is_kept=is_kept)
             result = self._log.append(ends, placed, self._config.body_max(is_kept=is_kept), count, is_state)
         except BaseException:
-            if lights is not None:
-                lights.take_back()
+            self.lights.take_back()
             raise
         self._placement.on_appended(result.end, data.tobytes() if is_state else b"")
         self._dispatcher.placed.append(result)

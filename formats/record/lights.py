@@ -4,7 +4,8 @@ Two properties of a record say it, lists of the same length with ``,`` between: 
 queues (``%LMQ%…``, queue 0 each), which a producer writes; ``INNER_MULTI_QUEUE_OFFSET`` holds the record's offset in
 each of them, which the broker writes when it appends. Of a queue that is named twice the first offset counts. Retry
 topics and those of the broker have none.
-Source: RocketMQ ``LmqDispatch``, ``MultiDispatchUtils``, ``MixAll#topicAllowsLMQ``.
+Source: RocketMQ ``LmqDispatch``, ``MultiDispatchUtils``, ``MixAll#topicAllowsLMQ``; differs: halves of transactions, and
+those that were given up, have none, since their readers would see what nobody has committed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int64
 
-from penstock.proto.names import SCHEDULE_TOPIC
+from penstock.proto.names import HALF_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC
 
 from ..intrinsics.kernel import kernel
 from ..intrinsics.memory import load_i32, load_i64, load_u8
@@ -39,10 +40,15 @@ _DISPATCH_2, _DISPATCH_3 = _number(_DISPATCH[8:16]), _number(_DISPATCH[16:])
 _OFFSETS_2, _OFFSETS_3 = _number(_OFFSETS[8:16]), _number(_OFFSETS[16:])
 _CRC_HEAD = _number(RECORD_CRC_PREFIX[:8])
 _PREFIX_HEAD, _PREFIX_TAIL = _number(b"%LMQ"), ord("%")
-_SYSTEM_HEAD = _number(b"rmq_sys_")
+_SYSTEM_HEAD, _TRANSACTIONS_HEAD = _number(b"rmq_sys_"), _number(b"RMQ_SYS_")
+assert HALF_TOPIC.encode().startswith(b"RMQ_SYS_")
 _RETRY_HEAD, _RETRY_TAIL = _number(b"%RET"), _number(b"TRY%")
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _SCHEDULE_BYTES = len(_SCHEDULE)
+_PARKED = PARKED_TOPIC.encode()
+_PARKED_BYTES = len(_PARKED)
+assert _PARKED_BYTES == 26
+_PARKED_1, _PARKED_2, _PARKED_3, _PARKED_4 = (_number(_PARKED[at : at + 8]) for at in (0, 8, 16, 18))
 _SCHEDULE_1, _SCHEDULE_2, _SCHEDULE_3 = _number(_SCHEDULE[:8]), _number(_SCHEDULE[8:16]), _number(_SCHEDULE[11:])
 
 
@@ -99,12 +105,18 @@ def allows_lights_at(address, topic, size):
     """True if records of that topic may stand in light queues: not retry topics, nor those of the broker."""
     if size >= 8:
         head = load_i64(address, topic)
-        if head == _SYSTEM_HEAD or (
+        if head in (_SYSTEM_HEAD, _TRANSACTIONS_HEAD) or (
             load_i32(address, topic) == _RETRY_HEAD and load_i32(address, topic + 3) == _RETRY_TAIL
         ):
             return False
         if size == _SCHEDULE_BYTES and head == _SCHEDULE_1:
             return load_i64(address, topic + 8) != _SCHEDULE_2 or load_i64(address, topic + 11) != _SCHEDULE_3
+        if size == _PARKED_BYTES and head == _PARKED_1:
+            return (
+                load_i64(address, topic + 8) != _PARKED_2
+                or load_i64(address, topic + 16) != _PARKED_3
+                or load_i64(address, topic + 18) != _PARKED_4
+            )
     return True
 
 

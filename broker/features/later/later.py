@@ -67,6 +67,7 @@ class Later(Feature, Intake):
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.write_queues, self._latest_ms())
         if status == TimerStatus.OK:
+            self.core.store.lights.check(topic.name, records)
             return
         where, index = f"topic {topic.name}, record {index} of the batch", int(index)
         if status == TimerStatus.TOO_LATE:

@@ -52,6 +52,7 @@ class DelayLevels(Feature, Intake):
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_levels(np.frombuffer(records, np.uint8), name, topic.write_queues, self._count)
         if status == TimerStatus.OK:
+            self.core.store.lights.check(topic.name, records)
             return
         where, index = f"topic {topic.name}, record {index} of the batch", int(index)
         if status == TimerStatus.BAD_LEVEL:

@@ -289,15 +289,30 @@ class Decisions:
     def _post_batch(
         self, journal: Journal, target: Target, becomes: Becomes | None, records: Records, chosen: Longs, sequence: int
     ) -> int | None:
-        """Post the records at the places ``chosen``, as messages if they become nothing else.
+        """Post the records at the places ``chosen``, as messages if they become nothing else: those that will do.
 
         Answers the first one's offset in its queue, None if they are there.
         """
+        if self._reposter.is_done(target, ProducerMark(PRODUCER_ID, 0, LANE, sequence, 1), below=sequence + 1):
+            return None
+        while len(chosen):
+            mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
+            try:
+                batch = self._batch(target, becomes, records, chosen, mark)
+                return journal.append(target, batch, mark, count=len(chosen), is_kept=True).queue_offsets[0]
+            except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
+                bad = error.details.get("index") if becomes is None else None
+                count = len(chosen) if bad is None else 1
+                log.error("halves cannot be posted topic=%s count=%d error=%s", target.topic, count, error)
+                chosen = chosen[:0] if bad is None else np.delete(chosen, bad)
+        return None
+
+    def _batch(
+        self, target: Target, becomes: Becomes | None, records: Records, chosen: Longs, mark: ProducerMark
+    ) -> memoryview:
+        """What the records at the places ``chosen`` become. Raises MessageTooLarge."""
         from penstock.formats.record.reposting.halves import GROWTH_MAX, committed, restated
 
-        mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
-        if self._reposter.is_done(target, mark, below=sequence + 1):
-            return None
         sizes = records.sizes[chosen]
         out = np.empty(int(sizes.sum()) + (len(chosen) + 1) * GROWTH_MAX, np.uint8)
         name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
@@ -308,14 +323,9 @@ class Decisions:
             length = int(committed(*rows, *own, name, target.queues, prefix, out))
         else:
             length = int(restated(*rows, int(becomes), name, prefix, out))
-        try:
-            if length < 0:
-                raise MessageTooLarge("their properties leave no room for what must be said")
-            receipt = journal.append(target, out[:length].data, mark, count=len(chosen), is_kept=True)
-        except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
-            log.error("halves cannot be posted topic=%s count=%d error=%s", target.topic, len(chosen), error)
-            return None
-        return receipt.queue_offsets[0]
+        if length < 0:
+            raise MessageTooLarge("their properties leave no room for what must be said")
+        return out[:length].data
 
     def _by_topic(self, records: Records, chosen: Longs) -> Iterable[tuple[str, Longs]]:
         """The topics of the records at the places ``chosen``, and the places of each one's."""

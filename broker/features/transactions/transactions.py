@@ -90,6 +90,7 @@ class Transactions(Feature, Intake):
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_halves(np.frombuffer(records, np.uint8), name, topic.write_queues)
         if status == HalfStatus.OK:
+            self.core.store.lights.check(topic.name, records)
             return
         where, index = f"topic {topic.name}, record {index} of the batch", int(index)
         if status == HalfStatus.PROPERTIES_TOO_LARGE:
@@ -152,9 +153,9 @@ class Transactions(Feature, Intake):
             return
         await self.decisions.finish(journal)
         await self.loading.scan()
-        await self.checks.turn(journal)
         if not journal.is_over and self.core.role.can_acknowledge():
-            self.loading.settle(journal)
+            self.loading.settle(journal)  # first: what cannot be parked must not keep it from being done
+            await self.checks.turn(journal)
 
     async def stop(self) -> None:
         self.producers.close()

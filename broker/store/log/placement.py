@@ -26,9 +26,9 @@ class Placement:
     """
 
     def __init__(
-        self, log_: CommitLog, queues: ConsumeQueues, light_queues_max: int, deletes: Callable[[bytes], str]
+        self, log_: CommitLog, queues: ConsumeQueues, light_queues_max: int | None, deletes: Callable[[bytes], str]
     ) -> None:
-        """``deletes``: which topic a record of the state topic deletes, or none."""
+        """``deletes``: which topic a record of the state topic deletes, or none. The rest: see :class:`LightOffsets`."""
         self.lights = LightOffsets(queues, light_queues_max)
         self._log = log_
         self._queues = queues

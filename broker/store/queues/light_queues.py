@@ -44,10 +44,10 @@ def light_offset(properties: bytes, name: str) -> int | None:
 class LightOffsets:
     """Gives out the offsets of light queues; for the owner thread.
 
-    ``queues_max``: light queues that may exist; more are refused.
+    ``queues_max``: light queues that may exist; more are refused. None: there are none, and names of some say nothing.
     """
 
-    def __init__(self, queues: ConsumeQueues, queues_max: int) -> None:
+    def __init__(self, queues: ConsumeQueues, queues_max: int | None) -> None:
         self._queues = queues
         self._queues_max = queues_max
         self._next: Longs = np.full(0, -1, np.int64)  # per slot; -1: what the queue says itself
@@ -74,10 +74,20 @@ class LightOffsets:
         self._reserve()
         self._next[slot] = next_offset
 
-    def assign(self, topic: str, records: Bytes) -> Bytes:
+    def check(self, topic: str, records: memoryview) -> None:
+        """Refuse records that are to come to ``topic`` later on, and could not stand in the light queues that they name.
+
+        Raises:
+            CorruptBatch, MessageTooLarge, Forbidden: as :meth:`assign`.
+        """
+        self.assign(topic, np.frombuffer(records, np.uint8))
+        self.take_back()
+
+    def assign(self, topic: str, records: Bytes, *, is_kept: bool = False) -> Bytes:
         """The batch with the offsets of each record in the light queues that it names; itself if none does.
 
         The offsets count as given out until :meth:`take_back`, which the caller owes when it does not store them.
+        ``is_kept``: the records were taken before, when there were fewer light queues: there may be more now.
 
         Raises:
             CorruptBatch: a record names what is no light queue.
@@ -85,7 +95,7 @@ class LightOffsets:
             Forbidden: there would be too many light queues.
         """
         self._touched_count = 0
-        named = names_lights(records)
+        named = 0 if self._queues_max is None else names_lights(records)
         if not named or not allows_lights(np.frombuffer(topic.encode(), np.uint8)):
             return records
         out: Bytes = np.empty(_GROWTH * len(records) + GROWTH_MAX * named, np.uint8)
@@ -114,7 +124,8 @@ class LightOffsets:
                 if status == NO_RECORD:  # left to be refused by name
                     self.take_back()
                     return records
-                self._make_room(status, topic, number, records[name : name + name_size].tobytes())
+                shown = records[name : name + name_size].tobytes().decode("utf-8", "replace")
+                self._make_room(status, f"topic {topic}, record {number} of the batch", number, shown, is_kept=is_kept)
         except BaseException:
             self.take_back()
             raise
@@ -127,9 +138,7 @@ class LightOffsets:
         np.subtract.at(self._next, self._touched[: self._touched_count], 1)
         self._touched_count = 0
 
-    def _make_room(self, status: int, topic: str, number: int, name: bytes) -> None:
-        where = f"topic {topic}, record {number} of the batch"
-        shown = name.decode("utf-8", "replace")
+    def _make_room(self, status: int, where: str, number: int, shown: str, *, is_kept: bool) -> None:
         if status == TOO_LARGE:
             raise MessageTooLarge(
                 f"{where}: its properties take more than 32767 bytes with the offsets of its light queues: name fewer",
@@ -142,7 +151,8 @@ class LightOffsets:
                 index=number,
             )
         assert status == NEW_NAME
-        if self._queues.slots.light_count >= self._queues_max:
+        assert self._queues_max is not None
+        if self._queues.slots.light_count >= self._queues_max and not is_kept:
             raise Forbidden(
                 f"{where}: light queue {shown} would be one more than maxLmqConsumeQueueNum={self._queues_max} allows: "
                 "delete some, or raise it"

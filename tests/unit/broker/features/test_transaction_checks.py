@@ -9,6 +9,7 @@ import pytest
 
 from penstock.broker.core import data_calls
 from penstock.broker.features.transactions import producers
+from penstock.broker.features.transactions.table import TransactionTable
 from penstock.formats.record.kernels.pairs import name_hash
 from penstock.formats.record.properties import decode_properties
 from penstock.proto import names
@@ -134,11 +135,13 @@ async def test_halves_that_cannot_be_parked_keep_no_others_from_being_asked_abou
     await node.halves([b"a"])
     await node.pass_s(31)
     await node.halves([b"b"])
+    ops = node.core.tables[TransactionTable].ops
     for _ in range(2):  # it is looked at for the first time, and then asked about
         with pytest.raises(LimitReached, match="maxTopicNum"):
             await node.pass_s(31)
     await asyncio.sleep(0)
     assert [list(check.offsets) for check in node.asked] == [[0], [2]]
+    assert node.core.tables[TransactionTable].ops > ops, "nor the next master from beginning where this one is"
 
 
 @in_loop
