@@ -80,6 +80,9 @@ class TransactionProducer(Producer):
         ``timeout_s``: of each send and each end, and of the delivery of what is buffered (default: the delivery
         time-out). ``check_after_s``: brokers ask nobody before it is so old (default: their ``transactionTimeOut``).
         ``transaction_id``: one that another has made; of all transactions it must be the only one.
+
+        Raises:
+            InvalidArgument: this producer has had a transaction with that id.
         """
         self._deliveries.require_open()
         wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
@@ -92,6 +95,11 @@ class TransactionProducer(Producer):
             trace=trace,
         )
         with self._lock:
+            if made.id in self._transactions:
+                raise InvalidArgument(
+                    f"transaction {made.id}: this producer has had one with that id, and a broker that asks about it "
+                    "would be told what became of the other: give each an id of its own, or none"
+                )
             self._transactions[made.id] = made
             if len(self._transactions) > ENDED_KNOWN:
                 self._forget_some()

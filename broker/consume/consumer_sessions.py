@@ -37,7 +37,7 @@ from penstock.runtime.turns import Turns
 from ..core.wire import TURN, check_queues
 from ..limits import Limits
 from .groups import Changes, Groups, Mismatch
-from .locks import KEPT_MAX, SILENCE_S, Locks
+from .locks import KEPT_MAX, SILENCE_S, Key, Locks
 from .session import CLAIMS_MAX, Session
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class ConsumerSessions:
         self._locks = Locks(is_acting)
         self._groups = Groups(self._locks)
         self._sessions: dict[int, Session] = {}
+        self._resets: dict[Key, int] = {}  # of queues that nobody held then; whoever is granted one is told
         self._turns = Turns()
         self._closed = False
 
@@ -162,8 +163,13 @@ class ConsumerSessions:
         return bool(self._groups.broadcasting(group)) and not self._groups.members(group)[1]
 
     def notify_reset(self, group: str, topic: str, queue_id: int, offset: int, by_session: int = 0) -> None:
-        """Tell the holder of the queue, and who broadcasts the topic, to go on from ``offset``; not who said so."""
-        event = ConsumerEvent(reset=ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset))
+        """Tell the holder of the queue, and who broadcasts the topic, to go on from ``offset``; not who said so.
+
+        A member whose session is down at the moment would go on where it was: so the next holder is told.
+        """
+        if self._groups.holder(group, topic, queue_id) is None and len(self._resets) < KEPT_MAX:
+            self._resets[group, topic, queue_id] = offset
+        event = _reset(topic, queue_id, offset)
         told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
         for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):
             session = self._sessions.get(session_id)
@@ -178,6 +184,7 @@ class ConsumerSessions:
         for session in list(self._sessions.values()):
             if self._has_locks(session):
                 self._end(session, BrokerUnavailable("the broker's mastership has changed: join again"))
+        self._resets.clear()
         if groups is not None:
             self._locks.begin(groups, self._clock.monotonic_s())
 
@@ -374,6 +381,8 @@ class ConsumerSessions:
                 max_offset=max_offset,
             )
             session.send(ConsumerEvent(granted=granted))
+            if self._resets.pop((session.group, grant.topic, grant.queue_id), -1) == committed >= 0:
+                session.send(_reset(grant.topic, grant.queue_id, committed))
         for group in changes.groups:
             generation, client_ids = self._groups.members(group)
             members = ConsumerEvent(members=ConsumerEvent.Members(generation=generation, client_ids=client_ids))
@@ -407,6 +416,10 @@ class ConsumerSessions:
                         )
                     )
                 )
+
+
+def _reset(topic: str, queue_id: int, offset: int) -> ConsumerEvent:
+    return ConsumerEvent(reset=ConsumerEvent.Reset(topic=topic, queue_id=queue_id, offset=offset))
 
 
 def _parts(queue_ids: Sequence[int]) -> Iterator[Sequence[int]]:

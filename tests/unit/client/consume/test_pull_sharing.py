@@ -12,7 +12,7 @@ from penstock.client.cluster import readable_queues
 from penstock.client.consume.local_queue import Standing
 from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
-from penstock.proto.errors import CommitRefused, InvalidArgument
+from penstock.proto.errors import BrokerUnavailable, CommitRefused, InvalidArgument
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, TopicName
 from tests.support.client.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
 from tests.support.client.running_cluster import RunningCluster
@@ -120,6 +120,22 @@ def test_an_administrators_reset_moves_the_consumer(cluster: RunningCluster) -> 
         poll_all(puller, 10)
         with Admin(cluster.namesrv) as admin:
             admin.reset_offset("g", "orders", offset=5, queues=[("broker-a", 0)])
+        assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+
+
+def test_a_reset_that_comes_while_a_members_session_is_down_moves_it_all_the_same(cluster: RunningCluster) -> None:
+    faults = cluster.brokers["broker-a"].faults
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.commit()
+        faults.refuse("ConsumerSession", BrokerUnavailable("not now"))
+        faults.cut("ConsumerSession")
+        wait_until(lambda: cluster.brokers["broker-a"].members("g") == [], what="the end of the session")
+        with Admin(cluster.namesrv) as admin:
+            admin.reset_offset("g", "orders", offset=5, queues=[("broker-a", 0)])
+        faults.heal()
         assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
 
 

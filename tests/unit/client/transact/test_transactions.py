@@ -71,6 +71,15 @@ def test_leaving_a_transaction_commits_and_an_exception_rolls_back_and_goes_on(c
     assert bodies(cluster) == [b"one", b"plain"]
 
 
+def test_two_transactions_of_one_id_are_refused(cluster: RunningCluster) -> None:
+    with producer(cluster) as made:
+        with made.transaction(transaction_id="t-1") as tx:
+            tx.send("orders", b"one")
+        with pytest.raises(InvalidArgument, match="transaction t-1: this producer has had one with that id"):
+            made.transaction(transaction_id="t-1")
+        assert made._known("t-1") is COMMIT
+
+
 def test_consumers_get_a_committed_message_as_it_was_sent(cluster: RunningCluster) -> None:
     with PullConsumer(cluster.namesrv, group="g", consume_from="first") as puller:
         puller.subscribe("orders")
