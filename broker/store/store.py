@@ -181,7 +181,7 @@ class Store:
         transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
         the broker's own state are committed on return, for its tables take them over at once. ``records`` are copied.
         ``queues``: queue ids below it are legal, besides those that exist. ``count``: how many records there must
-        be. ``is_kept``: they are here already, as other records: as large, and of as many light queues, as was allowed then.
+        be. ``is_kept``: they are here already, as other records: as large as was allowed, in as many light queues.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.

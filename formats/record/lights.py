@@ -4,8 +4,8 @@ Two properties of a record say it, lists of the same length with ``,`` between: 
 queues (``%LMQ%…``, queue 0 each), which a producer writes; ``INNER_MULTI_QUEUE_OFFSET`` holds the record's offset in
 each of them, which the broker writes when it appends. Of a queue that is named twice the first offset counts. Retry
 topics and those of the broker have none.
-Source: RocketMQ ``LmqDispatch``, ``MultiDispatchUtils``, ``MixAll#topicAllowsLMQ``; differs: halves of transactions, and
-those that were given up, have none, since their readers would see what nobody has committed.
+Source: RocketMQ ``LmqDispatch``, ``MultiDispatchUtils``, ``MixAll#topicAllowsLMQ``; differs: halves of transactions,
+and those that were given up, have none, since their readers would see what nobody has committed.
 """
 
 from __future__ import annotations

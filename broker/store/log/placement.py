@@ -28,7 +28,7 @@ class Placement:
     def __init__(
         self, log_: CommitLog, queues: ConsumeQueues, light_queues_max: int | None, deletes: Callable[[bytes], str]
     ) -> None:
-        """``deletes``: which topic a record of the state topic deletes, or none. The rest: see :class:`LightOffsets`."""
+        """``deletes``: which topic a record of the state topic deletes, or none."""
         self.lights = LightOffsets(queues, light_queues_max)
         self._log = log_
         self._queues = queues

@@ -75,7 +75,7 @@ class LightOffsets:
         self._next[slot] = next_offset
 
     def check(self, topic: str, records: memoryview) -> None:
-        """Refuse records that are to come to ``topic`` later on, and could not stand in the light queues that they name.
+        """Refuse records that are to come to ``topic`` later, and could not stand in the light queues that they name.
 
         Raises:
             CorruptBatch, MessageTooLarge, Forbidden: as :meth:`assign`.

@@ -437,3 +437,4 @@ class Membership(QueueOwner, SessionListener):
                 return  # not this member's, or its user has set the position
             self._buffers.start(local, offset)
             local.committed, local.granted_epoch = offset, local.epoch
+            local.may_go_back = object()  # behind a commit that was on its way, and came to the broker after the reset

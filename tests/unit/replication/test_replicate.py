@@ -133,7 +133,7 @@ def test_a_slave_that_syncs_has_what_it_has_synced_whatever_its_master_counts_of
             copy = MemoryLog()
             copy.hold_flushes = True
             syncing = replace(config, flush_acknowledged=True)
-            async with following(master.address, log=copy, config=syncing) as slave:
+            async with following(master.address, log=copy, config=syncing):
                 end = master.append(b"not synced there")
                 await eventually(lambda: [each.written for each in master.primary.replicas()] == [end])
                 assert master.primary.confirm_offset == 0, "after a loss of power it would not say that it lacks this"

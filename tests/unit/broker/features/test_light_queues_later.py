@@ -41,7 +41,7 @@ def of_level(name: str) -> memoryview:
 @in_loop
 async def test_what_names_no_light_queue_is_refused_before_anybody_waits_for_it() -> None:
     node = lit()
-    with pytest.raises(CorruptBatch, match="record 0 .*INNER_MULTI_DISPATCH names 'bad'"):
+    with pytest.raises(CorruptBatch, match=r"record 0 .*INNER_MULTI_DISPATCH names 'bad'"):
         node[Later].check(later("bad"), ORDERS)
     with pytest.raises(CorruptBatch, match="INNER_MULTI_DISPATCH names 'bad'"):
         node[DelayLevels].check(of_level("bad"), ORDERS)

@@ -9,7 +9,9 @@ import pytest
 
 from penstock.client import Admin
 from penstock.client.cluster import readable_queues
+from penstock.client.consume.group.membership import Membership
 from penstock.client.consume.local_queue import Standing
+from penstock.client.consume.offsets import commit_request
 from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import BrokerUnavailable, CommitRefused, InvalidArgument
@@ -121,6 +123,23 @@ def test_an_administrators_reset_moves_the_consumer(cluster: RunningCluster) -> 
         with Admin(cluster.namesrv) as admin:
             admin.reset_offset("g", "orders", offset=5, queues=[("broker-a", 0)])
         assert [each.body for each in poll_all(puller, 5)] == numbered(5, 5)
+
+
+def test_a_commit_that_was_on_its_way_when_the_group_was_reset_does_not_undo_that(cluster: RunningCluster) -> None:
+    cluster.put("orders", numbered(10), 0)
+    with consumer(cluster, auto_commit=False) as puller:
+        puller.subscribe("orders")
+        poll_all(puller, 10)
+        puller.commit()
+        with Admin(cluster.namesrv) as admin:
+            admin.reset_offset("g", "orders", offset=5, queues=[("broker-a", 0)])
+        owner = puller._core.owner
+        assert isinstance(owner, Membership)
+        late = commit_request("g", puller.client_id, owner._shards["broker-a"].session_id, {Q0: 10})
+        cluster.brokers["broker-a"].call("CommitOffsets", late)
+        assert [each.body for each in wait_until(lambda: puller.poll(0.1, 1), what="a message")] == [b"5"]
+        puller.commit()
+        assert cluster.committed("g", "orders", 0) == 6
 
 
 def test_a_reset_that_comes_while_a_members_session_is_down_moves_it_all_the_same(cluster: RunningCluster) -> None:
