@@ -81,7 +81,10 @@ class EpochHistory:
 
     def shown_below(self, end: int) -> int:
         """The newest epoch that has begun where a reader has everything below ``end``; 0 without one."""
-        return next((entry.epoch for entry in reversed(self.entries) if entry.start <= end), 0)
+        for epoch, start in reversed(self.entries):
+            if start <= end:
+                return epoch
+        return 0
 
     def end_of_epoch(self, epoch: int) -> int | None:
         """Where this log has what was written after ``epoch``; None if it has nothing of that."""

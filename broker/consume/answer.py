@@ -77,11 +77,12 @@ class Answer:
         """
         ready: list[Wanted] = []
         self._behind_ready = None
-        if self._epoch >= 0 and self._epoch != self._core.shown_epoch:  # what has been seen of the queues may be gone
+        shown = self._core.shown_epoch
+        if self._epoch not in (-1, shown):  # what has been seen of the queues may be gone
             wanted = self._wanted
             for each in wanted:
                 each.offset = each.began
-        self._epoch = self._core.shown_epoch
+        self._epoch = shown
         ends = [self._core.end_of_epoch(epoch) for epoch in self._told_epochs] if any(self._told_epochs) else []
         topic, queues, queue_range = "", 0, self._reader.queue_range
         for each in wanted:
