@@ -24,6 +24,7 @@ from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_channel
 from penstock.runtime.data_link import DataLink
 from penstock.runtime.memory import keep_large_buffers
+from penstock.runtime.security.certificates import Pem
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls
 from penstock.runtime.wrapped_channel import WrappedChannel
 
@@ -69,11 +70,12 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
     return addresses
 
 
-class _BrokerLink:
-    """One broker's channel and the calls made over it."""
+class _Link:
+    """One server's channel and the calls made over it."""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, certificates: Pem | None) -> None:
         self.channel = channel
+        self.certificates = certificates  # the channel shows and trusts these, for as long as it lives
         self.stubs: dict[Service, Any] = {}
         # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
         self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
@@ -96,8 +98,7 @@ class Connections:
         given = Security(tls=tls, credentials=credentials)
         self._security = given if is_given else SecurityFiles.from_environment().read()
         self._lock = threading.Lock()  # guards what follows, where it is written
-        self._links: dict[str, _BrokerLink] = {}  # by address; only grows until it is closed
-        self._nameservers: dict[str, tuple[grpc.Channel, Any]] = {}
+        self._links: dict[str, _Link] = {}  # by address; a link is replaced, never removed until it is closed
         self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
         self._data = DataStreams()
@@ -105,10 +106,10 @@ class Connections:
 
     def stub(self, address: str, service: Service = BROKER) -> Any:
         """The stub of one service of the broker at ``address``."""
-        stubs = self._link(address).stubs
-        found = stubs.get(service)
+        link = self._current(address)
+        found = link.stubs.get(service)
         if found is None:  # two threads may make one each, which are as good
-            found = stubs[service] = service(self._link(address).channel)
+            found = link.stubs[service] = service(link.channel)
         return found
 
     def call(self, address: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER) -> Any:
@@ -164,7 +165,7 @@ class Connections:
 
     def stage(self, address: str, message: bytes, timeout_s: float) -> Any:
         """Start to stage a framed batch (``StageHeader``, records); the future's error is gRPC's."""
-        return self._link(address).stage.future(message, timeout=timeout_s)
+        return self._current(address).stage.future(message, timeout=timeout_s)
 
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> SingleFetch:
         """Start to fetch; the result is for :func:`fetched`."""
@@ -176,13 +177,7 @@ class Connections:
 
     def nameserver(self, address: str) -> Any:
         """The ``NameserverStub`` for one nameserver."""
-        with self._lock:
-            self._require_open()
-            known = self._nameservers.get(address)
-            if known is None:
-                channel = self._open(address)
-                known = self._nameservers[address] = (channel, _NAMESERVER(channel))
-            return known[1]
+        return self.stub(address, _NAMESERVER)
 
     def on_nameserver(self, call: Callable[[Any], T], timeout_s: float) -> T:
         """``call(stub)`` at the nameserver that answered last, else at each other one in turn.
@@ -228,9 +223,7 @@ class Connections:
         with self._lock:
             self._closed = True
             channels = [link.channel for link in self._links.values()]
-            channels += [channel for channel, _ in self._nameservers.values()]
             self._links.clear()
-            self._nameservers.clear()
         self._data.close()
         self._fetches.close()
         for channel in channels:
@@ -241,19 +234,35 @@ class Connections:
         answer = self.call(address, "Open", Empty(), OPEN_TIMEOUT_S, service=BrokerDataStub)
         return DataLink(address, answer.port, self._security)
 
-    def _open(self, address: str) -> Any:
-        return WrappedChannel(open_channel(address, self._security), partial(_Call, require_open=self._require_open))
+    def _current(self, address: str) -> _Link:
+        """The link to a server with the certificates as they are now.
 
-    def _link(self, address: str) -> _BrokerLink:
+        A former link is not closed: calls may be under way over it, with the last of which its channel ends.
+        """
+        link, tls = self._link(address), self._security.tls
+        if tls is None or link.certificates is (now := tls.certificates()):
+            return link
+        with self._lock:
+            self._require_open()
+            if self._links[address].certificates is not now:
+                self._links[address] = self._opened(address)
+            return self._links[address]
+
+    def _link(self, address: str) -> _Link:
         link = self._links.get(address)
         if link is not None:
             return link
         with self._lock:
             self._require_open()
-            link = self._links.get(address)
-            if link is None:
-                link = self._links[address] = _BrokerLink(self._open(address))
-            return link
+            if address not in self._links:
+                self._links[address] = self._opened(address)
+            return self._links[address]
+
+    def _opened(self, address: str) -> _Link:
+        tls = self._security.tls
+        certificates = None if tls is None else tls.certificates()  # first: a change meanwhile is seen by the next call
+        channel = open_channel(address, self._security)
+        return _Link(WrappedChannel(channel, partial(_Call, require_open=self._require_open)), certificates)
 
     def _require_open(self) -> None:
         if self._closed:

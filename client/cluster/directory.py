@@ -305,8 +305,9 @@ class Directory:
     def _on_failure(self, error: PenstockError) -> None:
         if self._closed.is_set():
             return
+        if error.message != self._failure:  # told once, however often it is tried
+            log.info("route watch broke error=%s", error.message)
         self._failure = error.message
-        log.info("route watch broke error=%s", error.message)
 
     def _begin_stream(self) -> None:
         """Another nameserver answers, perhaps one that has just started: for a while it takes nothing away."""

@@ -13,7 +13,7 @@ import grpc
 
 from penstock.proto.errors import ConfigError
 
-from .certificates import AnyPath, CertificateFiles
+from .certificates import AnyPath, CertificateFiles, Pem
 from .secret_files import read_pairs
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _FILE_KEYS: Final = {"accessKey", "secretKey"}
 class Tls:
     """TLS of the connections that a process opens.
 
-    The files are read when a connection is opened for the first time to a server, and again for the next one when
-    they have changed.
+    The files are read when a connection is opened for the first time to a server, and again when they have changed:
+    what begins then, as a call or a connection, goes with what they hold.
 
     Raises:
         ConfigError: a file is missing or not PEM, or the key is another certificate's; a key that everybody may read.
@@ -50,16 +50,20 @@ class Tls:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_files", CertificateFiles(self.ca_file, self.cert_file, self.key_file))
 
+    def certificates(self) -> Pem:
+        """What the files hold now. The same object while nothing changes."""
+        return self._files.current()
+
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """The credentials of a channel, from the files as they are now."""
-        pem = self._files.current()
+        pem = self.certificates()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
 
     def context(self) -> ssl.SSLContext:
         """The same for TLS without gRPC."""
         import ssl
 
-        self._files.current()  # tells what is wrong with them
+        self.certificates()  # tells what is wrong with them
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         made.load_verify_locations(self.ca_file)

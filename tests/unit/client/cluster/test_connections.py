@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from penstock.client import MessageQueue
@@ -44,7 +47,11 @@ from penstock.proto.errors import (
 )
 from penstock.proto.names import check_broker_name, check_group, check_topic
 from penstock.proto.wire.common_pb2 import Empty, TopicQueues
+from penstock.proto.wire.nameserver_pb2 import TopicNames
+from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security.credentials import Tls
 from tests.support.client.running_cluster import RunningCluster
+from tests.support.cluster.certificates import Authority, Pair, put
 
 
 def test_addresses_may_be_text_or_a_list() -> None:
@@ -104,6 +111,38 @@ def test_a_dead_nameserver_is_skipped_and_the_living_one_preferred() -> None:
         connections.on_nameserver(lambda stub: asked.append(stub), 1.0)
         assert asked == [connections.nameserver(cluster.namesrv)]
         connections.close()
+
+
+def test_an_open_client_goes_on_with_the_certificates_that_replaced_its_own(tmp_path: Path) -> None:
+    former, later = Authority(tmp_path / "former"), Authority(tmp_path / "later")
+    pair, trusted = former.issue("node"), put(tmp_path / "ca.pem", former.file.read_bytes())
+    client = Connections("127.0.0.1:1", tls=Tls(ca_file=trusted, cert_file=pair.cert, key_file=pair.key))
+    with _nameserver(pair, trusted) as port:
+        assert client.nameserver(f"127.0.0.1:{port}").ListTopics(Empty(), timeout=10.0) == TopicNames()
+    put(trusted, later.file.read_bytes())
+    fresh = later.issue("node")
+    put(pair.key, fresh.key.read_bytes())
+    put(pair.cert, fresh.cert.read_bytes())
+    with _nameserver(pair, trusted, port):
+        assert client.nameserver(f"127.0.0.1:{port}").ListTopics(Empty(), timeout=10.0) == TopicNames()
+    client.close()
+
+
+@contextlib.contextmanager
+def _nameserver(pair: Pair, trusted: Path, port: int = 0) -> Iterator[int]:
+    """A nameserver without topics, which demands certificates; its port."""
+    handler = grpc.unary_unary_rpc_method_handler(lambda *_: TopicNames().SerializeToString())
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        methods = grpc.method_handlers_generic_handler("penstock.v1.Nameserver", {"ListTopics": handler})
+        server.add_generic_rpc_handlers((methods,))
+        tls = ServerTls(cert_file=pair.cert, key_file=pair.key, client_ca_file=trusted)
+        port = server.add_secure_port(f"127.0.0.1:{port}", tls.server_credentials())
+        server.start()
+        try:
+            yield port
+        finally:
+            server.stop(None).wait()
 
 
 def test_no_living_nameserver_names_them_all() -> None:
