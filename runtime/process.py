@@ -11,6 +11,7 @@ import resource
 import signal
 import stat
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -27,6 +28,8 @@ LOG_FILE_VARIABLE = "PENSTOCK_LOG_FILE"
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES_KEPT = 3
 """``NODE.log.1`` is the newest of the old ones."""
+OPEN_FILES_WISHED = 4096
+UNACCEPTED_TOLD_S = 10.0
 
 
 def server_arguments(
@@ -90,7 +93,28 @@ def log_to_stderr(path: str | None = None, bytes_max: int = LOG_BYTES_MAX) -> No
     path = path or os.environ.get(LOG_FILE_VARIABLE)
     handler = RotatedStderr(path, bytes_max) if path else logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.addFilter(_Unaccepted())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Unaccepted(logging.Filter):
+    """Lets asyncio say in one line, and seldom, that a port has no file for a connection: it says so without end."""
+
+    _next_at = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """False for what was said a moment ago."""
+        if not record.getMessage().startswith("socket.accept() out of system resource") or not record.exc_info:
+            return True
+        if time.monotonic() < self._next_at:
+            return False
+        self._next_at = time.monotonic() + UNACCEPTED_TOLD_S
+        record.msg, record.args = (
+            "no connection accepted error=%s: raise the limit of open files",
+            (record.exc_info[1],),
+        )
+        record.exc_info = None
+        return True
 
 
 class RotatedStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic in the stubs only
@@ -150,6 +174,10 @@ def raise_open_files() -> None:
     connections and for every mapped file while it opens it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < OPEN_FILES_WISHED:
+        log.warning(
+            "limit of open files low hard=%d: raise it to %d (ulimit -Hn, LimitNOFILE)", hard, OPEN_FILES_WISHED
+        )
     if soft == hard:
         return
     try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 CHATTY = """
 import logging, os, sys
@@ -65,3 +69,43 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(hard), str(hard)]
+
+
+CROWDED = """
+import asyncio, resource
+from penstock.runtime.data_port import DataPort
+from penstock.runtime.process import log_to_stderr, raise_open_files
+
+async def serve():
+    log_to_stderr()
+    raise_open_files()
+    port = DataPort()
+    await port.open("127.0.0.1", 0, "dataPort")
+    await port.start()
+    print(port.number, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, input)
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+asyncio.run(serve())
+"""
+
+
+def test_a_port_without_files_for_connections_says_so_in_a_line_not_in_thousands(tmp_path: Path) -> None:
+    told = tmp_path / "log"
+    with (
+        told.open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", CROWDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        ) as node,
+        contextlib.ExitStack() as connections,
+    ):
+        assert node.stdin is not None
+        assert node.stdout is not None
+        address = "127.0.0.1", int(node.stdout.readline())
+        for _ in range(40):
+            connections.enter_context(socket.create_connection(address))
+        wait_until(lambda: "no connection accepted" in told.read_text(), 30.0, "a line that says so")
+        node.communicate(b"\n", timeout=30)
+    assert "limit of open files low hard=24: raise it to 4096" in told.read_text()
+    assert "Too many open files: raise the limit of open files" in told.read_text()
+    assert "Traceback" not in told.read_text()
