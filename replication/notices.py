@@ -10,7 +10,7 @@ KEYS_MAX = 256
 
 
 class Notices:
-    """Logs a warning when it is new for its key, and again after an interval with the count left out meanwhile."""
+    """Logs what is wrong when it is new for its key, and again after an interval with the count left out meanwhile."""
 
     def __init__(self, log: logging.Logger, clock: Clock, *, interval_s: float = 30.0) -> None:
         self._log = log
@@ -18,7 +18,7 @@ class Notices:
         self._interval_s = interval_s
         self._last: dict[str, tuple[str, float, int]] = {}  # key -> text, when it was logged, repeats since
 
-    def warn(self, key: str, text: str, **details: object) -> None:
+    def warn(self, key: str, text: str, level: int = logging.WARNING, **details: object) -> None:
         """Say ``text`` and ``details``, unless ``text`` was the last thing said about ``key``, not long ago."""
         now = self._clock.monotonic_s()
         last_text, said_at, repeats = self._last.get(key, ("", 0.0, 0))
@@ -30,4 +30,4 @@ class Notices:
         self._last[key] = (text, now, 0)
         if text == last_text and repeats:
             details["repeats"] = repeats
-        self._log.warning("%s%s", text, "".join(f" {name}={value}" for name, value in details.items()))
+        self._log.log(level, "%s%s", text, "".join(f" {name}={value}" for name, value in details.items()))

@@ -155,7 +155,12 @@ class Replica:
                 )
             lived_s = self._clock.monotonic_s() - started
             attempt = 0 if self._moved or lived_s * 1000 > self._config.reconnect_max_ms else attempt + 1
-            await asyncio.sleep(backoff_s(attempt, self._config, random.random()))  # noqa: S311  jitter
+            pause_s = backoff_s(attempt, self._config, random.random())  # noqa: S311  jitter
+            if isinstance(
+                self.last_error, StorageError
+            ):  # the disk's cause lasts, and each attempt brings the bytes anew
+                pause_s = self._config.reconnect_max_ms / 1000
+            await asyncio.sleep(pause_s)
 
     async def _follow_once(self, address: str, data_port: int) -> None:
         """One stream, to its end; always raises."""
@@ -344,7 +349,8 @@ class Replica:
     ) -> None:
         """Tell the master why this slave leaves, so that it says so and not only that a connection broke."""
         self._stream = None
-        log.error("slave cannot append slave=%s error=%s: %s", name_of(self._identity), type(failure).__name__, failure)
+        said = f"slave cannot append slave={name_of(self._identity)} error={type(failure).__name__}: {failure}"
+        self._notices.warn("append", said, logging.ERROR)
         with contextlib.suppress(TimeoutError, PenstockError):
             async with asyncio.timeout(FAREWELL_S):
                 stream.stop()

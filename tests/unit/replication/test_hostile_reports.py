@@ -155,6 +155,8 @@ def test_a_slave_that_answers_but_does_not_move_falls_out_of_sync() -> None:
 def test_a_slave_with_a_full_disk_leaves_by_name_and_returns_when_there_is_space(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
+
     async def scenario() -> None:
         copy = MemoryLog(64 * KIB)
         copy.capacity = 100_000
@@ -167,6 +169,8 @@ def test_a_slave_with_a_full_disk_leaves_by_name_and_returns_when_there_is_space
             assert isinstance(slave.replica.last_error, DiskFull) or slave.replica.last_error is None
             assert not await master.primary.wait_confirmed(200_000, 0.01)
             assert "DiskFull" in caplog.text
+            await eventually(lambda: caplog.text.count("slave connected") > 3)
+            assert caplog.text.count("slave cannot append") == 1, "told once, however often it is tried"
             copy.capacity = None
             assert await master.primary.wait_confirmed(200_000, 10)
             assert copy.content() == master.log.content()
