@@ -329,6 +329,8 @@ class LocalCluster(ClusterDirectory):
         for name, process in managed:
             if process in killed:
                 self._progress(f"{name} did not end within {timeout_s:.1f} s and was killed")
+        for name, _ in managed:
+            self.pid_path(self.plan.node(name)).unlink(missing_ok=True)  # ended on purpose, not lost
         return [name for name, _ in managed]
 
     def _signal(self, name: str, number: signal.Signals) -> Managed:

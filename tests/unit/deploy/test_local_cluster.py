@@ -91,6 +91,7 @@ def test_down_ends_slaves_then_masters_then_nameservers(cluster: LocalCluster, m
     assert set(states(cluster).values()) == {"dead"}
     assert "ended" in (cluster.directory / "broker-a-0" / "broker-a-0.log").read_text()
     assert cluster.down() == []
+    assert cluster.up().notes == (), "what was ended on purpose is not told as lost"
 
 
 def test_down_kills_what_does_not_end(cluster: LocalCluster) -> None:
