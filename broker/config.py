@@ -352,6 +352,10 @@ class BrokerConfig:
             "one record never spans two files; raise it or lower maxMessageSize",
             self.store.segment_bytes,
         )
+        taken = {self.identity.listen_port}
+        for name, port in (("dataPort", self.identity.data_port), ("gatewayPort", self.identity.gateway_port)):
+            require(port <= 0 or port not in taken, f"{name} must be a port that no other key has", port)
+            taken.add(port)
         if self.identity.gateway_port >= 0:
             message = "namesrvAddr must be given with gatewayPort: a gateway finds brokers by nameservers"
             require(bool(self.nameservers.addresses), message, "none")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.proto.errors import WrongStore
-from penstock.runtime.whole_files import replace_file
+from penstock.runtime.whole_files import damage, replace_file
 
 FILE_NAME: Final = "penstockIdentity.json"
 
@@ -28,7 +28,8 @@ def check_identity(root: Path, cluster: str, broker_name: str) -> bool:
         return False
     except (ValueError, KeyError, TypeError) as error:
         raise WrongStore(
-            f"{path}: damaged ({error!r}); make sure that the store is {cluster}/{broker_name}'s and delete the file",
+            f"{path}: damaged ({damage(error)}); make sure that the store is {cluster}/{broker_name}'s and delete the "
+            "file",
             path=str(path),
         ) from error
     if owner != (cluster, broker_name):

@@ -113,6 +113,8 @@ def _make_directory(path: Path, key: str) -> None:
     try:
         path.mkdir(exist_ok=True)
     except FileNotFoundError as error:
+        if path.parent.is_dir():  # as /proc, which takes none
+            raise ConfigError(f"{key} {path}: cannot be made in {path.parent}: choose another directory") from error
         raise ConfigError(
             f"{key} {path}: there is no directory {path.parent} to make it in: make that one, or mend the path"
         ) from error

@@ -122,7 +122,7 @@ async def _gateway(config: BrokerConfig) -> AsyncIterator[None]:
             transport=GatewayTls.beside(config.security.transport), authentication=config.security.authentication
         ),
     )
-    async with serving(own) as address:
+    async with serving(own, "gatewayPort") as address:
         log.info("gateway ready address=%s", address)
         yield
 

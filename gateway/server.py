@@ -26,8 +26,10 @@ TLS_BUFFER_BYTES = 32 << 10
 
 
 @contextlib.asynccontextmanager
-async def serving(config: GatewayConfig) -> AsyncIterator[str]:
+async def serving(config: GatewayConfig, key: str = "listenPort") -> AsyncIterator[str]:
     """A running gateway for the length of the ``with`` block, and where it listens: ``host:port``.
+
+    ``key``: the setting that says at which port, for errors.
 
     Raises:
         ConfigError: a port cannot be opened, or a file is wrong.
@@ -43,7 +45,7 @@ async def serving(config: GatewayConfig) -> AsyncIterator[str]:
     ):
         server = Server()
         is_plain = not config.security.transport.is_on
-        number = server.listen(config.bind_address, config.listen_port, "listenPort", _tls(config, host), is_plain)
+        number = server.listen(config.bind_address, config.listen_port, key, _tls(config, host), is_plain)
         server.start(port.methods(host, number))
         try:
             yield f"{shown}:{number}"

@@ -172,8 +172,10 @@ def register_of_json(text: str) -> Register:
         if unknown := document.keys() - {field.name for field in fields(Register)}:
             raise ValueError(f"{', '.join(sorted(unknown))}: a newer release wrote it: upgrade this nameserver")
         register = Register(**{**document, "sync_state_set": frozenset(document["sync_state_set"])})
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a register: {error!r}") from error
+    except KeyError as error:
+        raise ValueError(f"not a register: no {error} in it") from error
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a register: {error}") from error
     for name in ("epoch", "master_id", "version", "former_id", "unclean_epoch"):
         if type(getattr(register, name)) is not int:
             raise ValueError(f"not a register: {name} is {getattr(register, name)!r}")

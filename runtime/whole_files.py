@@ -32,6 +32,13 @@ def replace_file(path: Path, content: bytes, *, keep_as: Path | None = None) -> 
     sync_directory(path.parent)
 
 
+def damage(error: Exception) -> str:
+    """What an error in reading a document says of it, in words."""
+    if isinstance(error, KeyError):
+        return f"no {error} in it"
+    return "not of its form" if isinstance(error, (AttributeError, TypeError)) else str(error)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.proto.errors import Corrupt, WrongStore
 from penstock.runtime.clock import boot_id
-from penstock.runtime.whole_files import replace_file
+from penstock.runtime.whole_files import damage, replace_file
 
 FILE_NAME: Final = "penstockMembership.json"
 
@@ -45,8 +45,8 @@ class MembershipFile:
             return
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
-                f"{self._path}: damaged ({error!r}): restore it, or delete it, and this broker counts as one that may "
-                "have lost messages until it has caught up with a master",
+                f"{self._path}: damaged ({damage(error)}): restore it, or delete it, and this broker counts as one "
+                "that may have lost messages until it has caught up with a master",
                 path=str(self._path),
             ) from error
 

@@ -98,7 +98,8 @@ def reset(
         raise RouteNotFound(f"topic {topic}: {', '.join(stats.unreachable)} do not answer; nothing was changed")
     chosen = [queue for queue in stats.queues if queues is None or (queue.broker_name, queue.queue_id) in queues]
     if queues is not None and len(chosen) != len(set(queues)):
-        raise InvalidArgument(f"topic {topic} has not all of the queues {sorted(queues)}")
+        missing = sorted(set(queues) - {(queue.broker_name, queue.queue_id) for queue in chosen})
+        raise InvalidArgument(f"topic {topic} has no queue {', '.join(f'{name}:{number}' for name, number in missing)}")
     positions = []
     for queue in chosen:
         if timestamp_ms is not None:

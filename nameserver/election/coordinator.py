@@ -21,7 +21,7 @@ from typing import Protocol
 
 from penstock.proto.errors import ConfigError, CoordinatorUnavailable, Corrupt, StorageError
 from penstock.proto.register import Register, register_of_json
-from penstock.runtime.whole_files import replace_file
+from penstock.runtime.whole_files import damage, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,8 @@ class CoordinatorFile:
                 raise ValueError("a register under another name than its own")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Corrupt(
-                f"{path}: the coordinator's file is damaged ({error!r}): restore it from a copy; without it, who was "
-                "master last and who has everything acknowledged is not known",
+                f"{path}: the coordinator's file is damaged ({damage(error)}): restore it from a copy; without it, who "
+                "was master last and who has everything acknowledged is not known",
                 path=str(path),
             ) from error
         return cls(path, lock, coordinator, registers)

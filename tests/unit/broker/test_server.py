@@ -272,6 +272,12 @@ def test_a_wrong_configuration_ends_the_process_with_code_2_and_one_clear_line(t
     ("settings", "said"),
     [
         ({"aclEnable": "true"}, "aclEnable = 'true': ACL files are not read"),
+        ({"storePathRootDir": "/proc/store"}, "storePathRootDir /proc/store: cannot be made in /proc: choose another"),
+        ({"listenPort": "10911", "dataPort": "10911"}, "dataPort must be a port that no other key has, not '10911'"),
+        (
+            {"dataPort": "10912", "gatewayPort": "10912", "namesrvAddr": "127.0.0.1:1"},
+            "gatewayPort must be a port that no other key has, not '10912'",
+        ),
         ({"storePathRootDir": "missing/parent/store"}, "there is no directory missing/parent to make it in"),
         (
             {"storePathCommitLog": "/nowhere/at/all/log"},

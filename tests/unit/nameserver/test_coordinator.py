@@ -52,7 +52,7 @@ def test_the_file_compares_and_sets_and_remembers(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("damage", ["cut", "id", "register", "name", "binary", "deep"])
+@pytest.mark.parametrize("damage", ["cut", "id", "register", "name", "binary", "deep", "registers", "set", "list"])
 def test_a_damaged_file_is_refused_by_name_and_left_as_it_is(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "controller.json"
 
@@ -69,12 +69,19 @@ def test_a_damaged_file_is_refused_by_name_and_left_as_it_is(tmp_path: Path, dam
         document["registers"]["broker-a"]["epoch"] = 0
     elif damage == "name":
         document["registers"]["broker-b"] = document["registers"].pop("broker-a")
-    text = json.dumps(document)
+    elif damage == "registers":
+        del document["registers"]
+    elif damage == "set":
+        del document["registers"]["broker-a"]["sync_state_set"]
+    text = json.dumps([document] if damage == "list" else document)
     content = {"cut": text[:-20].encode(), "binary": b"\xff\xfe", "deep": b"[" * 100_000}.get(damage, text.encode())
     path.write_bytes(content)
     with pytest.raises(Exception, match=r"controller\.json") as caught:
         CoordinatorFile.open(path)
     assert isinstance(caught.value, Corrupt) or damage == "binary"
+    words = {"registers": "no 'registers' in it", "set": "no 'sync_state_set' in it", "list": "not of its form"}
+    assert words.get(damage, "damaged" if damage != "binary" else "") in str(caught.value)
+    assert "Error(" not in str(caught.value)
     assert path.read_bytes() == content
 
 
