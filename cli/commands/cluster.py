@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..options import asking, dir_option, json_option, key_values
+from ..options import asking, dir_option, json_option, key_values, namesrv_option
 from ..output import Answer, ProgressLine, note, print_json, print_table
 from ..signals import deferred_interrupts
+from ..statuses import OFFSETS, cluster_document, registered_document
 
 if TYPE_CHECKING:
     from penstock.client import Admin
-    from penstock.deploy import LocalCluster, Node, NodeState, Plan, UpReport
-    from penstock.proto.wire.broker_pb2 import BrokerStatus
+    from penstock.deploy import LocalCluster, Node, Plan, UpReport
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ BASE_PORT_HELP = (
     "Nameservers from here, etcd 9 above, brokers from 1035 above, their metrics from 1235 above, one port each; a "
     "second cluster beside this one: 2000 more, as 11876. [9876] 0: free ones"
 )
-OFFSETS = ("min_offset", "max_offset", "flushed_offset", "confirm_offset", "lag_bytes")
+ANY_DIR_HELP = "A local cluster's directory; without it, what the nameservers know of any cluster."
 
 
 @click.group()
@@ -209,11 +209,25 @@ def _on_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _on_any_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--dir`` or ``--namesrv``, and ``--json``, of a command that is called with what was given and an ``Answer``."""
+
+    @click.option("--dir", "directory", metavar="DIR", type=click.Path(file_okay=False), help=ANY_DIR_HELP)
+    @namesrv_option
+    @json_option
+    @functools.wraps(function)
+    def command(*, directory: str | None, namesrv: str, as_json: bool, **options: Any) -> Any:
+        made = None if directory is None else _opened(directory)
+        return function(made, namesrv, Answer(as_json), **options)
+
+    return command
+
+
 @cluster.command()
-@_on_cluster
-def status(made: LocalCluster, answer: Answer) -> None:
-    """Roles, epochs, offsets, lag and process ids."""
-    document = cluster_document(made)
+@_on_any_cluster
+def status(made: LocalCluster | None, namesrv: str, answer: Answer) -> None:
+    """Roles, epochs, offsets, lag and process ids: of a local cluster, or of what nameservers know."""
+    document = registered_document(namesrv) if made is None else cluster_document(made)
     answer(document, lambda: _print_status(document))
 
 
@@ -235,69 +249,8 @@ def _print_status(document: dict[str, Any]) -> None:
             note(f"{broker['name']} does not follow its master: {broker['not_following_because']}")
         if broker["gave_up"]:
             note(f"{broker['name']} gave up a part of its log: {broker['gave_up']}")
-
-
-def cluster_document(made: LocalCluster) -> dict[str, Any]:
-    """What ``cluster status --json`` prints. What a node does not answer is ``null``."""
-    from penstock.bench.health import broker_statuses
-
-    states = made.states()
-    brokers = [state for state in states if state.node.is_broker]
-    running = [state for state in brokers if state.state == "running"]
-    answers = broker_statuses([state.node.address for state in running])
-    told = {state.node.name: answer for state, answer in zip(running, answers, strict=True)}
-    return {
-        "directory": str(made.directory),
-        "namesrv": made.plan.nameserver_addresses,
-        "mode": made.plan.mode,
-        "coordinators": [_node_document(state) for state in states if state.node.is_coordinator],
-        "nameservers": [_node_document(state) for state in states if state.node.is_nameserver],
-        "brokers": [_broker_document(state, told.get(state.node.name)) for state in brokers],
-        "gateways": [_node_document(state) for state in states if state.node.is_gateway],
-    }
-
-
-def _node_document(state: NodeState) -> dict[str, Any]:
-    return {
-        "name": state.node.name,
-        "address": state.node.address,
-        "pid": state.pid,
-        "alive": state.is_alive,
-        "state": state.state,
-        "config_path": str(state.config_path),
-        "log_path": str(state.log_path),
-    }
-
-
-def _broker_document(state: NodeState, answer: BrokerStatus | None) -> dict[str, Any]:
-    from penstock.bench.health import silent_because
-    from penstock.proto.wire.common_pb2 import Role
-
-    is_silent = answer is None and state.state == "running"
-    offsets: dict[str, Any] = dict.fromkeys(OFFSETS)
-    if answer is not None:
-        offsets = {name: getattr(answer, name) for name in OFFSETS}
-    is_slave = answer is not None and answer.role == Role.SLAVE
-    if answer is not None and is_slave and not answer.is_following:
-        offsets["lag_bytes"] = None  # how far the master is by now, it does not know
-    return {
-        **_node_document(state),
-        "broker_name": state.node.broker_name,
-        "broker_id": state.node.broker_id,
-        "role": Role.Name(answer.role) if answer is not None else None,
-        "epoch": answer.epoch if answer is not None else None,
-        "sync_state_set": list(answer.sync_state_set) if answer is not None else None,
-        "is_acting": answer.is_acting if answer is not None else None,
-        **offsets,
-        "silent_because": (silent_because(state.node.address) if is_silent else "") or None,
-        "following": answer.is_following if answer is not None and is_slave else None,
-        "not_following_because": (answer.not_following_because if answer is not None else "") or None,
-        "gave_up": (answer.gave_up if answer is not None else "") or None,
-        "flush_mode": answer.flush_mode if answer is not None else None,
-        "broker_role": answer.broker_role if answer is not None else None,
-        "metrics_port": state.node.metrics_port,
-        "store_path": str(state.store_path),
-    }
+    for name in document.get("absent", ()):
+        note(f"of broker group {name} no member lives")
 
 
 @cluster.command()
@@ -343,19 +296,20 @@ def logs(made: LocalCluster, answer: Answer, node: str | None, lines: int, follo
 @cluster.command()
 @click.argument("shard")
 @click.option("--to", "to_id", required=True, type=click.IntRange(0), help="The slave's broker id.")
-@_on_cluster
-def switch(made: LocalCluster, answer: Answer, shard: str, to_id: int) -> None:
+@_on_any_cluster
+def switch(made: LocalCluster | None, namesrv: str, answer: Answer, shard: str, to_id: int) -> None:
     """Make the slave --to the master of SHARD, as planned: no message is refused for good."""
     from penstock.bench.health import switch_master
     from penstock.deploy import DeployUsage
 
-    nodes = [node for node in made.plan.nodes if node.broker_name == shard]
-    if not nodes:
-        shards = sorted({node.broker_name for node in made.plan.nodes if node.broker_name})
+    brokers = (registered_document(namesrv) if made is None else cluster_document(made))["brokers"]
+    addresses = {broker["broker_id"]: broker["address"] for broker in brokers if broker["broker_name"] == shard}
+    if not addresses:
+        shards = sorted({broker["broker_name"] for broker in brokers})
         raise DeployUsage(f"no shard {shard!r} in this cluster: {', '.join(shards)}")
-    if to_id not in [node.broker_id for node in nodes]:
-        raise DeployUsage(f"{shard} has no broker {to_id}: {', '.join(str(node.broker_id) for node in nodes)}")
-    switched, seconds = _timed(switch_master, [node.address for node in nodes], shard, to_id)
+    if to_id not in addresses:
+        raise DeployUsage(f"{shard} has no broker {to_id}: {', '.join(map(str, addresses))}")
+    switched, seconds = _timed(switch_master, list(addresses.values()), shard, to_id)
     document = {
         "shard": shard,
         "former": switched.former_broker_id,

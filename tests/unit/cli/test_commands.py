@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.commands.cluster import cluster_document, print_new
+from penstock.cli.commands.cluster import print_new
 from penstock.cli.main import main
+from penstock.cli.statuses import cluster_document
 from penstock.client import SendReceipt, SendStatus
 from penstock.client.administer.admin_results import (
     GroupInfo,

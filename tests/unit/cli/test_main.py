@@ -24,6 +24,7 @@ from penstock.proto.errors import (
     PenstockError,
     TopicNotFound,
 )
+from tests.support.client.running_cluster import RunningCluster
 
 
 def failing(error: BaseException) -> Callable[..., Any]:
@@ -132,3 +133,23 @@ def test_progress_that_is_piped_is_a_line_now_and_then(capsys: pytest.CaptureFix
     rare = ProgressLine(every_s=3600.0)
     rare.show("waiting")
     assert capsys.readouterr().err == "verifying 25 %\nwaiting for [broker-a-0]\n"
+
+
+def test_cluster_status_and_switch_take_nameservers_in_place_of_a_directory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RunningCluster(topics={"t": 1}) as cluster:
+        monkeypatch.setenv("PENSTOCK_NAMESRV", cluster.namesrv)
+        assert main(["cluster", "status", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["nameservers"][0]["state"] == "running"
+        (broker,) = document["brokers"]
+        assert (broker["name"], broker["role"], broker["state"]) == ("broker-a-0", "MASTER", "running")
+        assert main(["cluster", "status"]) == 0
+        assert "broker-a-0" in capsys.readouterr().out
+        assert main(["cluster", "switch", "broker-x", "--to", "1"]) == 2
+        assert "no shard 'broker-x' in this cluster: broker-a" in capsys.readouterr().err
+        assert main(["cluster", "switch", "broker-a", "--to", "1"]) == 2
+        assert "broker-a has no broker 1: 0" in capsys.readouterr().err
+    assert main(["cluster", "status"]) == 1
+    assert f"no nameserver answered: {cluster.namesrv}" in capsys.readouterr().err
