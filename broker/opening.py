@@ -30,6 +30,7 @@ from .group.epoch_file import EpochFile
 from .group.held_membership import MembershipFile
 from .identity import check_identity, write_identity
 from .store.config import FlushMode, StoreConfig
+from .store.disk import named_errors
 from .store.store import Store
 
 log = logging.getLogger(__name__)
@@ -95,13 +96,17 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
         opening = replace(store_config(config), is_unclean_doubtful=_is_unclean_doubtful(config))
         store = Store.open(opening, deletes=deleted_topic)
     except OSError as error:
-        raise ConfigError(f"storePathRootDir {root}: {error.strerror or error}: choose another directory") from error
+        raise ConfigError(
+            f"storePathRootDir {root}: {error.filename or root}: {error.strerror or error}: let the broker's user read "
+            "and write it, or choose another directory"
+        ) from error
     try:
-        _begin_epoch(config, store, epochs)
-        tables = Tables((table for feature in features for table in feature.tables), config.limits)
-        opened = _load(config, store, tables, epochs, known=known)
-        if not known:
-            write_identity(root, identity.cluster, identity.broker_name)
+        with named_errors(str(root), "loading the tables"):
+            _begin_epoch(config, store, epochs)
+            tables = Tables((table for feature in features for table in feature.tables), config.limits)
+            opened = _load(config, store, tables, epochs, known=known)
+            if not known:
+                write_identity(root, identity.cluster, identity.broker_name)
         yield opened
     except BaseException:
         store.close()

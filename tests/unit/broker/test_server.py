@@ -302,6 +302,25 @@ def test_each_wrong_configuration_has_code_2_and_one_clear_line(
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("place", "code", "said"),
+    [
+        ("config/topics.json", 1, "{}: loading the tables failed: Is a directory"),
+        ("penstockIdentity.json", 2, "{}: Is a directory: let the broker's user read and write it"),
+    ],
+)
+def test_a_file_of_the_store_that_cannot_be_read_is_named_in_one_line(
+    tmp_path: Path, place: str, code: int, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("log_to_stderr", "raise_open_files", "keep_large_buffers"):
+        monkeypatch.setattr(server_process, name, lambda: None)
+    monkeypatch.setattr(process, "give_back_unused", lambda: None)
+    (tmp_path / "store" / place).mkdir(parents=True)
+    assert process.run(write_config(tmp_path)) == code
+    assert not [record for record in caplog.records if record.exc_info]
+    assert said.format(tmp_path / "store" / place) in caplog.messages[-1]
+
+
 def test_a_broker_process_is_ready_after_a_kill_and_stops_on_sigterm(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         address = broker.wait_ready()
