@@ -15,7 +15,7 @@ import grpc.aio
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
-from penstock.runtime.channel import open_async_channel
+from penstock.runtime.channel import MESSAGE_BYTES_MAX, open_async_channel
 from tests.support.broker.requests import batch, wanting
 from tests.support.broker.running_broker import calling
 from tests.support.data import connected_to
@@ -197,21 +197,22 @@ async def stuck_readers(target: Target, scale: Scale) -> Findings:
 
 
 async def bombs(target: Target, scale: Scale) -> Findings:
-    """A message that is small on the wire and takes half a gigabyte when it is unpacked."""
+    """A message that is small on the wire and takes half a gigabyte when it is unpacked, or more than is allowed."""
     options = [("grpc.max_send_message_length", -1)]
     found: Findings = []
-    size = GZIP_BOMB_BYTES if scale.many > 100 else 8 << 20
-    for address, path in (
-        (target.master.address, "/penstock.v1.Broker/CreateTopic"),
-        (target.master.address, "/penstock.v1.StagingData/Stage"),
-        (target.nameserver.address, "/penstock.v1.Nameserver/QueryRoute"),
-        (target.gateway.address, "/apache.rocketmq.v2.MessagingService/SendMessage"),
+    unimplemented, exhausted = grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED
+    size = GZIP_BOMB_BYTES if scale.many > 100 else MESSAGE_BYTES_MAX + 1
+    for address, path, refusal in (
+        (target.master.address, "/penstock.v1.Broker/CreateTopic", unimplemented),
+        (target.master.address, "/penstock.v1.StagingData/Stage", unimplemented),
+        (target.nameserver.address, "/penstock.v1.Nameserver/QueryRoute", unimplemented),
+        (target.gateway.address, "/apache.rocketmq.v2.MessagingService/SendMessage", exhausted),
     ):
         async with grpc.aio.insecure_channel(address, options, grpc.Compression.Gzip) as channel:
             try:
                 await channel.unary_unary(path)(bytes(size), timeout=60)
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:  # type: ignore[attr-defined]
+                if error.code() is not refusal:  # type: ignore[attr-defined]
                     found += judged(path, error) or [f"{path}: {error.code()}"]  # type: ignore[attr-defined]
             else:
                 found.append(f"{path}: {size} bytes were taken")
