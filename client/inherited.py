@@ -7,6 +7,7 @@ take them for repetitions.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from typing import Any, NoReturn, Self
 from weakref import WeakSet
 
@@ -24,9 +25,9 @@ class Client:
         _made.add(made)
         return made
 
+    @abstractmethod
     def close(self) -> None:
         """End it; ``with`` does."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

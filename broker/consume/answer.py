@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.formats.record.layout import FIXED_BYTES
@@ -83,14 +83,15 @@ class Answer:
             for each in wanted:
                 each.offset = each.began
         self._epoch = shown
-        ends = [self._core.end_of_epoch(epoch) for epoch in self._told_epochs] if any(self._told_epochs) else []
+        told = {epoch: self._core.end_of_epoch(epoch) for epoch in set(self._told_epochs)}
+        ends = {epoch: end for epoch, end in told.items() if end is not None}  # none but behind a failover
         topic, queues, queue_range = "", 0, self._reader.queue_range
         for each in wanted:
             if each.topic is not topic:
                 topic, queues = each.topic, self._core.tables.read_queues(each.topic)
             low, high = queue_range(topic, each.queue_id)
             if each.queue_id < queues:
-                problem = self._truncated(each, low, high, ends[each.topic_index]) if ends else None
+                problem = self._truncated(each, low, high, ends) if ends else None
                 if problem is None and low <= each.offset < high:
                     ready.append(each)
                     continue
@@ -206,11 +207,12 @@ class Answer:
         """How much of ``left`` the first of so many queues may use."""
         return min(self._per_queue, left if self._in_order else max(left // queues, 1))
 
-    def _truncated(self, each: Wanted, low: int, high: int, log_end: int | None) -> FetchReply.Result | None:
-        """What is wrong with an offset of an earlier epoch, of which the log keeps what lies below ``log_end``.
+    def _truncated(self, each: Wanted, low: int, high: int, ends: Mapping[int, int]) -> FetchReply.Result | None:
+        """What is wrong with an offset of an earlier epoch, of which the log keeps what lies below its one of ``ends``.
 
         Other messages have its place by now, or will.
         """
+        log_end = ends.get(self._told_epochs[each.topic_index])
         if log_end is None:
             return None
         end = self._core.store.removal.first_from(each.topic, each.queue_id, log_end)

@@ -155,8 +155,8 @@ class OffsetService:
         """Take what is allowed of the offsets; the refused queues by topic.
 
         A member commits the queues that its session holds, and of them what the log still has that it has read. Offsets
-        go forward; back only with ``force``, which
-        also tells the member that holds the queue, unless it was that one, and those that broadcast, where to go on.
+        go forward; back only with ``force``, which also tells the member that holds the queue, unless it was that one,
+        and those that broadcast, where to go on.
         The offsets of members that broadcast are theirs: where there are no others, ``force`` begins none for the
         group.
 

@@ -54,6 +54,7 @@ class _Flight:
     is_filtered: bool  # of those that have, not every message is wanted
     name: str  # of its broker group
     sent_s: float
+    log_epochs: set[int] = field(default_factory=set)  # that its queues' positions are of
     call: FetchCall | None = None
     is_given_up: bool = False
 
@@ -245,6 +246,7 @@ class Fetcher:
                 if index == len(header.topics):
                     subscription = self._core.subscription_of(local.queue.topic)
                     flight.subscriptions.append(subscription)
+                    flight.log_epochs.add(local.log_epoch)
                     header.topics.add(topic=local.queue.topic, filter=subscription.filter, epoch=local.log_epoch)
                 header.topics[index].queue_ids.append(local.queue.queue_id)
                 header.topics[index].offsets.append(local.next_fetch)
@@ -298,7 +300,8 @@ class Fetcher:
                     if result.bytes:
                         arrivals.append(_Arrival(*found, result, flight.subscriptions[result.topic_index], position))
                 position += result.bytes
-            for local, epoch in flight.queues.values():
+            is_news = not reply.results or flight.log_epochs != {reply.epoch}
+            for local, epoch in flight.queues.values() if is_news else ():
                 if local.fetch_epoch == epoch:
                     local.log_epoch = max(local.log_epoch, reply.epoch)
                     local.is_behind = local.is_behind and bool(reply.results)

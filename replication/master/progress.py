@@ -4,10 +4,9 @@ Pure decisions: positions and times come in, numbers go out. Times are seconds o
 
 A broker *has* a byte when it has written it, or, with ``flush_acknowledged``, when it has synced it. A slave with
 ``SYNC_FLUSH`` has what it has synced whatever its master's mode is, since it does not say after a loss of power that
-it may lack the rest. With
-``sync`` the confirm offset is the largest offset that the master and ``in_sync_replicas - 1`` connected slaves
-have; without, what the master has. Learners never count. The confirm offset never goes back, because what was
-confirmed was acknowledged to producers and seen by consumers.
+it may lack the rest. With ``sync`` the confirm offset is the largest offset that the master and
+``in_sync_replicas - 1`` connected slaves have; without, what the master has. Learners never count. The confirm offset
+never goes back, because what was confirmed was acknowledged to producers and seen by consumers.
 """
 
 from __future__ import annotations

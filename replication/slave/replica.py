@@ -156,10 +156,8 @@ class Replica:
             lived_s = self._clock.monotonic_s() - started
             attempt = 0 if self._moved or lived_s * 1000 > self._config.reconnect_max_ms else attempt + 1
             pause_s = backoff_s(attempt, self._config, random.random())  # noqa: S311  jitter
-            if isinstance(
-                self.last_error, StorageError
-            ):  # the disk's cause lasts, and each attempt brings the bytes anew
-                pause_s = self._config.reconnect_max_ms / 1000
+            if isinstance(self.last_error, StorageError):
+                pause_s = self._config.reconnect_max_ms / 1000  # the cause lasts, and each attempt brings bytes anew
             await asyncio.sleep(pause_s)
 
     async def _follow_once(self, address: str, data_port: int) -> None:

@@ -32,8 +32,8 @@ _FNV_PRIME: Final = np.uint64(0x100000001B3)
 class _Session(Standing):
     """One client's request; event loop only."""
 
-    def __init__(self, request: JoinRequest, number: int, link: Link) -> None:
-        super().__init__(check_name("client id", request.client_id), number, Method.JOIN, link)
+    def __init__(self, client_id: str, request: JoinRequest, number: int, link: Link) -> None:
+        super().__init__(client_id, number, Method.JOIN, link)
         self.groups = dict.fromkeys(request.groups)
         self.answers = request.answers
 
@@ -94,9 +94,9 @@ class ProducerSessions(StandingCalls[JoinRequest, _Session]):
 
     def made(self, number: int, request: JoinRequest, link: Link) -> _Session:
         self._check_master()
-        made = _Session(request, number, link)
-        check_count(f"groups of producer {made.client_id}", len(request.groups), PRODUCER_GROUPS_MAX)
-        return made
+        client_id = check_name("client id", request.client_id)
+        check_count(f"groups of producer {client_id}", len(request.groups), PRODUCER_GROUPS_MAX)
+        return _Session(client_id, request, number, link)
 
     def admit(self, made: _Session, request: JoinRequest, former: _Session | None) -> None:
         before = {} if former is None else former.groups
@@ -106,7 +106,9 @@ class ProducerSessions(StandingCalls[JoinRequest, _Session]):
         self._change(made.client_id, before, made.groups)
         log.info(
             "producer joined client=%s groups=%d first=%s",
-            *(made.client_id, len(made.groups), next(iter(made.groups), "")),
+            made.client_id,
+            len(made.groups),
+            next(iter(made.groups), ""),
         )
 
     def greet(self, made: _Session) -> None:

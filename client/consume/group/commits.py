@@ -74,7 +74,8 @@ class Commits:
         if refused:
             log.warning(
                 "commit was refused, not this member's queues, or cut off by a failover count=%d first=%s",
-                *(len(refused), refused[0]),
+                len(refused),
+                refused[0],
             )
 
     def _send(self, shard: Shard, commit: Commit) -> None:
