@@ -6,6 +6,7 @@ Each node has a directory with its configuration, data and log, and a port that 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import re
@@ -24,25 +25,41 @@ from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 90.0  # the first start on a machine compiles kernels
 STOP_TIMEOUT_S = 15.0
-WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
-PORTS = range(24_000 + 1_000 * WORKER, 25_000 + 1_000 * WORKER)
-"""Below what the system gives to outgoing connections, and apart from other workers' and from what `cluster up` looks
-for: free ones stay free."""
+PORTS = range(24_000, 32_000)
+"""Below what the system gives to outgoing connections, and apart from what `cluster up` looks for."""
+PORTS_OF_ONE = 500
+
+
+@functools.cache
+def own_ports() -> tuple[range, socket.socket]:
+    """Those of this process, whatever tests run beside it: free ones stay free. What holds the port before them tells
+    others, as long as this process lives.
+    """
+    for first in PORTS[::PORTS_OF_ONE]:
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", first))
+        except OSError:
+            holder.close()
+        else:
+            return range(first + 1, first + PORTS_OF_ONE), holder
+    raise AssertionError(f"{len(PORTS) // PORTS_OF_ONE} processes run tests here already: end some")
 
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on."""
+    ports, _ = own_ports()
     with contextlib.ExitStack() as held:
         found: list[int] = []
-        for _ in PORTS:
-            port = random.SystemRandom().choice(PORTS)
+        for _ in ports:
+            port = random.SystemRandom().choice(ports)
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
             if len(found) == count:
                 return found
-    raise AssertionError(f"no {count} free ports in {PORTS}")
+    raise AssertionError(f"no {count} free ports in {ports}")
 
 
 class Node:

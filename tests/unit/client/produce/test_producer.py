@@ -319,6 +319,7 @@ def test_an_on_delivery_that_fails_costs_nobody_their_outcome(
 
 def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv, buffer_bytes=64 * 1024, batch_bytes_max=4096) as producer:
+        producer.prepare(TOPIC)
         accepted = 0
         with broker.faults.holding("Append"):
             with pytest.raises(BufferFull, match="of 65536 bytes"):  # noqa: PT012  which call is refused is the question
