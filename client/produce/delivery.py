@@ -413,7 +413,7 @@ def _tell_owners(batch: Batch, receipt: AppendReceipt) -> None:
     offset = receipt.queue_offsets[0]  # owned messages are stored in one queue
     for part in batch.parts:
         if part.owner is not None:
-            part.owner.on_stored(batch.lane.broker_name, offset, part.count)
+            part.owner.on_stored(batch.lane.broker_name, offset, part.count, receipt.epoch)
         offset += part.count
 
 

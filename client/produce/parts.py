@@ -38,8 +38,8 @@ class Kind(enum.Enum):
 class Owner(Protocol):
     """Somebody who has to know what became of the messages of a part."""
 
-    def on_stored(self, broker_name: str, first: int, count: int) -> None:
-        """So many lie at that broker group, from that offset of the stored queue on."""
+    def on_stored(self, broker_name: str, first: int, count: int, epoch: int) -> None:
+        """So many lie at that broker group, from that offset of the stored queue on, in that epoch of its log."""
 
     def on_given_up(self, count: int, error: PenstockError) -> None:
         """So many are not stored, or it is not known."""

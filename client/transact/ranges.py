@@ -16,36 +16,36 @@ class Ranges:
     """Offsets at one broker group. Not thread-safe."""
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
-        self._found: list[tuple[int, int]] = [(offset, 1) for offset in offsets]
+        self._found: list[tuple[int, int, int]] = [(offset, 1, 0) for offset in offsets]
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """All of them, none of which holds an offset of another."""
         made = cls()
-        for first, count in sorted(each for part in parts for each in part._found):
-            made.add(first, count)
+        for each in sorted(each for part in parts for each in part._found):
+            made.add(*each)
         return made
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def __iter__(self) -> Iterator[int]:
-        return (offset for first, count in self._found for offset in range(first, first + count))
+        return (offset for first, count, _ in self._found for offset in range(first, first + count))
 
-    def add(self, first: int, count: int) -> None:
-        """So many more, from that one on."""
-        if self._found and self._found[-1][0] + self._found[-1][1] == first:
+    def add(self, first: int, count: int, epoch: int) -> None:
+        """So many more, from that one on; ``epoch``: of the log that they are of, 0: nobody knows."""
+        if self._found and (sum(self._found[-1][:2]), self._found[-1][2]) == (first, epoch):
             first, count = self._found[-1][0], self._found.pop()[1] + count
-        self._found.append((first, count))
+        self._found.append((first, count, epoch))
 
     def requests(self, group: str, resolution: Resolution, *, is_answer: bool = False) -> Iterator[EndRequest]:
         """What asks for them to be decided so, in requests of a moderate size."""
         halves: list[HalfRange] = []
         total = 0
-        for first, count in sorted(self._found):
+        for first, count, epoch in sorted(self._found):
             while count:
                 taken = min(count, COUNT_MAX - total)
-                halves.append(HalfRange(offset=first, count=taken))
+                halves.append(HalfRange(offset=first, count=taken, epoch=epoch))
                 first, count, total = first + taken, count - taken, total + taken
                 if total == COUNT_MAX or len(halves) == RANGES_MAX:
                     yield EndRequest(group=group, halves=halves, resolution=resolution, is_answer=is_answer)

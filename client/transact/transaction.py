@@ -260,10 +260,10 @@ class Transaction:
 
     # What the delivery says of halves; any thread.
 
-    def on_stored(self, broker_name: str, first: int, count: int) -> None:
-        """So many halves lie at that broker group, from that offset on."""
+    def on_stored(self, broker_name: str, first: int, count: int, epoch: int) -> None:
+        """So many halves lie at that broker group, from that offset on, which is of that epoch of its log."""
         with self._changed:
-            self._stored.setdefault(broker_name, Ranges()).add(first, count)
+            self._stored.setdefault(broker_name, Ranges()).add(first, count, epoch)
             self._pending -= count
             self._changed.notify_all()
 

@@ -24,39 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&penstock/proto/wire/transactions.proto\x12\x0bpenstock.v1\"*\n\tHalfRange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"\x83\x01\n\nEndRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x06halves\x18\x02 \x03(\x0b\x32\x16.penstock.v1.HalfRange\x12+\n\nresolution\x18\x03 \x01(\x0e\x32\x17.penstock.v1.Resolution\x12\x11\n\tis_answer\x18\x04 \x01(\x08\"x\n\x08\x45ndReply\x12,\n\x06states\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.EndReply.States\x1a>\n\x06States\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.penstock.v1.HalfState\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"A\n\x0bJoinRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"\xd3\x01\n\rProducerEvent\x12\x33\n\x06joined\x18\x01 \x01(\x0b\x32!.penstock.v1.ProducerEvent.JoinedH\x00\x12\x31\n\x05\x63heck\x18\x02 \x01(\x0b\x32 .penstock.v1.ProducerEvent.CheckH\x00\x1a\x08\n\x06Joined\x1aG\n\x05\x43heck\x12\x0f\n\x07offsets\x18\x01 \x03(\x03\x12\r\n\x05times\x18\x02 \x03(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\tB\x07\n\x05\x65vent\"\"\n\x11ProducerGroupName\x12\r\n\x05group\x18\x01 \x01(\t\"4\n\x0eProducerMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x02 \x01(\x08\"?\n\x0fProducerMembers\x12,\n\x07members\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.ProducerMember*6\n\nResolution\x12\x0e\n\nUNRESOLVED\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\x0c\n\x08ROLLBACK\x10\x02*Y\n\tHalfState\x12\x08\n\x04OPEN\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x12\n\n\x06PARKED\x10\x03\x12\x0b\n\x07RENEWED\x10\x04\x12\t\n\x05\x45NDED\x10\x05\x32]\n\x0cTransactions\x12M\n\rListProducers\x12\x1e.penstock.v1.ProducerGroupName\x1a\x1c.penstock.v1.ProducerMembersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&penstock/proto/wire/transactions.proto\x12\x0bpenstock.v1\"9\n\tHalfRange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"\x83\x01\n\nEndRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x06halves\x18\x02 \x03(\x0b\x32\x16.penstock.v1.HalfRange\x12+\n\nresolution\x18\x03 \x01(\x0e\x32\x17.penstock.v1.Resolution\x12\x11\n\tis_answer\x18\x04 \x01(\x08\"x\n\x08\x45ndReply\x12,\n\x06states\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.EndReply.States\x1a>\n\x06States\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.penstock.v1.HalfState\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"A\n\x0bJoinRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06groups\x18\x02 \x03(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"\xd3\x01\n\rProducerEvent\x12\x33\n\x06joined\x18\x01 \x01(\x0b\x32!.penstock.v1.ProducerEvent.JoinedH\x00\x12\x31\n\x05\x63heck\x18\x02 \x01(\x0b\x32 .penstock.v1.ProducerEvent.CheckH\x00\x1a\x08\n\x06Joined\x1aG\n\x05\x43heck\x12\x0f\n\x07offsets\x18\x01 \x03(\x03\x12\r\n\x05times\x18\x02 \x03(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\tB\x07\n\x05\x65vent\"\"\n\x11ProducerGroupName\x12\r\n\x05group\x18\x01 \x01(\t\"4\n\x0eProducerMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x02 \x01(\x08\"?\n\x0fProducerMembers\x12,\n\x07members\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.ProducerMember*6\n\nResolution\x12\x0e\n\nUNRESOLVED\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\x0c\n\x08ROLLBACK\x10\x02*Y\n\tHalfState\x12\x08\n\x04OPEN\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x12\n\n\x06PARKED\x10\x03\x12\x0b\n\x07RENEWED\x10\x04\x12\t\n\x05\x45NDED\x10\x05\x32]\n\x0cTransactions\x12M\n\rListProducers\x12\x1e.penstock.v1.ProducerGroupName\x1a\x1c.penstock.v1.ProducerMembersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.wire.transactions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RESOLUTION']._serialized_start=791
-  _globals['_RESOLUTION']._serialized_end=845
-  _globals['_HALFSTATE']._serialized_start=847
-  _globals['_HALFSTATE']._serialized_end=936
+  _globals['_RESOLUTION']._serialized_start=806
+  _globals['_RESOLUTION']._serialized_end=860
+  _globals['_HALFSTATE']._serialized_start=862
+  _globals['_HALFSTATE']._serialized_end=951
   _globals['_HALFRANGE']._serialized_start=55
-  _globals['_HALFRANGE']._serialized_end=97
-  _globals['_ENDREQUEST']._serialized_start=100
-  _globals['_ENDREQUEST']._serialized_end=231
-  _globals['_ENDREPLY']._serialized_start=233
-  _globals['_ENDREPLY']._serialized_end=353
-  _globals['_ENDREPLY_STATES']._serialized_start=291
-  _globals['_ENDREPLY_STATES']._serialized_end=353
-  _globals['_JOINREQUEST']._serialized_start=355
-  _globals['_JOINREQUEST']._serialized_end=420
-  _globals['_PRODUCEREVENT']._serialized_start=423
-  _globals['_PRODUCEREVENT']._serialized_end=634
-  _globals['_PRODUCEREVENT_JOINED']._serialized_start=544
-  _globals['_PRODUCEREVENT_JOINED']._serialized_end=552
-  _globals['_PRODUCEREVENT_CHECK']._serialized_start=554
-  _globals['_PRODUCEREVENT_CHECK']._serialized_end=625
-  _globals['_PRODUCERGROUPNAME']._serialized_start=636
-  _globals['_PRODUCERGROUPNAME']._serialized_end=670
-  _globals['_PRODUCERMEMBER']._serialized_start=672
-  _globals['_PRODUCERMEMBER']._serialized_end=724
-  _globals['_PRODUCERMEMBERS']._serialized_start=726
-  _globals['_PRODUCERMEMBERS']._serialized_end=789
-  _globals['_TRANSACTIONS']._serialized_start=938
-  _globals['_TRANSACTIONS']._serialized_end=1031
+  _globals['_HALFRANGE']._serialized_end=112
+  _globals['_ENDREQUEST']._serialized_start=115
+  _globals['_ENDREQUEST']._serialized_end=246
+  _globals['_ENDREPLY']._serialized_start=248
+  _globals['_ENDREPLY']._serialized_end=368
+  _globals['_ENDREPLY_STATES']._serialized_start=306
+  _globals['_ENDREPLY_STATES']._serialized_end=368
+  _globals['_JOINREQUEST']._serialized_start=370
+  _globals['_JOINREQUEST']._serialized_end=435
+  _globals['_PRODUCEREVENT']._serialized_start=438
+  _globals['_PRODUCEREVENT']._serialized_end=649
+  _globals['_PRODUCEREVENT_JOINED']._serialized_start=559
+  _globals['_PRODUCEREVENT_JOINED']._serialized_end=567
+  _globals['_PRODUCEREVENT_CHECK']._serialized_start=569
+  _globals['_PRODUCEREVENT_CHECK']._serialized_end=640
+  _globals['_PRODUCERGROUPNAME']._serialized_start=651
+  _globals['_PRODUCERGROUPNAME']._serialized_end=685
+  _globals['_PRODUCERMEMBER']._serialized_start=687
+  _globals['_PRODUCERMEMBER']._serialized_end=739
+  _globals['_PRODUCERMEMBERS']._serialized_start=741
+  _globals['_PRODUCERMEMBERS']._serialized_end=804
+  _globals['_TRANSACTIONS']._serialized_start=953
+  _globals['_TRANSACTIONS']._serialized_end=1046
 # @@protoc_insertion_point(module_scope)

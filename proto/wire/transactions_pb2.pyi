@@ -31,12 +31,14 @@ RENEWED: HalfState
 ENDED: HalfState
 
 class HalfRange(_message.Message):
-    __slots__ = ("offset", "count")
+    __slots__ = ("offset", "count", "epoch")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     offset: int
     count: int
-    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class EndRequest(_message.Message):
     __slots__ = ("group", "halves", "resolution", "is_answer")

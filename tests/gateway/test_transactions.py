@@ -79,7 +79,7 @@ class World:
 
     def send_half(self, group: str, owner: Any, *draft: Any, **options: Any) -> asyncio.Future[Any]:
         self.sent.append((group, *draft))
-        owner.on_stored("broker-a", 7, 1)
+        owner.on_stored("broker-a", 7, 1, 3)
         sent = asyncio.get_running_loop().create_future()
         sent.set_result("receipt")
         return sent

@@ -16,6 +16,7 @@ from penstock.proto.errors import (
     CorruptBatch,
     Forbidden,
     InvalidArgument,
+    MessageNotFound,
     MessageTooLarge,
 )
 from penstock.proto.wire import transactions_pb2 as wire
@@ -30,7 +31,7 @@ from ...core.metrics import Families
 from ...core.tables.topics import Topic
 from ...core.wire import Service, check_count, service
 from .checks import Checks
-from .decisions import Decisions
+from .decisions import QUEUE, Decisions
 from .halves import Longs, States
 from .loading import Loading
 from .producers import ProducerSessions
@@ -113,12 +114,28 @@ class Transactions(Feature, Intake):
         if not self.core.events.is_open:
             raise BrokerUnavailable("the broker is shutting down")
         journal = self.core.writable()
+        self._check_epochs(request)
         before = self.decisions.resolve_at_once(journal, request.group, offsets, request.resolution)
         if before is None:
             await self.loading.load(journal)
             before = await self.decisions.resolve(journal, request.group, offsets, request.resolution)
         await self.core.acknowledgements.safe(self.decisions.end, f"the end of a transaction of group {request.group}")
         return _told(before)
+
+    def _check_epochs(self, request: wire.EndRequest) -> None:
+        """Raises MessageNotFound where a failover has cut halves off: others have their offsets by now, or will."""
+        ends: dict[int, int] = {}
+        for epoch in {each.epoch for each in request.halves}:
+            log_end = self.core.end_of_epoch(epoch)
+            if log_end is not None:
+                ends[epoch] = self.core.store.removal.first_from(names.HALF_TOPIC, QUEUE, log_end)
+        for each in request.halves if ends else ():
+            end = ends.get(each.epoch)
+            if end is not None and each.offset + each.count > end:
+                raise MessageNotFound(
+                    f"transaction of group {request.group}: the half at {max(each.offset, end)} is gone, a failover "
+                    f"has cut the log of epoch {each.epoch} before it: send its message in another transaction"
+                )
 
     # Its place in the broker.
 

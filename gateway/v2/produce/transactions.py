@@ -59,11 +59,12 @@ Halves = Iterator[tuple[int, MessageView]]
 
 
 class Place(NamedTuple):
-    """Where a half is."""
+    """Where a half is; ``epoch``: of the log that its offset is of, 0: nobody knows."""
 
     topic: str
     broker_name: str
     offset: int
+    epoch: int = 0
 
 
 class _Stored:
@@ -72,10 +73,11 @@ class _Stored:
     def __init__(self) -> None:
         self.broker_name = ""
         self.offset = -1
+        self.epoch = 0
 
-    def on_stored(self, broker_name: str, first: int, count: int) -> None:
+    def on_stored(self, broker_name: str, first: int, count: int, epoch: int) -> None:
         """At that broker group."""
-        self.broker_name, self.offset = broker_name, first
+        self.broker_name, self.offset, self.epoch = broker_name, first, epoch
 
     def on_given_up(self, count: int, error: PenstockError) -> None:
         """Nowhere, or it is not known: the half's future says so."""
@@ -113,7 +115,7 @@ class Transactions:
             check_after_s=draft.check_after_s,
             timeout_s=timeout_s,
         )
-        self._know(draft.message_id, Place(topic, stored.broker_name, stored.offset))
+        self._know(draft.message_id, Place(topic, stored.broker_name, stored.offset, stored.epoch))
         return receipt
 
     async def end(self, caller: Caller, request: EndTransactionRequest) -> EndTransactionResponse:
@@ -142,7 +144,7 @@ class Transactions:
         is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
         decision = EndRequest(
             group=group_of_topic(topic),
-            halves=[HalfRange(offset=place.offset, count=1)],
+            halves=[HalfRange(offset=place.offset, count=1, epoch=place.epoch)],
             resolution=resolution,
             is_answer=is_answer,
         )

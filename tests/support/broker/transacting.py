@@ -81,8 +81,10 @@ class Node(Kit):
         self.settle()
         return receipt
 
-    async def end(self, resolution: int, *ranges: tuple[int, int], group: str = "payments") -> list[tuple[int, int]]:
-        halves = [HalfRange(offset=offset, count=count) for offset, count in ranges]
+    async def end(
+        self, resolution: int, *ranges: tuple[int, int], group: str = "payments", epoch: int = 0
+    ) -> list[tuple[int, int]]:
+        halves = [HalfRange(offset=offset, count=count, epoch=epoch) for offset, count in ranges]
         request = EndRequest(group=group, halves=halves, resolution=resolution)  # type: ignore[arg-type]
         reply = await self.transactions.end(request)
         self.settle()

@@ -213,6 +213,17 @@ class RunningCluster:
         self._loop.run(broker.start())
         wait_until(lambda: broker.address in self._living(), TIMEOUT_S, f"{name} in the routes")
 
+    def cut_off(self, name: str, end: int) -> None:
+        """Have the only broker of its group begin anew after a loss of power, which has taken its log from there on."""
+        root = self.brokers[name].config.store.root
+        self.kill(name)
+        (path,) = (root / "commitlog").iterdir()
+        size = path.stat().st_size
+        os.truncate(path, end)
+        os.truncate(path, size)
+        (root / "abort").touch()
+        self.revive(name)
+
     def stop_nameserver(self) -> None:
         """It is not there any more."""
         self._loop.run(self._nameserver.stop())

@@ -16,6 +16,7 @@ from penstock.broker.core import dispatch
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.transactions.ops import read_op
 from penstock.broker.features.transactions.table import TransactionTable
+from penstock.formats.epochs import Epoch
 from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import SysFlag
 from penstock.formats.record.properties import decode_properties
@@ -38,6 +39,7 @@ from penstock.proto.wire.transactions_pb2 import (
     ROLLBACK,
     ROLLED_BACK,
 )
+from penstock.replication import EpochHistory
 from tests.support import golden
 from tests.support.broker.kit import in_loop
 from tests.support.broker.transacting import GOLD_AT, GOLD_SIZES, Node, half_batch, opened
@@ -70,6 +72,21 @@ async def test_an_end_waits_until_what_lies_before_its_half_is_dispatched() -> N
         assert node.transactions.decisions.resolve_at_once(node.journal, "payments", np.array([1]), COMMIT) is None
         assert await node.end(COMMIT, (1, 1)) == [(OPEN, 1)]
     assert [record.body for record in node.records("orders", 1)] == [b"a", b"b"]
+
+
+@in_loop
+async def test_a_half_that_a_failover_has_cut_off_is_not_mistaken_for_the_one_that_has_its_offset_now() -> None:
+    node = opened()
+    await node.halves([b"kept"])
+    node.role.history = EpochHistory([Epoch(1, 0), Epoch(2, node.store.end_offset)])
+    await node.halves([b"another's"])
+    for resolution in (COMMIT, ROLLBACK):
+        with pytest.raises(MessageNotFound, match="the half at 1 is gone, a failover has cut the log of epoch 1"):
+            await node.end(resolution, (0, 2), epoch=1)
+    assert await node.states((0, 2)) == [(OPEN, 2)]
+    assert await node.end(COMMIT, (0, 1), epoch=1) == [(OPEN, 1)]
+    assert await node.end(COMMIT, (1, 1), epoch=2) == [(OPEN, 1)]
+    assert node.bodies() == [b"kept", b"another's"]
 
 
 @in_loop

@@ -28,7 +28,7 @@ class Owner:
         self.places: list[tuple[str, int, int]] = []
         self.errors: list[PenstockError] = []
 
-    def on_stored(self, broker_name: str, first: int, count: int) -> None:
+    def on_stored(self, broker_name: str, first: int, count: int, epoch: int) -> None:
         self.places.append((broker_name, first, count))
 
     def on_given_up(self, count: int, error: PenstockError) -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock.client import (
     InvalidArgument,
     Message,
+    MessageNotFound,
     MessageView,
     OutcomeUnknown,
     Producer,
@@ -23,6 +24,7 @@ from penstock.client import (
 from penstock.client.aio import AsyncTransactionProducer
 from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import Forbidden, NotEnoughReplicas
+from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.transactions_pb2 import ProducerGroupName
 from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
 from penstock.runtime.channel import open_channel
@@ -54,6 +56,23 @@ def members(cluster: RunningCluster, name: str = "broker-a") -> list[str]:
     with open_channel(cluster.brokers[name].address) as channel:
         stub = TransactionsStub(channel)  # type: ignore[no-untyped-call]
         return [each.client_id for each in stub.ListProducers(ProducerGroupName(group="payments"), timeout=10).members]
+
+
+def test_who_commits_what_a_failover_has_cut_off_decides_nothing_about_what_is_in_its_place(
+    cluster: RunningCluster,
+) -> None:
+    end = cluster.brokers["broker-a"].call("Status", Empty()).max_offset
+    with producer(cluster) as made:
+        lost = made.transaction()
+        lost.send("orders", b"lost")
+        cluster.cut_off("broker-a", end)
+        other = made.transaction()
+        other.send("orders", b"other")
+        assert lost.halves == other.halves
+        with pytest.raises(MessageNotFound, match="the half at 0 is gone, a failover has cut the log"):
+            lost.commit()
+        other.rollback()
+    assert bodies(cluster) == []
 
 
 def test_leaving_a_transaction_commits_and_an_exception_rolls_back_and_goes_on(cluster: RunningCluster) -> None:
