@@ -40,7 +40,7 @@ class Consume(Feature):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self.pending = PendingCommits(core.tables)
+        self.pending = PendingCommits(core)
         self.sessions = ConsumerSessions(
             committed=self.pending.committed,
             queue_range=core.store.reader.queue_range,
@@ -58,7 +58,7 @@ class Consume(Feature):
         self.fetch = Fetch(core)
         self.streams = FetchStreams(self.fetch)
         core.events.on_commits = self.offsets.take_from_slave
-        core.events.pending_commits = self.pending.take
+        core.events.pending_commits = self.pending.offered
         core.dispatcher.watchers.append(self.fetch.waiters)
         core.tables.topics.on_changed.append(self._on_topics_changed)
 

@@ -42,16 +42,18 @@ PENDING_MAX: Final = 500_000
 class PendingCommits:
     """Offsets committed at a slave, kept until the log says as much: the master has taken them.
 
-    In memory only: when the slave dies too, the group goes on from the last offsets in the log.
+    In memory only: when the slave dies too, the group goes on from the last offsets in the log. An offset behind what a
+    failover has cut off counts no more.
     """
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._offsets: dict[tuple[str, str, int], int] = {}
-        tables.offsets.on_applied = self.on_applied
-        tables.offsets.on_deleted = self.on_deleted
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._tables = core.tables
+        self._offsets: dict[tuple[str, str, int], tuple[int, int]] = {}  # and the epoch of each; 0: nobody knows
+        core.tables.offsets.on_applied = self.on_applied
+        core.tables.offsets.on_deleted = self.on_deleted
 
-    def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def put(self, group: str, topic: str, queue_id: int, offset: int, epoch: int = 0) -> None:
         """Keep a commit, unless the log says as much already: no record to come would clear it away.
 
         What is kept is offered to the master again and again, and would undo an administrator's reset there.
@@ -61,12 +63,12 @@ class PendingCommits:
                 raise FlowControl(
                     f"{PENDING_MAX} offsets wait for the master to come back: commit again when it is there"
                 )
-            self._offsets[group, topic, queue_id] = offset
+            self._offsets[group, topic, queue_id] = (offset, epoch)
 
     def on_applied(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """The log says now: what is kept of the same queues and not beyond is with the master."""
         for queue_id, offset in offsets.items():
-            if self._offsets.get((group, topic, queue_id), offset + 1) <= offset:
+            if self._offsets.get((group, topic, queue_id), (offset + 1, 0))[0] <= offset:
                 del self._offsets[group, topic, queue_id]
 
     def on_deleted(self, group: str, topic: str) -> None:
@@ -81,16 +83,29 @@ class PendingCommits:
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The greater of what is kept here and what the log says."""
-        return max(self._tables.committed(group, topic, queue_id), self._offsets.get((group, topic, queue_id), -1))
+        in_log, key = self._tables.committed(group, topic, queue_id), (group, topic, queue_id)
+        return in_log if key not in self._offsets else max(in_log, self._kept(key))
+
+    def offered(self) -> list[ReplicaReport.Commits]:
+        """For the replication stream; none while this slave cannot show yet where its master's epoch has begun."""
+        return self.take() if self._core.shown_epoch >= self._core.role.history.latest else []
 
     def take(self) -> list[ReplicaReport.Commits]:
-        """What the master does not have yet, for the replication stream; offered again until it has."""
+        """What the master does not have yet; offered again until it has."""
+        for key in [key for key in self._offsets if self._kept(key) < 0]:
+            del self._offsets[key]
         groups: dict[str, dict[str, dict[int, int]]] = {}
-        for (group, topic, queue_id), offset in self._offsets.items():
+        for (group, topic, queue_id), (offset, _) in self._offsets.items():
             groups.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
         return [
             ReplicaReport.Commits(group=group, offsets=to_wire(offsets)) for group, offsets in sorted(groups.items())
         ]
+
+    def _kept(self, key: tuple[str, str, int]) -> int:
+        """The offset kept for it; -1 if a failover has cut off what was read."""
+        offset, epoch = self._offsets[key]
+        log_end = self._core.end_of_epoch(epoch)
+        return offset if log_end is None or offset <= self._core.store.removal.first_from(*key[1:], log_end) else -1
 
 
 class OffsetService:
@@ -214,7 +229,7 @@ class OffsetService:
                 topic: {each: offset for each, offset in taken.items() if self.committed(group, topic, each) >= 0}
                 for topic, taken in accepted.items()
             }
-        self._take(group, kept)
+        self._take(group, kept, request.epoch)
         if request.force:
             for topic, taken in accepted.items():
                 for queue_id, offset in taken.items():
@@ -349,13 +364,13 @@ class OffsetService:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None
 
-    def _take(self, group: str, accepted: OffsetsByQueue) -> None:
+    def _take(self, group: str, accepted: OffsetsByQueue, epoch: int) -> None:
         if self._journal is not None:
             self._take_at_master(self._journal, group, accepted)
             return
         for topic, queues in accepted.items():
             for queue_id, offset in queues.items():
-                self._pending.put(group, topic, queue_id, offset)
+                self._pending.put(group, topic, queue_id, offset, epoch)
 
     def _take_at_master(self, journal: Journal, group: str, accepted: OffsetsByQueue) -> None:
         confirm, befores = self._store.confirm_offset, list[int]()

@@ -113,3 +113,18 @@ async def test_what_was_read_of_the_cut_off_end_is_not_committed() -> None:
     assert await refused(3, epoch=1)
     assert not await refused(2, epoch=1)
     assert not await refused(3, epoch=2)
+
+
+@in_loop
+async def test_a_slave_hands_the_next_master_no_commit_of_what_was_cut_off() -> None:
+    kit = await before_the_failover()
+    kit.change_role(master=False)
+    pending = kit[Consume].pending
+    pending.put("billing", "orders", 0, 3, epoch=1)  # read at the master, which had one more
+    pending.put("audit", "orders", 0, 2, epoch=1)
+    assert [each.group for each in pending.offered()] == ["audit", "billing"]
+    kit.role.history = EpochHistory([Epoch(1, 0), Epoch(2, kit.store.end_offset + 1)])
+    assert pending.offered() == [], "the end of epoch 1 is not here yet"
+    kit.role.history = EpochHistory([Epoch(1, 0), Epoch(2, kit.store.end_offset)])
+    assert pending.committed("billing", "orders", 0) == -1
+    assert [each.group for each in pending.offered()] == ["audit"]
