@@ -51,7 +51,8 @@ class Assignment(QueueOwner):
         """Keep these offsets now.
 
         Raises:
-            CommitRefused: a queue is not assigned, or a member of the group has committed more.
+            CommitRefused: a queue is not assigned, a member of the group has committed more, or a failover has cut off
+                what was read.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer.
         """
         with self._buffers.lock:
@@ -119,20 +120,20 @@ class Assignment(QueueOwner):
         if address is None:
             return False
         start = self._find_start(
-            queue, address, lambda: (self._store.load(queue), *query_range(self._core.connections, address, queue))
+            queue, address, lambda: (*self._store.load(queue), *query_range(self._core.connections, address, queue))
         )
         if start is None:
             return False
         with self._buffers.lock:
             if local.next_fetch < 0:  # else the user has set the position before
-                self._buffers.start(local, start.offset, end=start.end)
+                self._buffers.start(local, start.offset, end=start.end, log_epoch=start.log_epoch)
                 local.may_go_back = object() if start.offset < start.committed else None
         self._go_on(local, start.committed)
         return True
 
     def _save(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:
         for commit in by_direction(self._buffers, offsets):
-            self._store.save(commit.by_queue(), timeout_s, force=commit.force)
+            self._store.save(commit.by_queue(), timeout_s, force=commit.force, epoch=commit.epoch)
             commit.note(self._buffers)
 
     def _save_quietly(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:

@@ -253,6 +253,8 @@ class Fetcher:
                 flight.queues[index, local.queue.queue_id] = (local, epoch)
                 local.is_fetching = True
                 header.verify = header.verify or local.is_doubted
+                if local.is_new:
+                    header.max_wait_ms = 0  # until a reply tells of which epoch the position is, a failover may cut it
         if not flight.queues:
             return
         timeout_s = self._config.fetch_wait_ms / 1000 + ANSWER_TIME_S
@@ -303,6 +305,7 @@ class Fetcher:
             is_news = not reply.results or flight.log_epochs != {reply.epoch}
             for local, epoch in flight.queues.values() if is_news else ():
                 if local.fetch_epoch == epoch:
+                    local.is_new = False
                     local.log_epoch = max(local.log_epoch, reply.epoch)
                     local.is_behind = local.is_behind and bool(reply.results)
         if len(records) > SMALL_FETCH_BYTES:

@@ -95,7 +95,8 @@ class LocalQueue:
         self.fetch_epoch = 0
         # The fetching thread's: what was asked for and has come.
         self.next_fetch = -1  # the first offset that no reply has brought; -1 until the position is known
-        self.log_epoch = 0  # of its broker's log, which the position is of; 0 until a reply tells
+        self.log_epoch = 0  # of its broker's log, which the position is of; 0: nobody has told
+        self.is_new = True  # no reply has come since the position was set
         self.is_fetching = False  # True while a request is under way: a queue is in one at a time
         self.arriving_from: int | None = None  # where a reply begins that has come and is not read yet
         self.is_left_out = False  # of the last fetch, because it holds enough
@@ -118,6 +119,7 @@ class LocalQueue:
         self.epoch += 1
         self.next_fetch = offset
         self.log_epoch = 0
+        self.is_new = True
         self.is_behind = False
         self.is_left_out = False
         self.retry_at_s = 0.0
@@ -297,10 +299,14 @@ class Buffers:
             local.is_left_out = False
             self._wake_fetcher()
 
-    def start(self, local: LocalQueue, offset: int, *, end: int = 0) -> None:
-        """Let the queue go on from ``offset``; what was fetched of it is dropped. ``end``: the queue's, if known."""
+    def start(self, local: LocalQueue, offset: int, *, end: int = 0, log_epoch: int = 0) -> None:
+        """Let the queue go on from ``offset``; what was fetched of it is dropped.
+
+        ``end``: the queue's, if known; ``log_epoch``: that which the offset is of, if known.
+        """
         before = local.held_bytes
         local.start(offset)
+        local.log_epoch = log_epoch
         local.is_behind = offset < end
         self.held_bytes -= before - local.held_bytes
         self._wake_fetcher()

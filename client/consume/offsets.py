@@ -82,8 +82,9 @@ def search_offset(connections: Connections, address: str, queue: MessageQueue, t
 class BrokerOffsets:
     """Offsets of a group at the brokers, written by somebody who is no member of it.
 
-    What :class:`FileOffsets` has too: ``load`` gives the next offset to consume, -1 if nothing is known; ``save`` with
-    ``force`` keeps offsets that are lower than before; ``close`` lets others use it.
+    What :class:`FileOffsets` has too: ``load`` gives the next offset to consume (-1: nothing is known), and the epoch
+    of the log that it is of (0: nobody knows); ``save`` with ``force`` keeps offsets that are lower than before;
+    ``close`` lets others use it.
     """
 
     def __init__(self, connections: Connections, directory: Directory, group: str, client_id: str) -> None:
@@ -92,17 +93,20 @@ class BrokerOffsets:
         self._group = group
         self._client_id = client_id
 
-    def load(self, queue: MessageQueue) -> int:
-        return query_committed(self._connections, self._address(queue.broker_name), self._group, queue)
+    def load(self, queue: MessageQueue) -> tuple[int, int]:
+        return query_committed(self._connections, self._address(queue.broker_name), self._group, queue), 0
 
-    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
+    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool, epoch: int = 0) -> None:
         refused = []
         for name, of_broker in offsets_by_broker(offsets).items():
-            request = commit_request(self._group, self._client_id, 0, of_broker, force=force)
+            request = commit_request(self._group, self._client_id, 0, of_broker, force=force, epoch=epoch)
             reply = self._connections.call(self._address(name), "CommitOffsets", request, timeout_s)
             refused += queues_in(reply.refused, name)
         if refused:
-            raise CommitRefused(f"{len(refused)} queues, first {refused[0]}: a member of the group has committed more")
+            raise CommitRefused(
+                f"{len(refused)} queues, first {refused[0]}: a member of the group has committed more, or a failover "
+                "has cut off what was read: poll again"
+            )
 
     def close(self) -> None:
         """Nothing is held."""
@@ -118,7 +122,8 @@ class FileOffsets:
     """Offsets of one broadcasting consumer, in ``<directory>/<client id>/<group>.json``.
 
     The file is replaced whole, by renaming, so a crash leaves the old or the new one. One process at a time may use
-    it: two with one client id would each skip what the other has read.
+    it: two with one client id would each skip what the other has read. A row is a queue, its offset, and the epoch of
+    the log that the offset is of.
     """
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
@@ -142,15 +147,16 @@ class FileOffsets:
         except OSError as error:
             raise ConfigError(f"broadcasting offsets {self._path}: {error}") from error
 
-    def load(self, queue: MessageQueue) -> int:
-        return self._offsets.get(queue, NEVER_COMMITTED)
+    def load(self, queue: MessageQueue) -> tuple[int, int]:
+        return self._offsets.get(queue, (NEVER_COMMITTED, 0))
 
-    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool) -> None:
+    def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool, epoch: int = 0) -> None:
         """Keep these offsets; they are in the file on return, and on the disk when the system writes it."""
-        if all(self._offsets.get(each) == offset for each, offset in offsets.items()):
+        kept = {each: (offset, epoch) for each, offset in offsets.items()}
+        if kept.items() <= self._offsets.items():
             return
-        self._offsets.update(offsets)
-        rows = [[*each, offset] for each, offset in sorted(self._offsets.items())]
+        self._offsets.update(kept)
+        rows = [[*each, *row] for each, row in sorted(self._offsets.items())]
         fresh = self._path.with_suffix(".json.new")
         fresh.write_text(json.dumps({"offsets": rows}, indent=0))
         os.replace(fresh, self._path)
@@ -160,12 +166,12 @@ class FileOffsets:
         with contextlib.suppress(OSError):
             self._lock.close()
 
-    def _read(self) -> dict[MessageQueue, int]:
+    def _read(self) -> dict[MessageQueue, tuple[int, int]]:
         try:
             document = json.loads(self._path.read_text())
             return {
-                MessageQueue(str(topic), str(broker_name), int(queue_id)): int(offset)
-                for topic, broker_name, queue_id, offset in document["offsets"]
+                MessageQueue(str(topic), str(broker_name), int(queue_id)): (int(offset), int(epoch[0]) if epoch else 0)
+                for topic, broker_name, queue_id, offset, *epoch in document["offsets"]
             }
         except FileNotFoundError:
             return {}

@@ -26,11 +26,15 @@ COMMIT_TIMEOUT_S = 2.0
 
 
 class Start(NamedTuple):
-    """Where a queue begins: ``offset``; what its broker has: the committed one (-1: none), and its ``end``."""
+    """Where a queue begins: ``offset``; what its broker has: the committed one (-1: none), and its ``end``.
+
+    ``log_epoch``: that of the log which the offset is of; 0: nobody knows.
+    """
 
     offset: int
     committed: int
     end: int
+    log_epoch: int
 
 
 class QueueOwner(ABC):
@@ -137,10 +141,13 @@ class QueueOwner(ABC):
         """Every readable queue of the subscribed topics, as far as their routes are known."""
         return {queue for topic in self._subscriptions for queue in readable_queues(self._directory.known(topic))}
 
-    def _find_start(self, queue: MessageQueue, address: str, ask: Callable[[], tuple[int, int, int]]) -> Start | None:
+    def _find_start(
+        self, queue: MessageQueue, address: str, ask: Callable[[], tuple[int, int, int, int]]
+    ) -> Start | None:
         """Where the queue begins, or None if its broker could not be asked.
 
-        ``ask()``: the committed offset (-1: none), the queue's first offset, and the one behind its last message.
+        ``ask()``: the committed offset (-1: none), the epoch that it is of (0: nobody knows), the queue's first offset,
+        and the one behind its last message.
         """
         # "last" means what arrives after subscribing: in a topic that is younger than that, everything.
         consume_from = self._core.consume_from
@@ -149,7 +156,7 @@ class QueueOwner(ABC):
         if queue.topic.startswith(names.RETRY_PREFIX):
             consume_from = CONSUME_FROM_FIRST  # nothing in there is older than the group
         try:
-            committed, min_offset, max_offset = ask()
+            committed, log_epoch, min_offset, max_offset = ask()
             offset = starting_offset(
                 queue,
                 committed=committed,
@@ -161,7 +168,7 @@ class QueueOwner(ABC):
         except PenstockError as error:
             log.warning("starting offset could not be asked for queue=%s error=%s", queue, error.message)
             return None
-        return Start(offset, committed, max_offset)
+        return Start(offset, committed, max_offset, log_epoch if offset == committed else 0)
 
     def _go_on(self, local: LocalQueue, committed: int) -> None:
         """The queue is the consumer's now, and begins or goes on where it stands."""

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 
 from penstock.proto import names
 from penstock.proto.errors import CommitRefused, PenstockError
@@ -62,8 +63,8 @@ class Membership(QueueOwner, SessionListener):
         self._strategy = strategy
         self._shards: dict[str, Shard] = {}  # sessions by broker name; `commit` and `close` read it in other threads
         self._mismatches = Mismatches(core.group, core.client_id)
-        # Finished here when there was no broker to commit it at: offset, and until when it is trusted.
-        self._finished: dict[MessageQueue, tuple[int, float]] = {}
+        # Finished here when there was no broker to commit it at: offset, its epoch, and until when it is trusted.
+        self._finished: dict[MessageQueue, tuple[int, int, float]] = {}
         self._had_coordinator = False  # True once a share was computed, which a session that moves may disturb
         self._is_stale = True  # the share must be computed again
         self._commits = Commits(core, self._control)
@@ -256,6 +257,7 @@ class Membership(QueueOwner, SessionListener):
         with self._buffers.lock:
             busy = [local.queue for local in locals_ if local.is_busy()]
             offsets = {local: offset for local in locals_ if (offset := local.to_commit()) is not None}
+            epochs = {local: local.log_epoch for local in offsets}
         if busy:
             log.warning("work did not end in time, its queues go on elsewhere count=%d first=%s", len(busy), busy[0])
         if offsets:
@@ -269,7 +271,7 @@ class Membership(QueueOwner, SessionListener):
             trusted_until_s = time.monotonic() + FINISHED_KEPT_S
             for local, offset in offsets.items():
                 if local.queue in kept:
-                    self._finished[local.queue] = (offset, trusted_until_s)
+                    self._finished[local.queue] = (offset, epochs[local], trusted_until_s)
         with self._buffers.lock:
             for local in locals_:
                 self._buffers.remove(local.queue)
@@ -279,13 +281,13 @@ class Membership(QueueOwner, SessionListener):
         if shard is not None:
             shard.session.release([local.queue for local in locals_ if local.queue not in stays])
 
-    def _finished_here(self, queue: MessageQueue) -> int:
-        """The offset up to which this member finished the queue before its broker went away lately, else -1.
+    def _finished_here(self, queue: MessageQueue) -> tuple[int, int]:
+        """The offset up to which this member finished the queue before its broker went away lately, else -1; its epoch.
 
         Not for long: an administrator may have reset the group since.
         """
-        offset, trusted_until_s = self._finished.get(queue, (NEVER_COMMITTED, 0.0))
-        return offset if time.monotonic() < trusted_until_s else NEVER_COMMITTED
+        offset, log_epoch, trusted_until_s = self._finished.get(queue, (NEVER_COMMITTED, 0, 0.0))
+        return (offset, log_epoch) if time.monotonic() < trusted_until_s else (NEVER_COMMITTED, 0)
 
     # Sessions
 
@@ -383,12 +385,12 @@ class Membership(QueueOwner, SessionListener):
             self._begin(local, committed, shard)  # its user has set the position, not an earlier grant
             return
         epoch, joined_as = local.epoch, shard.session_id
-        known = max(self._finished_here(queue), committed)
+        known = max((committed, 0), self._finished_here(queue), key=itemgetter(0))
         if local.standing is Standing.SUSPENDED and (committed <= local.unfinished() or local.may_go_back):
             # What is below is finished here and what is above is held here, or its user has gone back: so it goes on.
             self._go_on_in(shard, local, committed)
             return
-        start = self._find_start(queue, shard.address, lambda: (known, min_offset, max_offset))
+        start = self._find_start(queue, shard.address, lambda: (*known, min_offset, max_offset))
         if start is None:
             self._control.post_at(
                 time.monotonic() + RETRY_GRANT_S,
@@ -397,7 +399,7 @@ class Membership(QueueOwner, SessionListener):
             return
         with self._buffers.lock:
             if local.epoch == epoch:  # else its user has set the position meanwhile
-                self._buffers.start(local, start.offset, end=max_offset)
+                self._buffers.start(local, start.offset, end=max_offset, log_epoch=start.log_epoch)
                 local.may_go_back = object() if start.offset < committed else None
                 local.granted_epoch = local.epoch
             was_suspended, local.standing = local.standing is Standing.SUSPENDED, Standing.WAITING

@@ -58,13 +58,14 @@ class Rig:
         )
         self.fetcher = Fetcher(core)  # type: ignore[arg-type]
 
-    def add(self, *queue_ids: int, offset: int = 0, end: int = 0) -> list[LocalQueue]:
+    def add(self, *queue_ids: int, offset: int = 0, end: int = 0, is_new: bool = True) -> list[LocalQueue]:
         made = []
         with self.buffers.lock:
             for queue_id in queue_ids:
                 local = LocalQueue(MessageQueue("T", "broker-a", queue_id))
                 self.buffers.queues[local.queue] = local
                 self.buffers.start(local, offset, end=end)
+                local.is_new = is_new
                 local.standing = Standing.OWNED
                 made.append(local)
         self.fetcher.wake()
@@ -154,7 +155,7 @@ def test_a_new_queue_is_fetched_while_all_requests_wait_for_a_tag_that_no_messag
         cluster.put("T", [b"untagged"], queue_id)
     paid = partial(parse_subscription, expression="paid")
     with Rig(cluster, paid, fetches_in_flight=3, fetch_wait_ms=60_000) as rig:  # longer than it is waited for
-        rig.add(0, 1, 2, end=1)
+        rig.add(0, 1, 2, end=1, is_new=False)
         wait_until(lambda: len(rig.headers) == 3, what="three requests")
         rig.add(3)
         wait_until(lambda: any(3 in asked for asked in rig.asked()), what="a request for the new queue")

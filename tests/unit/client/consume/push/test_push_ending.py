@@ -85,7 +85,7 @@ def test_broadcasting_reads_every_queue_and_goes_on_from_its_file(cluster: Runni
         wait_until(lambda: len(seen["x"]) == len(seen["y"]) == 20, what="everything at both")
         wait_until(lambda: cluster.brokers["broker-a"].members("g") == ["x", "y"], what="both known")
     document = json.loads((tmp_path / "x" / "g.json").read_text())
-    assert document["offsets"] == [["orders", "broker-a", 0, 10], ["orders", "broker-a", 1, 10]]
+    assert [row[:4] for row in document["offsets"]] == [["orders", "broker-a", 0, 10], ["orders", "broker-a", 1, 10]]
     assert cluster.committed("g", "orders", 0) == -1
     assert cluster.brokers["broker-a"].members("g") == []
     cluster.put("orders", [b"later"], 0)
