@@ -62,6 +62,7 @@ class CoordinatorFile:
         self._lock = lock  # descriptor of the locked file beside it; given back by close
         self._coordinator = coordinator
         self._registers = registers
+        self._is_unsure = False  # the file has what no answer told: nothing is told before it has the registers again
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -118,6 +119,8 @@ class CoordinatorFile:
         return self._coordinator
 
     async def read(self, broker_name: str) -> Register | None:
+        if self._is_unsure:
+            await asyncio.shield(self._write_again())
         return self._registers.get(broker_name)
 
     async def replace(self, before: Register | None, after: Register) -> bool:
@@ -132,14 +135,31 @@ class CoordinatorFile:
         async with self._writing:
             if self._registers.get(after.broker_name) != before:
                 return False
-            registers = {**self._registers, after.broker_name: after}
-            try:
-                await asyncio.to_thread(replace_file, self._path, self._encoded(registers))
-            except OSError as error:
-                log.error("coordinator's file not written path=%s error=%s", self._path, error)
-                raise CoordinatorUnavailable(f"{self._path}: cannot be written: {error.strerror}") from error
-            self._registers = registers
+            await self._write({**self._registers, after.broker_name: after})
             return True
+
+    async def _write_again(self) -> None:
+        async with self._writing:
+            if self._is_unsure:
+                await self._write(self._registers)
+
+    async def _write(self, registers: dict[str, Register]) -> None:
+        """Have these in the file, and then here. Raises CoordinatorUnavailable: a start may find them all the same."""
+        content = self._encoded(registers)
+        try:
+            await asyncio.to_thread(replace_file, self._path, content)
+        except OSError as error:
+            self._is_unsure = self._is_unsure or self._has(content)
+            log.error("coordinator's file not written path=%s error=%s", self._path, error)
+            raise CoordinatorUnavailable(f"{self._path}: cannot be written: {error.strerror}") from error
+        self._registers, self._is_unsure = registers, False
+
+    def _has(self, content: bytes) -> bool:
+        """True if the file has it, durably or not."""
+        try:
+            return self._path.read_bytes() == content
+        except OSError:
+            return False
 
     def _encoded(self, registers: dict[str, Register]) -> bytes:
         document = {

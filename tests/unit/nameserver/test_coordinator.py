@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import shutil
 import socket
@@ -18,6 +19,7 @@ from penstock.nameserver.election.coordinator import CoordinatorFile, Coordinato
 from penstock.nameserver.election.etcd import EtcdStore
 from penstock.proto.errors import ConfigError, CoordinatorUnavailable, Corrupt
 from penstock.proto.register import new_register
+from penstock.runtime import whole_files
 from tests.support.waiting import wait_until
 
 FIRST = new_register("c", "broker-a", 0, 0)
@@ -140,6 +142,30 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(CoordinatorUnavailable, match="cannot be written"):
             await store.replace(FIRST, SECOND)
         assert await store.read("broker-a") == FIRST
+
+    asyncio.run(scenario())
+
+
+def test_a_change_that_reached_the_file_and_was_not_told_is_taken_back_before_anything_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: Path) -> None:
+        raise OSError(errno.EIO, "the directory cannot be synced")
+
+    async def scenario() -> None:
+        store = CoordinatorFile.open(tmp_path / "controller.json")
+        assert await store.replace(None, FIRST)
+        with monkeypatch.context() as patch:
+            patch.setattr(whole_files, "sync_directory", refuses)
+            with pytest.raises(CoordinatorUnavailable, match="cannot be written"):
+                await store.replace(FIRST, SECOND)
+            with pytest.raises(CoordinatorUnavailable, match="cannot be written"):
+                await store.read("broker-a")
+        assert await store.read("broker-a") == FIRST
+        await store.close()
+        again = CoordinatorFile.open(tmp_path / "controller.json")
+        assert await again.read("broker-a") == FIRST, "what was told holds over a restart"
+        await again.close()
 
     asyncio.run(scenario())
 
