@@ -114,7 +114,7 @@ class Send:
             queue_offsets=receipt.queue_offsets,
             status=status,
             duplicate=placed.is_duplicate,
-            epoch=self._core.role.epoch,
+            epoch=placed.epoch,
             record_sizes=placed.record_sizes,
         )
 

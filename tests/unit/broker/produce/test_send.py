@@ -216,8 +216,8 @@ async def test_what_was_appended_before_the_broker_was_a_slave_is_not_acknowledg
         parts.role.epoch = 3
         parts.change_role(master=True)
         parts.flush()
-        assert (await pending).status == broker_pb2.FLUSH_SLAVE_TIMEOUT
-        assert (await send.acknowledge(second)).status == broker_pb2.FLUSH_SLAVE_TIMEOUT
+        for late in (await pending, await send.acknowledge(second)):
+            assert (late.status, late.epoch) == (broker_pb2.FLUSH_SLAVE_TIMEOUT, 1), "their places are of that epoch"
         parts.flushes = True
         assert (await parts.append()).status == broker_pb2.SEND_OK
 
