@@ -269,7 +269,8 @@ def sent(client: Client, topic: str, body: bytes = b"x") -> str:
 
 def test_halves_of_very_many_topics_are_asked_about_over_one_session_and_end_at_another_gateway() -> None:
     topics = [f"topic-{number:02}" for number in range(80)]
-    with RunningCluster(transactionTimeOut=500, transactionCheckInterval=500) as cluster:
+    soon = {"transactionTimeOut": 500, "transactionCheckInterval": 500, "transactionCheckMax": 10_000}
+    with RunningCluster(**soon) as cluster:
         for topic in topics:
             topic_of_type(cluster, topic, "TRANSACTION", queues=1)
         with RunningGateway(cluster) as one, RunningGateway(cluster) as other:
