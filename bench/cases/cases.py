@@ -116,6 +116,12 @@ def _spark(module: str, name: str, *arguments: object) -> Callable[[Rig], Turns]
 
 
 _SPARK_UNITS = {"java": "MiB", "worker": "MiB", "empty batch": "ms", "empty batch to sink": "ms"}
+_SPARK_FLOORS = {
+    f"topic read{RATIO}Parquet": 0.4,
+    f"pruned read{RATIO}Parquet": 0.6,
+    f"sink{RATIO}Parquet": 0.6,
+    f"exactly-once sink{RATIO}at-least-once": 0.85,
+}
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
@@ -191,11 +197,19 @@ CASES: dict[str, Case] = {
             is_heavy=True,
         ),
         *(
-            Case(f"spark-{name}-{size}", title, _spark(name, "turns", body), "rows/s", _SPARK_UNITS, is_heavy=True)
+            Case(
+                f"spark-{name}-{size}",
+                title,
+                _spark(name, "turns", body),
+                "rows/s",
+                _SPARK_UNITS,
+                floors=floors,
+                is_heavy=True,
+            )
             for size, body in (("1k", KIB), ("100b", SMALL))
-            for name, title in (
-                ("stores", f"Spark over a store of messages of {body} B"),
-                ("topics", f"Spark over topics of messages of {body} B"),
+            for name, title, floors in (
+                ("stores", f"Spark over a store of messages of {body} B", {}),
+                ("topics", f"Spark over topics of messages of {body} B", _SPARK_FLOORS),
             )
         ),
         Case(

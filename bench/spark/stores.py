@@ -16,7 +16,7 @@ from penstock.pipeline.jobs.verify import job as verify
 from ..rig import Rig
 from ..runner import Turns
 from .generate import QUEUES, generate
-from .turns import Run, bench_session, per_second, records_of, turns_of
+from .turns import Peer, Run, bench_session, per_second, records_of, turns_of
 
 HEADER_SCHEMA = "topic string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
 SEGMENT_BYTES = 256 << 20
@@ -24,24 +24,24 @@ LARGE_GIB, LARGE_QUEUES = 20, 1_024
 
 
 @contextlib.contextmanager
-def parquet(spark: Any, folder: Path, body: int) -> Iterator[Run]:
-    """A scan of as many messages as a store has, in Parquet files in ``folder`` for the ``with`` block."""
+def parquet(spark: Any, folder: Path, body: int) -> Iterator[Any]:
+    """As many messages as a store has, in Parquet files in ``folder`` for the ``with`` block, as a DataFrame."""
     store, lake = folder / f"peer-store-{body}", folder / f"peer-{body}"
     records = records_of(body)
     generate(store, records=records, body_bytes=body, segment_bytes=SEGMENT_BYTES)
     archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
     shutil.rmtree(store)
+    yield spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
 
-    def scan() -> None:
-        files = spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
-        files.write.format("noop").mode("overwrite").save()
 
-    yield per_second(records, scan)
+def scan(frame: Any) -> None:
+    """Every row and column of ``frame``, made and thrown away."""
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def _scan(spark: Any, store: Path, schema: str | None = None) -> None:
     reader = spark.read.format("penstock_store")
-    (reader.schema(schema) if schema else reader).load(str(store)).write.format("noop").mode("overwrite").save()
+    scan((reader.schema(schema) if schema else reader).load(str(store)))
 
 
 def large(rig: Rig) -> Turns:
@@ -54,11 +54,12 @@ def large(rig: Rig) -> Turns:
 
 def turns(rig: Rig, body: int) -> Turns:
     """Scans and jobs over a store of messages of ``body`` bytes."""
-    with rig.folder() as folder, bench_session() as spark, parquet(spark, folder, body) as peer:
-        generate(
-            folder / "store", records=records_of(body), body_bytes=body, queues=QUEUES, segment_bytes=SEGMENT_BYTES
-        )
-        yield from turns_of(rig, _runs(spark, folder, records_of(body)), peer=peer)
+    records = records_of(body)
+    with rig.folder() as folder, bench_session() as spark, parquet(spark, folder, body) as lake:
+        generate(folder / "store", records=records, body_bytes=body, queues=QUEUES, segment_bytes=SEGMENT_BYTES)
+        runs = _runs(spark, folder, records)
+        peer = Peer("Parquet", per_second(records, partial(scan, lake)))
+        yield from turns_of(rig, runs, peers=dict.fromkeys(runs, peer))
 
 
 def _runs(spark: Any, folder: Path, records: int) -> dict[str, Run]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from penstock.client import Admin, Producer
 from penstock.client.cluster import again
+from penstock.pipeline import topic as read_topic
 from penstock.pipeline.columns.schema import MESSAGE_COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.topics.cluster import cluster
@@ -24,8 +26,8 @@ from penstock.pipeline.topics.read.starting import ending_offsets, starting_offs
 from ..rig import Rig
 from ..runner import Turns
 from .discarding import discarding
-from .stores import parquet
-from .turns import Run, bench_session, per_second, records_of, turns_of
+from .stores import parquet, scan
+from .turns import Peer, Run, bench_session, per_second, records_of, turns_of
 
 ROWS_PER_BATCH = {1024: 200_000, 100: 300_000}
 SMALL_BATCHES = 20
@@ -40,7 +42,7 @@ def turns(rig: Rig, body: int) -> Turns:
     with (
         rig.folder() as folder,
         bench_session() as spark,
-        parquet(spark, folder, body) as peer,
+        parquet(spark, folder, body) as lake,
         rig.cluster() as bench,
         discarding(TARGET, QUEUES) as nobody,
     ):
@@ -50,8 +52,8 @@ def turns(rig: Rig, body: int) -> Turns:
                 # A broker that accepts connections may not be registered yet.
                 again(partial(admin.create_topic, topic, queues=QUEUES), 60.0)
         _fill(server, body, records)
-        runs = _Topics(spark, server, nobody, folder, body, records).runs()
-        yield from turns_of(rig, runs, peer=peer, alone=frozenset({EMPTY, EMPTY_SINK}))
+        topics = _Topics(spark, server, nobody, folder, lake, body, records)
+        yield from turns_of(rig, topics.runs(), peers=topics.peers())
 
 
 def _fill(server: str, body: int, records: int) -> None:
@@ -65,11 +67,12 @@ def _fill(server: str, body: int, records: int) -> None:
 
 
 class _Topics:
-    def __init__(self, spark: Any, server: str, nobody: str, folder: Path, body: int, records: int) -> None:
+    def __init__(self, spark: Any, server: str, nobody: str, folder: Path, lake: Any, body: int, records: int) -> None:
         self._spark = spark
         self._server = server
         self._nobody = nobody  # a nameserver of a broker that keeps nothing
         self._folder = folder
+        self._lake = lake  # as many messages of that size in Parquet
         self._body = body
         self._records = records
 
@@ -77,15 +80,32 @@ class _Topics:
         """The figures by name."""
         rows = ROWS_PER_BATCH[self._body]
         return {
-            "bare loop": per_second(self._records, self._loop),
-            "topic read": per_second(self._records, self._read),
+            "bare loop": self._rate(self._loop),
+            "topic read": self._rate(lambda: scan(self._topic())),
+            "pruned read": self._rate(lambda: _bytes_of_bodies(self._topic(columns=["body"]))),
             "topic stream": lambda: _rows_per_s(self._stream(TOPIC, "noop", rows)),
-            "sink": per_second(self._records, lambda: self._write(self._server)),
-            "sink alone": per_second(self._records, lambda: self._write(self._nobody)),
+            "sink": self._rate(lambda: self._write(self._server)),
+            "exactly-once sink": self._rate(lambda: self._write(self._server, "exactly-once")),
+            "sink alone": self._rate(lambda: self._write(self._nobody, "at-least-once")),
             "stream to stream": lambda: _rows_per_s(self._stream(TOPIC, "penstock", rows)),
             EMPTY: lambda: _batch_ms(self._stream(SMALL, "noop", QUEUES)),
             EMPTY_SINK: lambda: _batch_ms(self._stream(SMALL, "penstock", QUEUES)),
         }
+
+    def peers(self) -> dict[str, Peer]:
+        """What figures are shares of: reads of the same read from Parquet, the sink of the same rows written to it."""
+        every = Peer("Parquet", self._rate(lambda: scan(self._lake)))
+        return {
+            "bare loop": every,
+            "topic read": every,
+            "pruned read": Peer("Parquet", self._rate(lambda: _bytes_of_bodies(self._lake))),
+            "topic stream": every,
+            "sink": Peer("Parquet", self._rate(self._write_files)),
+            "exactly-once sink": Peer("at-least-once", self._rate(lambda: self._write(self._server, "at-least-once"))),
+        }
+
+    def _rate(self, work: Callable[[], object]) -> Run:
+        return per_second(self._records, work)
 
     def _loop(self) -> None:
         """The same columns of the same messages in this process alone: what a program without Spark has."""
@@ -97,13 +117,15 @@ class _Topics:
         count = sum(len(batch) for batch in reader.read(slices(begin, end)))
         assert count == self._records, (count, self._records)
 
-    def _read(self) -> None:
-        frame = self._spark.read.format("penstock").option("nameServer", self._server).option("subscribe", TOPIC)
-        frame.load().write.format("noop").mode("overwrite").save()
+    def _topic(self, columns: list[str] | None = None) -> Any:
+        return read_topic(self._spark, self._server, TOPIC, columns=columns)
 
-    def _write(self, server: str) -> None:
-        rows = self._spark.range(0, self._records, numPartitions=2).selectExpr(f"repeat('x', {self._body}) as body")
-        self._to_topic(rows.write.mode("append"), server).option("deliveryGuarantee", "at-least-once").save()
+    def _write(self, server: str, guarantee: str = "idempotent") -> None:
+        writer = self._to_topic(self._lake.select("body").write.mode("append"), server)
+        writer.option("deliveryGuarantee", guarantee).save()
+
+    def _write_files(self) -> None:
+        self._lake.select("body").write.mode("overwrite").parquet(f"file://{self._folder}/written")
 
     def _to_topic(self, writer: Any, server: str) -> Any:
         return writer.format("penstock").option("nameServer", server).option("topic", TARGET)
@@ -127,6 +149,10 @@ class _Topics:
         query.awaitTermination()
         shutil.rmtree(checkpoint, ignore_errors=True)
         return query
+
+
+def _bytes_of_bodies(frame: Any) -> None:
+    frame.selectExpr("sum(length(body))").collect()
 
 
 def _rows_per_s(query: Any) -> float:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -29,6 +29,13 @@ CONF = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "s
 
 Run = Callable[[], float]
 """Does the work once; its figure."""
+
+
+class Peer(NamedTuple):
+    """What a figure is a share of."""
+
+    name: str
+    run: Run
 
 
 @contextlib.contextmanager
@@ -60,24 +67,19 @@ def per_second(rows: int, work: Callable[[], object], prepare: Callable[[], obje
 
 
 def turns_of(
-    rig: Rig,
-    runs: Mapping[str, Run],
-    *,
-    peer: Run | None = None,
-    alone: frozenset[str] = frozenset(),
-    warm_ups: int = WARM_UPS,
+    rig: Rig, runs: Mapping[str, Run], *, peers: Mapping[str, Peer] | None = None, warm_ups: int = WARM_UPS
 ) -> Turns:
-    """Turns of all ``runs``, behind warm-ups. ``peer`` runs beside each, which is also given as its share of it but
-    for those ``alone``."""
+    """Turns of all ``runs``, behind warm-ups. The peer of a figure runs right before it and gives its share of it."""
     for turn in itertools.count(-warm_ups):
         figures: Figures = {}
         with Memory() as memory:
             for name, run in runs.items():
                 rig.progress(f"{name}: {'warm-up' if turn < 0 else f'turn {turn + 1}'}")
-                beside = peer() if peer is not None else None
+                peer = (peers or {}).get(name)
+                beside = peer.run() if peer else 0.0
                 figures[name] = run()
-                if beside is not None and name not in alone:
-                    figures[f"{name}{RATIO}Parquet"] = figures[name] / beside
+                if peer:
+                    figures[f"{name}{RATIO}{peer.name}"] = figures[name] / beside
         if turn >= 0:
             yield figures | {"java": memory.java, "worker": memory.python}
 
