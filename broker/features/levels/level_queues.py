@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final
 
 import numpy as np
@@ -38,8 +39,11 @@ BATCH_COUNT: Final = 1024
 BATCH_BYTES: Final = 1 << 20
 RECORD_S: Final = 1.0
 """So often at most, progress is recorded."""
-AHEAD_MS: Final = 60_000
-"""A message that would wait so much longer than its level was stored while the clock was wrong: it is due at once."""
+AHEAD_MS: Final = 1000
+"""A message that would wait so much longer than its level has a wrong time: it was stored while the clock was wrong, or
+after that, since the log's times never go back. Such a message waits as long as its level from when it is seen."""
+LOOK_S: Final = 1.0
+"""So often at most, it is noted what is seen."""
 
 
 class LevelQueues:
@@ -58,6 +62,8 @@ class LevelQueues:
         self._ends: list[int] = []  # of the queues, then: what a snapshot says beyond, a power cut has taken
         self._done: dict[int, int] | None = None  # queue -> next offset to deliver; None: to be looked up
         self._held: dict[int, int] = {}  # the same as far as it is recorded, confirmed and synced
+        # Queue -> (end, monotonic time) of looks: what lay below that end then. Only while times are wrong.
+        self._seen: dict[int, deque[tuple[int, float]]] = {}
         self._move_end: dict[int, int] = {}  # queue -> what waits below this offset is to be moved
         self._record_at = 0.0
         self.delivered = self.moved = self.dropped = 0
@@ -68,6 +74,7 @@ class LevelQueues:
         self._known_end = self._store.end_offset
         self._ends = [] if journal is None else self._store.queue_ends(names.SCHEDULE_TOPIC)
         self._move_end.clear()
+        self._seen.clear()
 
     def waiting(self) -> list[tuple[int, int]]:
         """(level, messages that wait), of the levels that have some."""
@@ -164,7 +171,7 @@ class LevelQueues:
         if first >= stop or not self._may_append(journal):
             return False
         due = self._store.picker.tags_codes(names.SCHEDULE_TOPIC, queue_id, first, stop)
-        count = len(due) if until else self._count_due(due, queue_id)
+        count = len(due) if until else self._count_due(due, queue_id, first, high)
         if not count:
             return False
         picked = await self._reposter.locate(names.SCHEDULE_TOPIC, queue_id, np.arange(first, first + count))
@@ -212,13 +219,29 @@ class LevelQueues:
             done[queue_id] = low
         return max(first, low)
 
-    def _count_due(self, due: Longs, queue_id: int) -> int:
-        """How many of the first messages are due."""
-        wall_ms = self._clock.wall_ms()
-        now_ms = self._steady.now_ms(wall_ms, self._clock.monotonic_s())
+    def _count_due(self, due: Longs, queue_id: int, first: int, high: int) -> int:
+        """How many of the first messages, which begin at ``first``, are due."""
+        now_s = self._clock.monotonic_s()
+        now_ms = self._steady.now_ms(self._clock.wall_ms(), now_s)
         level_ms = self._levels_ms[min(queue_id, len(self._levels_ms) - 1)]
-        is_due = (due <= now_ms) | (due > max(wall_ms, now_ms) + level_ms + AHEAD_MS)
+        is_due, is_wrong = due <= now_ms, due > now_ms + level_ms + AHEAD_MS
+        if is_wrong.any():
+            is_due |= is_wrong & (np.arange(first, first + len(due)) < self._seen_at(queue_id, high, now_s, level_ms))
+        else:
+            self._seen.pop(queue_id, None)
         return len(due) if is_due.all() else int(np.argmin(is_due))
+
+    def _seen_at(self, queue_id: int, high: int, now_s: float, level_ms: int) -> int:
+        """The end of what has been seen for as long as its level; ``high``: of what is there now."""
+        looks = self._seen.setdefault(queue_id, deque())
+        if not looks or now_s - looks[-1][1] >= LOOK_S:
+            looks.append((high, now_s))
+        end = 0
+        while looks and looks[0][1] <= now_s - level_ms / 1000:
+            end = looks.popleft()[0]
+        if end:
+            looks.appendleft((end, 0.0))
+        return end
 
     def _reached(self, topic: str, queue_id: int, high: int) -> int:
         """Up to which offset the log says that the level's messages for ``topic`` are delivered."""

@@ -354,7 +354,7 @@ def test_retention_keeps_the_log_until_the_progress_is_recorded(tmp_path: Path) 
     run()
 
 
-def test_a_clock_that_was_wrong_holds_a_level_up_for_a_minute_at_most(tmp_path: Path) -> None:
+def test_after_a_clock_was_wrong_a_message_waits_its_level_from_when_it_is_seen(tmp_path: Path) -> None:
     @in_loop
     async def run() -> None:
         clock = ManualClock(START + 86_400_000)
@@ -364,7 +364,39 @@ def test_a_clock_that_was_wrong_holds_a_level_up_for_a_minute_at_most(tmp_path: 
         node.close(unclean=True)
         again = Node(tmp_path, clock)
         await again.turn()
+        assert again.delivered() == []
+        await again.turn(1)
         assert again.delivered() == [b"from tomorrow"]
+
+    run()
+
+
+def test_a_clock_that_was_set_ahead_and_back_brings_no_level_before_its_time(tmp_path: Path) -> None:
+    """The log's times do not go back with the clock: for a day, all that is stored is of tomorrow."""
+
+    @in_loop
+    async def run() -> None:
+        clock = ManualClock(START)
+        node = Node(tmp_path, clock)
+        clock.set_wall(START + 86_400_000)
+        node.delay(2, [b"a"])
+        await node.turn()
+        await node.turn(3)
+        assert node.delivered() == []
+        clock.set_wall(START + 3000)
+        node.delay(2, [b"b"])
+        await node.turn()
+        await node.turn(2)
+        assert node.delivered() == [b"a"]
+        node.delay(2, [b"c"])
+        await node.turn(2)
+        assert node.delivered() == [b"a"]
+        for _ in range(3):
+            await node.turn(1)
+        assert node.delivered() == [b"a", b"b"]
+        for _ in range(3):
+            await node.turn(1)
+        assert node.delivered() == [b"a", b"b", b"c"]
 
     run()
 
