@@ -235,10 +235,11 @@ class Administration(Feature):
         groups = [group for group, name in table.pairs() if name == topic.name] if queues else []
         async for queue_id in in_turns(queues):
             low, high = self.core.store.reader.queue_range(topic.name, queue_id)
-            behind = [group for group in groups if low <= table.get(group, topic.name, queue_id) < high]
+            behind = [group for group in groups if max(table.get(group, topic.name, queue_id), low) < high]
             if behind:
                 raise InvalidArgument(
-                    f"topic {topic.name}: queue {queue_id} still has messages for group {behind[0]}: let it drain"
+                    f"topic {topic.name}: queue {queue_id} still has messages for group {behind[0]}: let it drain, or "
+                    f"skip them: penstock offset reset {behind[0]} {topic.name} --to last"
                 )
 
     # The wire.

@@ -115,7 +115,16 @@ async def test_queues_are_removed_in_two_steps_and_only_when_drained() -> None:
     await parts[Administration].create_topic(creating(write=2, update=True))
     with pytest.raises(InvalidArgument, match="queue 3 still has messages for group billing"):
         await parts[Administration].create_topic(creating(read=2, write=2, update=True))
-    parts.commit("billing", {"orders": {3: 3}})
+    parts.commit("billing", {"orders": {2: 0, 3: 3}})
+    await parts.append([b"x"], queue_id=2)
+    parts.dispatch()
+    parts.commit("audit", {"orders": {0: 0}})  # has not begun with the others
+    with pytest.raises(InvalidArgument, match="queue 2 still has messages for group"):
+        await parts[Administration].create_topic(creating(read=2, write=2, update=True))
+    parts.commit("billing", {"orders": {2: 1}})
+    with pytest.raises(InvalidArgument, match="penstock offset reset audit orders --to last"):
+        await parts[Administration].create_topic(creating(read=2, write=2, update=True))
+    parts.commit("audit", {"orders": {2: 1, 3: 3}})
     assert (await parts[Administration].create_topic(creating(read=2, write=2, update=True))).read_queues == 2
 
 
