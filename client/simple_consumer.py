@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.proto import names
-from penstock.proto.errors import ClientClosed, InvalidArgument, PenstockError
+from penstock.proto.errors import ClientClosed, InvalidArgument, PenstockError, TopicNotFound
 from penstock.proto.receipts import Receipt
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from . import arguments
-from .cluster import Calls, Expression, Subscription, parse_subscription, readable_queues
+from .cluster import Calls, Expression, Subscription, all_queues, parse_subscription, readable_queues
 from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
 from .consume.pop.receipts import Settling
@@ -69,10 +69,12 @@ class SimpleConsumer(Client):
         self.client_id = arguments.client_id(client_id or new_client_id())
         self._invisible_s = arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX)
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
-        self._receiving = Receiving(self._calls, self.group, self.client_id, consume_from == CONSUME_FROM_FIRST)
+        self._receiving = Receiving(self._calls, self.group, self.client_id)
         self._settling = Settling(self._calls, self.group)
+        self._begins_first = consume_from == CONSUME_FROM_FIRST
         self._lock = threading.Lock()  # guards what follows
         self._subscriptions: dict[str, Subscription] = {}
+        self._older: dict[str, frozenset[str]] = {}  # by topic: broker groups that had it when it was looked up first
         self._turn = 0
         self._closed = threading.Event()
 
@@ -117,11 +119,16 @@ class SimpleConsumer(Client):
             groups = self._groups(max(deadline - time.monotonic(), 0.2))
             step_s = WAIT_STEP_S if len(groups) == 1 else SHARED_WAIT_STEP_S
             for name, subscriptions in groups:
+                # "last" means what arrives from now on: at a broker group that has got the topic since, everything.
+                is_younger = any(name not in self._older[each.topic] for each in subscriptions)
+                begins_first = self._begins_first or is_younger
                 left_s = max(deadline - time.monotonic(), 0.0)
                 # Everybody is asked once before anybody is waited at.
                 wait_s = 0.0 if is_first and len(groups) > 1 else min(step_s, left_s)
                 try:
-                    found = self._receiving.receive(name, subscriptions, max_messages, invisible_ms, wait_s, left_s)
+                    found = self._receiving.receive(
+                        name, subscriptions, max_messages, invisible_ms, wait_s, left_s, begins_first=begins_first
+                    )
                 except PenstockError as error:
                     if not error.retryable:
                         raise
@@ -203,7 +210,14 @@ class SimpleConsumer(Client):
             raise InvalidArgument(f"simple consumer of group {self.group}: subscribe to a topic first")
         found: dict[str, dict[str, Subscription]] = {}
         for subscription in subscriptions:
-            for queue in readable_queues(self._calls.directory.topic(subscription.topic, timeout_s)):
+            topic = subscription.topic
+            try:
+                route = self._calls.directory.topic(topic, timeout_s)
+            except TopicNotFound:
+                self._older.setdefault(topic, frozenset())
+                raise
+            self._older.setdefault(topic, frozenset(queue.broker_name for queue in all_queues(route)))
+            for queue in readable_queues(route):
                 found.setdefault(queue.broker_name, {})[queue.topic] = subscription
         groups = [(name, list(topics.values())) for name, topics in sorted(found.items())]
         start = turn % max(len(groups), 1)

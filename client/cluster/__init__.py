@@ -13,6 +13,7 @@ from .directory import Directory
 from .hosts import local_host, store_host_of
 from .queues import (
     WriteQueues,
+    all_queues,
     offsets_by_broker,
     offsets_in,
     queues_in,
@@ -36,6 +37,7 @@ __all__ = [
     "Subscription",
     "WriteQueues",
     "again",
+    "all_queues",
     "asked",
     "back_off_s",
     "check_timeout",

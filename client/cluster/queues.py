@@ -39,6 +39,15 @@ def readable_queues(route: TopicRoute | None) -> list[MessageQueue]:
     ]
 
 
+def all_queues(route: TopicRoute) -> list[MessageQueue]:
+    """The queues of a topic that hold or may hold messages, also of broker groups of which no member lives."""
+    return [
+        MessageQueue(route.topic, data.broker_name, index)
+        for data in (*route.queues, *route.absent)
+        for index in range(data.read_queues)
+    ]
+
+
 def writable_queues(route: TopicRoute | None) -> list[MessageQueue]:
     """The queues of a topic that may be written, sorted: of all its broker groups, with a living master or without."""
     if route is None:

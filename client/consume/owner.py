@@ -12,7 +12,7 @@ from penstock.proto import names
 from penstock.proto.errors import PenstockError, RouteNotFound, TopicNotFound
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-from ..cluster import Subscription, readable_queues
+from ..cluster import Subscription, all_queues, readable_queues
 from ..message import MessageQueue
 from .consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST
 from .control import ControlLoop
@@ -49,7 +49,7 @@ class QueueOwner(ABC):
         self._directory = core.directory
         self._buffers = core.buffers
         self._subscriptions = dict(core.subscriptions)  # as far as it has heard; written by the control thread
-        self._born_later: set[str] = set()  # topics that did not exist when they were subscribed; only grows
+        self._older: dict[str, frozenset[MessageQueue]] = {}  # by topic: queues that were there when it was subscribed
         self._existing: set[str] = set()  # topics that were there; by the watch thread, and by whoever looks one up
         self._commit_at_s = self._watch_at_s = 0.0
         self._control = ControlLoop(f"penstock-{kind}-{core.group}", self._tick)
@@ -128,10 +128,10 @@ class QueueOwner(ABC):
     def _look_up(self, topics: Iterable[str]) -> None:
         for topic in topics:
             try:
-                self._directory.topic(topic)
+                self._older.setdefault(topic, frozenset(all_queues(self._directory.topic(topic))))
                 self._existing.add(topic)
             except TopicNotFound:
-                self._born_later.add(topic)
+                self._older.setdefault(topic, frozenset())
                 level = logging.DEBUG if topic.startswith(names.RETRY_PREFIX) else logging.WARNING
                 log.log(level, "topic does not exist, consuming begins when it does topic=%s", topic)
             except RouteNotFound as error:
@@ -149,9 +149,9 @@ class QueueOwner(ABC):
         ``ask()``: the committed offset (-1: none), the epoch that it is of (0: nobody knows), the queue's first offset,
         and the one behind its last message.
         """
-        # "last" means what arrives after subscribing: in a topic that is younger than that, everything.
+        # "last" means what arrives after subscribing: in a queue that is younger than that, everything.
         consume_from = self._core.consume_from
-        if queue.topic in self._born_later and consume_from == CONSUME_FROM_LAST:
+        if consume_from == CONSUME_FROM_LAST and queue not in self._older.get(queue.topic, (queue,)):
             consume_from = CONSUME_FROM_FIRST
         if queue.topic.startswith(names.RETRY_PREFIX):
             consume_from = CONSUME_FROM_FIRST  # nothing in there is older than the group

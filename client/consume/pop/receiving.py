@@ -57,11 +57,10 @@ class ReceivedMessage(RetriedMessage):
 class Receiving:
     """Receives of one consumer. Thread-safe."""
 
-    def __init__(self, calls: Calls, group: str, client_id: str, begins_first: bool) -> None:
+    def __init__(self, calls: Calls, group: str, client_id: str) -> None:
         self._calls = calls
         self._group = group
         self._client_id = client_id
-        self._begin = wire.ReceiveHeader.FIRST if begins_first else wire.ReceiveHeader.LAST
 
     def receive(
         self,
@@ -71,8 +70,12 @@ class Receiving:
         invisible_ms: int,
         wait_s: float,
         timeout_s: float,
+        *,
+        begins_first: bool,
     ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
         """What the master has, and of that what nobody wants: its tag has the hash of another one.
+
+        ``begins_first``: where queues begin of which the group has nothing yet.
 
         Raises:
             PenstockError: the last one within ``timeout_s``, or the time of one call if that is longer.
@@ -86,7 +89,7 @@ class Receiving:
             max_messages=min(max_messages, MESSAGES_MAX),
             invisible_ms=invisible_ms,
             max_wait_ms=round(wait_s * 1000),
-            begin=self._begin,
+            begin=wire.ReceiveHeader.FIRST if begins_first else wire.ReceiveHeader.LAST,
         )
         content, call_s = header.SerializeToString(), wait_s + TRY_S_MIN
 

@@ -196,6 +196,17 @@ def test_a_topic_younger_than_the_subscription_is_read_from_its_first_message(cl
         assert [each.body for each in poll_all(puller, 3)] == numbered(3)
 
 
+def test_a_queue_younger_than_the_subscription_is_read_from_its_first_message(cluster: RunningCluster) -> None:
+    cluster.put("orders", [b"old"], 0)
+    with consumer(cluster, consume_from="last") as puller:
+        puller.subscribe("orders")
+        begun(puller, Q0, Q1)
+        with cluster.brokers["broker-a"].faults.holding("ConsumerSession"):
+            cluster.create_topic("orders", 3)
+            cluster.put("orders", numbered(3), 2)
+        assert [each.body for each in poll_all(puller, 3)] == numbered(3)
+
+
 def test_seek_goes_anywhere_and_the_next_commit_follows(cluster: RunningCluster) -> None:
     cluster.put("orders", numbered(10), 0)
     with consumer(cluster) as puller:

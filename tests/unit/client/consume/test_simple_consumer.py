@@ -181,6 +181,20 @@ def test_a_new_group_begins_behind_what_is_there(cluster: RunningCluster) -> Non
         assert message.body == b"new"
 
 
+def test_what_a_broker_group_stores_that_gets_the_topic_later_is_received_from_its_first_message(
+    cluster: RunningCluster,
+) -> None:
+    cluster.create_topic("half", 1, brokers=["broker-a"])
+    cluster.put("half", [b"old"])
+    with SimpleConsumer(cluster.namesrv, group=GROUP) as consumer:
+        consumer.subscribe("half")
+        assert consumer.receive(timeout_s=1) == []
+        cluster.create_topic("half", 1, brokers=["broker-b"])
+        cluster.put("half", [b"new"], broker_name="broker-b")
+        (message,) = received(consumer, 1)
+        assert message.body == b"new"
+
+
 def test_what_makes_no_sense_is_refused(cluster: RunningCluster) -> None:
     with SimpleConsumer(cluster.namesrv, group=GROUP) as consumer:
         with pytest.raises(InvalidArgument, match="subscribe to a topic first"):
