@@ -132,7 +132,7 @@ def writable_topic(core: Core, name: str) -> Topic:
     if topic is None:
         raise TopicNotFound(f"topic {name} does not exist at this broker: create it", topic=name)
     if not topic.is_writable:
-        raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}")
+        raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}", perm=topic.perm)
     return topic
 
 

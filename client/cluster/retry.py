@@ -13,6 +13,7 @@ from typing import TypeVar
 from penstock.proto.errors import (
     BrokerUnavailable,
     DiskFull,
+    Forbidden,
     InvalidArgument,
     NotEnoughReplicas,
     NotMaster,
@@ -62,16 +63,23 @@ def outcome_of(error: PenstockError) -> Outcome:
         return Outcome.NOT_STORED if never_reached(error) else Outcome.UNKNOWN
     if isinstance(error, OutcomeUnknown) or error.details.get("is_unknown"):
         return Outcome.UNKNOWN
-    if isinstance(error, (Retryable, DiskFull, StoreClosed)):
+    if isinstance(error, (Retryable, DiskFull, StoreClosed)) or is_unwritable(error):
         return Outcome.NOT_STORED
     if isinstance(error, Refused):
         return Outcome.REFUSED
     return Outcome.UNKNOWN
 
 
+def is_unwritable(error: PenstockError) -> bool:
+    """True if the broker group's part of the topic is not for writers (any more), which may be so there alone."""
+    return isinstance(error, Forbidden) and "perm" in error.details
+
+
 def counts_as_refusal(error: PenstockError) -> bool:
-    """True if a broker itself said no; False for a group that is between two masters or waits for its replicas."""
+    """True if a broker itself said no; False for a group that is between two masters, waits for its replicas, or has
+    just been closed to writers, which routes will tell."""
     is_passing = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
+    is_passing = is_passing or is_unwritable(error)
     return not never_reached(error) and not is_passing
 
 

@@ -41,7 +41,7 @@ from penstock.proto.errors import (
 )
 
 from ..cluster.queues import WriteQueues
-from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, outcome_of, reworded
+from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, is_unwritable, outcome_of, reworded
 from .config import ProducerConfig
 from .health import BrokerHealth
 from .parts import LANES, Batch, Failure, Kind, Lane, Line, Part, halved, is_of_one
@@ -194,7 +194,8 @@ class Lanes:
         """A try of ``batch`` ended with ``error``; what is given up because of it."""
         outcome = outcome_of(error)
         batch.attempts += 1
-        if outcome is not Outcome.REFUSED and not isinstance(error, (FlushTimeout, ReplicaTimeout)):
+        is_healthy = isinstance(error, (FlushTimeout, ReplicaTimeout)) or is_unwritable(error)
+        if outcome is not Outcome.REFUSED and not is_healthy:
             self._health.on_failure(batch.lane.broker_name, now * 1000)
         if outcome is Outcome.REFUSED:
             return self._on_refused(batch, error)

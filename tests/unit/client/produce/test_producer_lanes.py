@@ -15,6 +15,7 @@ from penstock.proto.errors import (
     BrokerUnavailable,
     CorruptBatch,
     FlowControl,
+    Forbidden,
     LaneForgotten,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -26,6 +27,7 @@ from penstock.proto.errors import (
 
 NOW = 1000.0
 BROKEN = BrokerUnavailable("broker 1: unavailable: Socket closed", status="UNAVAILABLE")
+UNWRITABLE = Forbidden("topic orders may not be written: its perm is 4", perm=4)
 NEVER_CONNECTED = BrokerUnavailable("broker 1: failed to connect to all addresses", status="UNAVAILABLE")
 
 
@@ -153,6 +155,18 @@ def test_a_refused_batch_without_keys_goes_to_another_broker_group_at_once() -> 
     assert again.lane.broker_name == "b"
 
 
+def test_what_a_group_may_not_write_any_more_goes_elsewhere_and_the_group_counts_as_well() -> None:
+    topic = lanes(("a", 4), ("b", 4))
+    topic.add([part(b"x", kind=Kind.SEND)])
+    (batch,) = start(topic)
+    assert batch.lane.broker_name == "a"
+    assert topic.on_error(batch, UNWRITABLE, NOW) == []
+    (again,) = start(topic)
+    assert again.lane.broker_name == "b"
+    topic.add([part(b"y")])
+    assert [each.lane.broker_name for each in start(topic)] == ["a"]
+
+
 def test_a_refused_keyed_batch_is_tried_again_before_what_came_after_it() -> None:
     topic = lanes(("a", 1), ("b", 1))
     topic.add([part(b"1", hashes=[0])])
@@ -253,12 +267,13 @@ def test_only_the_corrupt_message_of_a_batch_is_refused() -> None:
     assert [body for failure in failed for each in failure.parts for body in each.bodies] == [b"bad"]
 
 
-def test_a_refusal_that_concerns_all_messages_is_final() -> None:
+@pytest.mark.parametrize("error", [TopicNotFound("gone"), Forbidden("not a right of this user")])
+def test_a_refusal_that_concerns_all_messages_is_final(error: PenstockError) -> None:
     topic = lanes(("a", 1))
     topic.add([part(b"1", b"2")])
     (batch,) = start(topic)
-    (failure,) = topic.on_error(batch, TopicNotFound("gone"), NOW)
-    assert isinstance(failure.error, TopicNotFound)
+    (failure,) = topic.on_error(batch, error, NOW)
+    assert failure.error is error
     assert not topic.has_waiting
     assert all(lane.is_free for lane in topic.lanes.values())
 
@@ -274,7 +289,7 @@ def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_n
         assert bool(failures) is gives_up
 
 
-@pytest.mark.parametrize("error", [NEVER_CONNECTED, NotMaster("a slave"), NotEnoughReplicas("one of two")])
+@pytest.mark.parametrize("error", [NEVER_CONNECTED, NotMaster("a slave"), NotEnoughReplicas("one of two"), UNWRITABLE])
 def test_a_group_without_a_master_or_replicas_for_the_moment_uses_up_no_retries(error: PenstockError) -> None:
     topic = lanes(("a", 1), send_retries=0)
     topic.add([part(b"x", kind=Kind.SEND)])
