@@ -45,6 +45,8 @@ def list_(group: str | None, namesrv: str, as_json: bool) -> None:
     with Admin(namesrv) as admin:
         groups = [topic.removeprefix(DLQ_PREFIX) for topic in admin.list_topics() if topic.startswith(DLQ_PREFIX)]
         rows = [row for name in groups if group in (None, name) for row in _counts(admin, namesrv, name)]
+        if group is not None and not rows:
+            admin.group(group)  # a misspelt name is an error, not a group without dead letters
     if as_json:
         print_json({"dead_letters": rows})
     else:

@@ -151,7 +151,8 @@ class Retry(Feature):
         stored_times, properties = np.empty(count, np.int32), np.empty(count, np.int32)
         tries_of(records.data, records.positions, records.sizes, stored_times, properties)
         if request.topic.startswith(names.DLQ_PREFIX):
-            stored_times[:] = 0  # somebody wants them to be tried anew
+            stored_times[:] = 0  # somebody wants them to be tried anew: once at least
+            allowed = max(allowed, 1)
         places = np.searchsorted(asked.offsets, records.offsets)
         times, levels = np.maximum(stored_times, asked.times[places]), asked.levels[places]
         dies = is_dead(levels, times, properties + PROPERTIES_GROWTH_MAX <= PROPERTIES_BYTES_MAX, allowed)

@@ -73,15 +73,28 @@ def test_letters_are_counted_shown_and_sent_again_once(
     ]
 
 
+def test_letters_of_a_group_that_tries_nothing_again_are_tried_once_more(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Admin(cluster.namesrv) as admin:
+        admin.create_group("g", retry_max_times=0)
+    assert main(["dlq", "resend", "--group", "g", "--namesrv", cluster.namesrv]) == 0
+    assert counts(cluster, capsys) == (3, 0)
+    seen = Seen()
+    with consumer(cluster, seen):
+        wait_until(lambda: len(seen) == 3, what="the letters again")
+
+
 def test_a_group_without_dead_letters_has_none(cluster: RunningCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(cluster.namesrv) as admin:
         admin.create_group("other")
-    assert main(["dlq", "show", "--group", "other", "--namesrv", cluster.namesrv]) == 0
+    for command in ("list", "show"):
+        assert main(["dlq", command, "--group", "other", "--namesrv", cluster.namesrv]) == 0
     assert main(["dlq", "resend", "--group", "other", "--namesrv", cluster.namesrv]) == 0
     assert "0 dead letters of group other" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["show", "resend"])
+@pytest.mark.parametrize("command", ["list", "show", "resend"])
 def test_dead_letters_of_a_group_that_does_not_exist_are_an_error_with_the_nearest_name(
     cluster: RunningCluster, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
