@@ -78,8 +78,10 @@ class ElectedRole:
 
     @property
     def following(self) -> Following:
-        """As slave: whether the master is heard, and if not, why."""
-        return self.inner.following
+        """As slave: whether the master is heard, and if not, why: who cannot read the register hears none for long."""
+        found = self.inner.following
+        trouble = "" if found.is_following or self.is_master else self.leadership.trouble
+        return found._replace(not_because=trouble) if trouble else found
 
     def put(self, inner: FixedRole, lease: MasterLease | None) -> None:
         """Be ``inner`` from now on; ``lease`` of a master."""

@@ -98,7 +98,7 @@ class Leadership:
         self._running: asyncio.Task[None] | None = None  # the role inside; ended before another is put there
         self._wake = asyncio.Event()  # set by whoever has news for `_step`
         self._told: tuple[bool, ...] = ()  # what reports said last
-        self._said = ""  # the last warning, so that an outage is told once
+        self.trouble = ""  # the last warning, so that an outage is told once; empty while the register is read
         role.drive = self.run
         role.on_view = self._wake.set
 
@@ -278,7 +278,7 @@ class Leadership:
         except WrongStore as error:
             self._warn(f"{type(error).__name__}: {error}")
             return
-        self._said = ""
+        self.trouble = ""
         known = self.register
         if known is not None and register.version < known.version:
             return
@@ -434,6 +434,6 @@ class Leadership:
         self._wake.set()
 
     def _warn(self, said: str) -> None:
-        if said != self._said:
+        if said != self.trouble:
             log.warning("coordination: %s", said)
-            self._said = said
+            self.trouble = said

@@ -17,6 +17,7 @@ from penstock.broker.group.epoch_file import EpochFile
 from penstock.broker.group.held_membership import Membership, MembershipFile
 from penstock.broker.group.leadership import Leadership
 from penstock.broker.group.roles import MasterRole, SlaveRole
+from penstock.proto.errors import KeyNotFound
 from penstock.proto.register import Register, new_register
 from penstock.proto.wire import common_pb2
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
@@ -110,9 +111,10 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         return MasterRole(1, primary, history=epochs.history, waits_for_replicas=True, slave_read=False)
 
     clock = SystemClock()
-    return Leadership(
+    role = ElectedRole(identity(1), make_slave(), waits=True, clock=clock)
+    role.leadership = Leadership(
         1,
-        ElectedRole(identity(1), make_slave(), waits=True, clock=clock),
+        role,
         Registers(register),  # type: ignore[arg-type]
         membership,
         epochs,
@@ -124,6 +126,7 @@ def leader(folder: Path, store: Store, register: Register, *, master_address: st
         settings=ReplicationSettings(),
         may_have_lost=lost,
     )
+    return role.leadership
 
 
 def register_of(epoch: int, master: int, *members: int) -> Register:
@@ -139,6 +142,24 @@ async def running(leadership: Any) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_slave_whose_coordinator_was_wiped_says_so_and_not_only_that_nobody_is_master(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leadership = leader(tmp_path, Store(), register_of(2, 0, 0, 1))
+
+        async def read() -> Any:
+            raise KeyNotFound("broker group broker-a has no register")
+
+        leadership._registers.read = read
+        async with running(leadership):
+            await eventually(lambda: leadership.trouble, what="the warning")
+            following = leadership._role.following
+            assert not following.is_following
+            assert "governed by coordinator store one" in following.not_because
+            assert "or delete the file in every store of the group" in following.not_because
+
+    asyncio.run(scenario())
 
 
 def test_doubt_lasts_until_the_log_reaches_where_the_new_masters_epoch_began(tmp_path: Path) -> None:
