@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -88,6 +89,10 @@ def reset(
 ) -> list[QueuePosition]:
     """Move the group; all new offsets are known and checked before the first one is written."""
     asked(SearchOffsetRequest, timestamp_ms=timestamp_ms)
+    if timestamp_ms is not None and timestamp_ms > time.time() * 1000:
+        raise InvalidArgument(
+            f"timestamp_ms={timestamp_ms}: lies in the future, nothing was changed; to skip what waits, reset to 'last'"
+        )
     if offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
         raise InvalidArgument(f"offset={offset!r:.60}: must be a whole number")
     if isinstance(queues, str) or not isinstance(queues, (Iterable, type(None))):
@@ -135,6 +140,8 @@ def clone(
         for queue, offset in sorted(_committed(descriptions).items())
         if offset >= 0 and topic in (None, queue.topic)
     ]
+    if topic is not None and not positions:
+        calls.directory.existing_route(topic, timeout_s)
     if not dry_run:
         _commit(calls, target, positions, timeout_s)
     return positions
