@@ -15,6 +15,7 @@ from ..config import TopicsConfig
 from ..core.tables.topics import CLEANUP_POLICY, COMPACTION, RETENTION_MS, Topic
 
 QUEUES_MAX = 65_536
+_ATTRIBUTES = (MESSAGE_TYPE, CLEANUP_POLICY, RETENTION_MS, ORDER_CONF)
 _VALUES = {MESSAGE_TYPE: tuple(MessageType), CLEANUP_POLICY: ("DELETE",)}
 """The values that these attributes may be given. A topic of RocketMQ's keeps what it has."""
 _WHY = {
@@ -99,6 +100,10 @@ def _wanted(asked: TopicConfig, existing: Topic | None, default_queues: int) -> 
     if ORDER_CONF in topic.attributes:
         parse_order_conf(topic.attributes[ORDER_CONF])
     for attribute, value in topic.attributes.items():
+        if attribute not in _ATTRIBUTES and attribute not in before.attributes:
+            raise InvalidArgument(
+                f"topic {topic.name}: attribute {attribute[:40]!r}: is not known; topics have {', '.join(_ATTRIBUTES)}"
+            )
         allowed = _VALUES.get(attribute, (value,))
         if value not in allowed and before.attributes.get(attribute) != value:
             raise InvalidArgument(

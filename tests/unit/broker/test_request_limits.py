@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.broker.consume.consume import Consume
 from penstock.broker.consume.fetch_load import FetchLoad
 from penstock.broker.consume.groups import MISMATCHES_MAX, Groups
 from penstock.broker.core import wire
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.core.wire import QUEUES_MAX, REQUEST_BYTES_MAX
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.writers import KEYS_MAX
@@ -137,6 +139,10 @@ def test_a_frame_with_a_very_long_header_is_refused_unread() -> None:
         frames.unpack(message, FetchHeader)
 
 
+IMPORTED = Topic("two", 8, 8, attributes={"a": "of a store of RocketMQ's"})
+"""A topic whose attribute is not known here, and may be changed all the same."""
+
+
 def creating(name: str, **attributes: str) -> CreateTopicRequest:
     return CreateTopicRequest(config=TopicConfig(topic=name, attributes=attributes), update=True)
 
@@ -144,6 +150,7 @@ def creating(name: str, **attributes: str) -> CreateTopicRequest:
 @in_loop
 async def test_topics_are_limited_in_number_and_in_what_they_carry() -> None:
     kit = Kit(maxTopicNum=2, maxAttributeBytes=256)
+    kit.put_topic(IMPORTED)
     create = kit[Administration].create_topic
     await create(creating("one"))
     with pytest.raises(LimitReached, match="maxAttributeBytes"):
@@ -165,6 +172,8 @@ def test_what_nameservers_are_told_of_all_topics_is_limited(monkeypatch: pytest.
     @in_loop
     async def check() -> None:
         kit = Kit()
+        for name in ("one", "two"):
+            kit.put_topic(replace(IMPORTED, name=name))
         create = kit[Administration].create_topic
         await create(creating("one", a="x" * 800))
         with pytest.raises(LimitReached, match="fit into a registration"):

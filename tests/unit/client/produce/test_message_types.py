@@ -113,6 +113,13 @@ def test_the_twins_refuse_alike(one: RunningCluster) -> None:
     asyncio.run(check())
 
 
+def test_an_attribute_that_no_topic_has_is_refused(one: RunningCluster) -> None:
+    with Admin(one.namesrv) as admin:
+        for make in (admin.create_topic, admin.update_topic):
+            with pytest.raises(InvalidArgument, match=r"'retention.sm': is not known; topics have .*retention"):
+                make("orders", attributes={"retention.sm": "1000"})
+
+
 def test_compacted_topics_are_refused_with_what_to_do(one: RunningCluster) -> None:
     with Admin(one.namesrv) as admin:
         for make in (admin.create_topic, admin.update_topic):
