@@ -112,7 +112,7 @@ class SendReceipt(NamedTuple):
     store_timestamp_ms: int
     duplicate: bool = False  # the broker had stored it at an earlier try
     epoch: int = 0  # of the master that acknowledged
-    recall_handle: str = ""  # of a message with deliver_at or delay_s, for Producer.recall; else empty
+    recall_handle: str = ""  # of a message with a time to come, for Producer.recall; else empty
     transaction_id: str = ""  # of a message that was sent in a transaction
 
     @property

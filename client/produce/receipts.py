@@ -77,8 +77,12 @@ def receipts_of(
         message_ids = part.message_ids
         handles: Iterable[str] = repeat("", len(message_ids))
         if part.dues_ms:
-            named = map(RecallHandle, repeat(topic), repeat(broker_name), part.dues_ms, message_ids)
-            handles = map(RecallHandle.encode, named)
+            dues = zip(part.dues_ms, message_ids, strict=True)
+            now_ms = min(stored_ms, time.time_ns() // 1_000_000)  # what is due by both clocks is on its way
+            handles = [
+                RecallHandle(topic, broker_name, due_ms, message_id).encode() if due_ms > now_ms else ""
+                for due_ms, message_id in dues
+            ]
         for message_id, queue_id, position, handle in zip(
             message_ids, queue_ids[start:end], positions[start:end], handles, strict=True
         ):

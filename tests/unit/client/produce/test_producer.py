@@ -63,6 +63,13 @@ def test_a_receipt_says_where_the_message_lies(one: RunningCluster, broker: Runn
     assert broker.record_at(position) == broker.records(TOPIC)[receipt.queue_id, receipt.queue_offset]
 
 
+def test_only_what_is_still_to_come_has_a_recall_handle(one: RunningCluster) -> None:
+    with Producer(one.namesrv) as producer:
+        assert producer.send(TOPIC, b"later", delay_s=3600).recall_handle
+        assert not producer.send(TOPIC, b"due", deliver_at=1).recall_handle
+        assert not producer.send(TOPIC, b"now").recall_handle
+
+
 def test_receipts_of_a_batch_are_in_order_and_point_at_their_messages(two: RunningCluster) -> None:
     messages = [Message(TOPIC, b"%d" % n, sharding_key=None if n % 3 else f"c{n}") for n in range(50)]
     with Producer(two.namesrv) as producer:
