@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +85,9 @@ class CertificateFiles:
             _check_pair(cert_file, pem.certificate, key_file, pem.key)
         if pem != Pem(*map(_bytes_of, self._files)):
             raise ConfigError(f"{', '.join(map(str, self._paths()))}: changed while they were read")
+        for path, content in ((ca_file, pem.ca), (cert_file, pem.certificate)):
+            if content is not None:
+                _warn_of_times(path, content)
         return pem
 
 
@@ -182,6 +186,24 @@ def _check_ca(path: AnyPath | None, content: bytes) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"{path}: no certificates of authorities in PEM form") from error
+
+
+def _warn_of_times(path: AnyPath | None, content: bytes) -> None:
+    """Log which certificates are not valid now: whoever checks them refuses the connection, and seldom says why."""
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    try:
+        found = x509.load_pem_x509_certificates(content)
+    except ValueError:
+        return  # OpenSSL, which has read it, is less strict
+    for each in found:
+        begins, ends = each.not_valid_before_utc, each.not_valid_after_utc
+        if not begins <= now <= ends:
+            log.warning(
+                "certificate is not valid now, peers refuse it: replace the file path=%s subject=%s from=%s to=%s",
+                *(path, each.subject.rfc4514_string(), begins.isoformat(), ends.isoformat()),
+            )
 
 
 def _check_pair(cert_file: AnyPath, certificate: bytes, key_file: AnyPath, key: bytes) -> None:

@@ -89,11 +89,16 @@ async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> 
 
 
 @in_own_loop
-async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+async def test_an_expired_certificate_is_refused_and_its_owner_warned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path)
-    async with port(server_tls(authority.issue("broker", expired=True))) as number:
+    pair = authority.issue("broker", expired=True)
+    async with port(server_tls(pair)) as number:
         message = await said(number, authority.tls())
     assert "certificate has expired" in message
+    (warning,) = [record.getMessage() for record in caplog.records if "is not valid now" in record.getMessage()]
+    assert f"path={pair.cert}" in warning
 
 
 @in_own_loop
