@@ -93,6 +93,7 @@ _GZIP_OR_ZLIB: Final = 47
 """zlib's word for telling by the header which of both it is."""
 TIME_DIGITS_MAX: Final = 15
 """A property with more digits is no time."""
+_SECOND_NS: Final = 1_000_000_000
 _TRANSACTION_BITS: Final = 0b1100
 _COMMITTED: Final = 0b1000
 
@@ -164,12 +165,13 @@ def draft_of(message: Message, caller: Caller) -> Draft:
     recovery_s = None
     kind = _type_of(system, due_ms, group)
     if kind == MessageType.TRANSACTION and system.HasField("orphaned_transaction_recovery_duration"):
-        given = system.orphaned_transaction_recovery_duration
+        given, name = system.orphaned_transaction_recovery_duration, "orphaned_transaction_recovery_duration"
+        span_ms(given, name, Code.BAD_REQUEST)
         recovery_s = given.seconds + given.nanos / 1e9
         if not 0 <= recovery_s <= RECOVERY_S_MAX:
             raise Refusal(
                 Code.BAD_REQUEST,
-                f"orphaned_transaction_recovery_duration {recovery_s:g} s: must be 0..{RECOVERY_S_MAX} s",
+                f"{name} {recovery_s:g} s: must be 0..{RECOVERY_S_MAX} s",
             )
     return Draft(
         message_id=message_id,
@@ -257,7 +259,7 @@ def _due_ms(system: SystemProperties) -> int | None:
     if not system.HasField("delivery_timestamp"):
         return None
     given = system.delivery_timestamp
-    if not (given.seconds >= TIME_S_MIN and 0 <= given.nanos < 1_000_000_000):
+    if not (given.seconds >= TIME_S_MIN and 0 <= given.nanos < _SECOND_NS):
         raise Refusal(
             Code.ILLEGAL_DELIVERY_TIME,
             f"delivery timestamp of {given.seconds} s and {given.nanos} ns: must be of the year 1 or later, "
@@ -296,8 +298,18 @@ def _has_control(text: str) -> bool:
     return not text.isprintable() and any(unicodedata.category(each) == "Cc" for each in text)
 
 
-def _milliseconds(stamp: Timestamp) -> int:
+def _milliseconds(stamp: Duration | Timestamp) -> int:
     return stamp.seconds * 1000 + stamp.nanos // 1_000_000
+
+
+def span_ms(given: Duration | Timestamp, name: str, code: Code) -> int:
+    """A span of a request, or a time from 1970 on, in ms. Raises Refusal with ``code``: it is none."""
+    if not -_SECOND_NS < given.nanos < _SECOND_NS or given.seconds * given.nanos < 0:
+        raise Refusal(
+            code,
+            f"{name} of {given.seconds} s and {given.nanos} ns: at most 999999999 ns, of the sign of the seconds",
+        )
+    return _milliseconds(given)
 
 
 def timestamp(milliseconds: int) -> Timestamp:

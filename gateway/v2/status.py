@@ -65,14 +65,14 @@ def ok() -> Status:
 
 
 def named(code: Code) -> Status:
-    """A status whose text is the code's name, as that of a merged result is."""
+    """A status whose text is the code's name."""
     return Status(code=code, message=Code.Name(code))
 
 
 def merged(statuses: Iterable[Status]) -> Status:
-    """The status of a whole request: what its entries have in common, else MULTIPLE_RESULTS."""
-    codes = {status.code for status in statuses}
-    return named(codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS)
+    """The status of a whole request: that of an entry where all have one code, else MULTIPLE_RESULTS."""
+    by_code = {status.code: status for status in statuses}
+    return by_code.popitem()[1] if len(by_code) == 1 else named(Code.MULTIPLE_RESULTS)
 
 
 def status_of(error: Exception, method: str) -> Status:

@@ -22,6 +22,7 @@ from penstock.runtime.turns import Turns
 from .callers import Caller
 from .clients import Client, Clients, Stream
 from .groups import Groups
+from .messages import span_ms
 from .names import group_of
 from .settings import CONSUMERS, answer_to, topics_of
 from .status import Refusal, ok, status_of
@@ -95,8 +96,7 @@ class Telemetry:
         settings = await answer_to(command.settings, caller, self._groups)
         stream.is_settled = True
         if settings.HasField("request_timeout"):
-            span = settings.request_timeout
-            client.request_s = span.seconds + span.nanos / 1e9
+            client.request_s = span_ms(settings.request_timeout, "request_timeout", Code.BAD_REQUEST) / 1000
         if settings.HasField("publishing"):
             for topic in topics_of(settings, caller.namespace):
                 self._clients.publishes(client, topic)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from penstock.client import MessageView, PenstockError, TopicNotFound
 from penstock.formats.record.batch import RecordBatch
@@ -32,7 +33,7 @@ from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
 from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
-from penstock.gateway.v2.messages import deliver, draft_of
+from penstock.gateway.v2.messages import deliver, draft_of, span_ms
 from penstock.gateway.v2.names import group_of, resource_of, topic_of
 from penstock.gateway.v2.produce.transactions import Transactions
 from penstock.gateway.v2.service import SERVICE, Service
@@ -69,6 +70,10 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> str:
         ({"message_type": 4, "orphaned_transaction_recovery_duration": {"seconds": -1}}, "BAD_REQUEST"),
         (
             {"message_type": 4, "orphaned_transaction_recovery_duration": {"seconds": 3600, "nanos": 1}},
+            "BAD_REQUEST",
+        ),
+        (
+            {"message_type": 4, "orphaned_transaction_recovery_duration": {"seconds": 1, "nanos": 1_000_000_000}},
             "BAD_REQUEST",
         ),
         ({"user": {"": "v"}}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
@@ -240,6 +245,25 @@ def test_an_acknowledgement_is_answered_whatever_happens() -> None:
         "INVALID_RECEIPT_HANDLE",
         "INVALID_RECEIPT_HANDLE",
     ]
+
+
+def test_a_request_whose_entries_failed_alike_says_why() -> None:
+    answer = asyncio.run(finishing().acknowledge(CALLER, acknowledged("g", "topic", HANDLE)))
+    (entry,) = answer.entries
+    assert answer.status == entry.status
+    assert "internal error" in answer.status.message
+
+
+@pytest.mark.parametrize("nanos", [1_000_000_000, -1_000_000_000, -1])
+def test_a_span_of_time_that_is_none_is_refused(nanos: int) -> None:
+    with pytest.raises(Refusal, match=f"long_polling_timeout of 1 s and {nanos} ns") as refused:
+        span_ms(Duration(seconds=1, nanos=nanos), "long_polling_timeout", v2.Code.ILLEGAL_POLLING_TIME)
+    assert code_of(refused) == "ILLEGAL_POLLING_TIME"
+
+
+def test_a_span_of_time_is_told_in_milliseconds() -> None:
+    assert span_ms(Duration(seconds=1, nanos=999_999_999), "span", v2.Code.BAD_REQUEST) == 1999
+    assert span_ms(Duration(seconds=-1, nanos=-1), "span", v2.Code.BAD_REQUEST) < 0
 
 
 @pytest.mark.parametrize(

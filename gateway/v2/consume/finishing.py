@@ -28,6 +28,7 @@ from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
 from ..callers import Caller
+from ..messages import span_ms
 from ..names import group_of, topic_of
 from ..status import Refusal, merged, ok, status_of
 from .handles import Together, changed, receipt_of, told_of
@@ -207,8 +208,7 @@ class Finishing:
         try:
             topic = topic_of(request.topic, caller.namespace)
             group = group_of(request.group, caller.namespace)
-            given = request.invisible_duration
-            invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
+            invisible_ms = span_ms(request.invisible_duration, "invisible_duration", Code.ILLEGAL_INVISIBLE_TIME)
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
                 raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")

@@ -34,7 +34,7 @@ from penstock.proto.wire.common_pb2 import TopicQueues
 
 from ..brokers import Brokers
 from ..callers import Caller
-from ..messages import deliver
+from ..messages import deliver, span_ms
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .receiving import BATCH_MAX, LAST_S, MARGIN_S, POLL_MS_MAX, subscription_of
@@ -95,7 +95,7 @@ class Offsets:
         if policy == QueryOffsetPolicy.TIMESTAMP:
             if not request.HasField("timestamp"):
                 raise Refusal(Code.BAD_REQUEST, "policy TIMESTAMP without a timestamp")
-            at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+            at_ms = span_ms(request.timestamp, "timestamp", Code.BAD_REQUEST)
             if not 0 <= at_ms <= OFFSET_MAX:
                 raise Refusal(Code.BAD_REQUEST, f"timestamp {at_ms} ms: must be 0 or later")
             asked = SearchOffsetRequest(topic=place.topic, queue_id=place.queue_id, timestamp_ms=at_ms)
@@ -119,8 +119,8 @@ class Offsets:
         subscription = subscription_of(place.topic, request.filter_expression)
         if not 0 <= request.offset < OFFSET_MAX:
             raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must be 0..{OFFSET_MAX - 1}")
-        span = request.long_polling_timeout
-        wait_s = max(min(span.seconds + span.nanos / 1e9, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
+        wait_s = span_ms(request.long_polling_timeout, "long_polling_timeout", Code.ILLEGAL_POLLING_TIME) / 1000
+        wait_s = max(min(wait_s, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
         header = FetchHeader(
             group=group, client_id=caller.client_id, max_bytes=BYTES_MAX, max_wait_ms=int(wait_s * 1000)
         )

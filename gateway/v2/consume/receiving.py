@@ -27,7 +27,7 @@ from penstock.runtime.turns import Turns
 from ..brokers import Brokers
 from ..callers import Caller
 from ..clients import REQUEST_S, Clients
-from ..messages import timestamp
+from ..messages import span_ms, timestamp
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .finishing import INVISIBLE_MS_MAX, Finishing
@@ -284,8 +284,7 @@ def _wish(caller: Caller, request: ReceiveMessageRequest, request_s: float) -> _
     if request.auto_renew:
         invisible_ms = INVISIBLE_MS
     else:
-        given = request.invisible_duration
-        invisible_ms = given.seconds * 1000 + given.nanos // 1_000_000
+        invisible_ms = span_ms(request.invisible_duration, "invisible_duration", Code.ILLEGAL_INVISIBLE_TIME)
         if invisible_ms < INVISIBLE_MS_MIN:
             raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {INVISIBLE_MS_MIN}")
         if invisible_ms > INVISIBLE_MS_MAX:
@@ -293,14 +292,10 @@ def _wish(caller: Caller, request: ReceiveMessageRequest, request_s: float) -> _
     if len(request.attempt_id) > ATTEMPT_ID_LENGTH_MAX:
         raise Refusal(Code.BAD_REQUEST, f"attempt id: at most {ATTEMPT_ID_LENGTH_MAX} characters")
     if request.HasField("long_polling_timeout"):
-        wait_s = _seconds(request.long_polling_timeout)
+        wait_s = span_ms(request.long_polling_timeout, "long_polling_timeout", Code.ILLEGAL_POLLING_TIME) / 1000
     else:
         wait_s = caller.deadline_s - request_s / 2
     wait_s = max(min(wait_s, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
     batch = min(max(request.batch_size, 1), BATCH_MAX)
     deadline_s = asyncio.get_running_loop().time() + caller.deadline_s
     return _Wish(group, subscription, batch, invisible_ms, wait_s, deadline_s, request.attempt_id)
-
-
-def _seconds(span: Any) -> float:
-    return float(span.seconds + span.nanos / 1e9)
