@@ -60,6 +60,7 @@ _JSON_TYPES: Mapping[str, Any] = {
     "bigint": "long",
     "array<string>": {"type": "array", "elementType": "string", "containsNull": False},
     "array<int>": {"type": "array", "elementType": "integer", "containsNull": False},
+    "array<bigint>": {"type": "array", "elementType": "long", "containsNull": False},
     "map<string,string>": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": False},
 }
 """As Spark writes a schema down; other types have the same name there."""

@@ -30,6 +30,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(golden.unpack(NAME, tmp_path_factory.mktemp("golden") / NAME))
 
 
+@pytest.fixture(autouse=True)
+def _rows_of_the_driver_start_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list of them Spark makes a frame by a daemon of its own, and workers of that."""
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("a Python worker is wanted for rows that the driver has")
+
+    monkeypatch.setattr("pyspark.SparkContext.parallelize", refuse)
+
+
 def test_a_store_is_archived_once_and_searched(spark: Any, store: str, tmp_path: Path) -> None:
     lake = str(tmp_path / "lake")
     messages = golden.expected(NAME)["messages"]

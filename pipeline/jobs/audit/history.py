@@ -16,7 +16,7 @@ from penstock.judge.history import EVENT, DamagedHistory, HistoryFile, history_f
 from penstock.proto.errors import ConfigError, Corrupt
 
 from ...spark.sessions import reads_here
-from ..framework.here import Work, frame_here
+from ..framework.here import Work, as_batches, frame_here
 
 TASK_ROWS = 500_000
 FOLDERS_NAMED_MAX = 5
@@ -72,11 +72,10 @@ def each_block(spark: Any, files: list[HistoryFile], work: Work, schema: str) ->
         for first in range(0, file.rows, TASK_ROWS)
     ]
     columns = "number int, path string, start bigint, first bigint, rows bigint"
+    made = as_batches(blocks, columns)
     if reads_here(spark):
-        names = [column.split(" ")[0] for column in columns.split(", ")]
-        rows = [dict(zip(names, block, strict=True)) for block in blocks]
-        return frame_here(spark, work(iter([pa.RecordBatch.from_pylist(rows)] if rows else [])), schema)
-    return spark.createDataFrame(blocks, columns).repartition(max(len(blocks), 1)).mapInArrow(work, schema)
+        return frame_here(spark, work(iter(made)), schema)
+    return frame_here(spark, made, columns).repartition(max(len(blocks), 1)).mapInArrow(work, schema)
 
 
 def read_history(spark: Any, files: list[HistoryFile]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,15 @@ def frame_here(spark: Any, batches: Iterable[pa.RecordBatch], schema: Any, bytes
             return None
     table = pa.Table.from_batches(kept or [pa.RecordBatch.from_pylist([], wanted)])  # columns have a chunk at least
     return spark.createDataFrame(table, struct)
+
+
+def as_batches(rows: Sequence[Sequence[Any]], schema: str) -> list[pa.RecordBatch]:
+    """Some rows, with the names of ``schema``, for :func:`frame_here`.
+
+    Of a list of Python's rows Spark makes a frame by a daemon and workers of their own, which load the kernels, too.
+    """
+    names = list(columns(schema))
+    return [pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows])] if rows else []
 
 
 def store_here(spark: Any, options: Mapping[str, str], schema: str) -> Any:

@@ -79,7 +79,7 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
                 yield from work(items[number])
 
     if not items:
-        return spark.createDataFrame([], columns)
+        return frame_here(spark, [], columns)
     if reads_here(spark):
         return frame_here(spark, (batch for item in items for batch in work(item)), columns)
     return spark.range(0, len(items), 1, len(items)).mapInArrow(run, columns)
