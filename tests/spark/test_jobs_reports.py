@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.bench.spark.generate import generate
@@ -69,7 +70,7 @@ def traces(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         pub("failed", "offset-id", "false"),
         pub("new-failed", "offset-id", "false", "client"),
     ]
-    frame = spark.createDataFrame([(context.encode(),) for context in contexts], "body binary")
+    frame = spark.createDataFrame(pa.table({"body": [context.encode() for context in contexts]}))
     monkeypatch.setattr(trace, "_read", lambda *_: frame)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("fastavro")
@@ -45,7 +46,7 @@ def test_columns_become_bodies_and_the_same_columns_again(spark: Any, format: st
     assert bodies.columns == ["tags", "body"]
     assert rows(decoded(bodies, schema, format=format).select("id", "total", "items", "tags")) == rows(orders(spark))
     place = ("'t' as topic", "'broker-a' as brokerName", "3 as queueId", "17L as queueOffset")
-    bad = spark.createDataFrame([(BAD[format], "bad")], "body binary, tags string")
+    bad = spark.createDataFrame(pa.table({"body": [BAD[format]], "tags": ["bad"]}))
     mixed = bodies.unionByName(bad).selectExpr("*", *place)
     asked = decoded(mixed, schema, format=format).select("id")
     errors(InvalidArgument, f"(?i)message t/broker-a/3/17: the body is no {format} of the schema", asked.collect)
@@ -62,7 +63,7 @@ def test_a_body_of_json_is_one_whole_document_of_it(spark: Any) -> None:
     bad = [b'{"id": 1} x', b'{"id": 1}{"id": 2}', b'{"id": 1}\n{"id": 2}', b'{"id": 1}, {"id": 2}', b'{"id": 1}] x']
     bad += [b'{"id": 1}} x', b'{"id": 1}, "value": {"id": 2}', b'[{"id": 1}]', b"{'id': 1}", b'{"id": 1, "x": "\xff"}']
     bad += [b"", b"null", b"1"]
-    bodies = spark.createDataFrame([(body,) for body in [*good, *bad]], "body binary")
+    bodies = spark.createDataFrame(pa.table({"body": [*good, *bad]}))
     told = decoded(bodies, "id long, ratio double", on_bad="column").collect()
     assert [row["id"] for row in told] == [1] * len(good) + [None] * len(bad)
     assert [bytes(row["bad"]["body"]) for row in told if row["bad"]] == bad
@@ -86,9 +87,8 @@ def test_messages_of_protobuf_are_columns_by_a_descriptor_file(spark: Any, tmp_p
         "concat('t', id) as tags",
     )
     bodies = encoded(frame, file, format="protobuf", message="shop.Order")
-    bodies = bodies.unionByName(
-        spark.createDataFrame([(BAD["protobuf"],), (None,)], "body binary"), allowMissingColumns=True
-    )
+    others = spark.createDataFrame(pa.table({"body": [BAD["protobuf"], None]}))
+    bodies = bodies.unionByName(others, allowMissingColumns=True)
     told = decoded(bodies, file, format="protobuf", message="shop.Order", on_bad="column")
     good = told.where("tags is not null").select(*frame.columns)
     assert [row.asDict(True) for row in good.orderBy("id").collect()] == [
@@ -105,7 +105,7 @@ def test_a_row_that_the_schema_does_not_allow_ends_the_job_with_the_reason(spark
 
 
 def test_what_cannot_be_is_told_before_a_job(spark: Any) -> None:
-    bodies = spark.createDataFrame([(b"{}", "t")], "body binary, tags string")
+    bodies = spark.createDataFrame(pa.table({"body": [b"{}"], "tags": ["t"]}))
     with pytest.raises(ConfigError, match="format is 'xml': expected json, avro, protobuf"):
         decoded(bodies, JSON, format="xml")
     with pytest.raises(ConfigError, match="on_bad is 'drop': expected error, column"):
