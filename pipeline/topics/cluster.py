@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.client import MessageQueue
-from penstock.client.cluster import Calls, offsets_by_broker, offsets_in, queues_in, topic_offsets, topic_queues
+from penstock.client.cluster import Calls, offsets_in, queues_in, topic_offsets, topic_queues
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -35,7 +35,7 @@ from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
 from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import PLAIN, Security, SecurityFiles
 
-from .offsets import Offsets, Queue, Range
+from .offsets import Epochs, Offsets, Queue, Range
 from .options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,10 @@ class Positions(dict[Queue, Range]):
     """What each queue has; ``by_time``: first offset at the time asked for, where there is one.
 
     ``certain``: queues whose master answered, so that nothing newer exists. ``absent``: topics and broker groups of
-    which nobody lives, and which are left out. ``created``: when a topic was created at a
-    broker group, in ms, where that is known. ``log_offsets``: the same master's log below holds none of the topic's
-    messages but those of these ranges.
+    which nobody lives, and which are left out. ``created``: when a topic was created at a broker group, in ms, where
+    that is known. ``epochs``: of the log that a master's offsets are of. ``cut``: where what a queue had in the epoch
+    that was asked about ends, if a failover has ended that. ``log_offsets``: the same master's log below holds none of
+    the topic's messages but those of these ranges.
     """
 
     def __init__(self) -> None:
@@ -62,6 +63,8 @@ class Positions(dict[Queue, Range]):
         self.certain: set[Queue] = set()
         self.absent: set[tuple[str, str]] = set()
         self.created: dict[tuple[str, str], int] = {}
+        self.epochs: dict[tuple[str, str], int] = {}
+        self.cut: dict[Queue, int] = {}
         self.log_offsets: dict[tuple[str, str], int] = {}
 
 
@@ -99,6 +102,7 @@ class Cluster:
         needs_all: bool = False,
         passes_over_silent: bool = False,
         held: Collection[tuple[str, str]] = (),
+        epochs: Epochs | None = None,
     ) -> Positions:
         """Every queue that the options name, with its range; ``times``: one for all, or one per queue.
 
@@ -106,6 +110,7 @@ class Cluster:
         ``needs_all``: a broker group of a topic that is down is not passed over, nor a topic of which all are down.
         ``passes_over_silent``: a broker group that is said to live and does not answer is left out as one that is down.
         ``held``: topics and broker groups that have been there: what no nameserver knows is gone when a group says so.
+        ``epochs``: of the logs that the asker's offsets are of.
 
         Raises:
             TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic answers,
@@ -158,7 +163,7 @@ class Cluster:
         found = Positions()
         found.absent = absent
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(wanted))) as pool:
-            calls = [(each, pool.submit(self._add, found, each, times, timeout_s)) for each in wanted]
+            calls = [(each, pool.submit(self._add, found, each, times, timeout_s, epochs or {})) for each in wanted]
             for (topic, broker, _), call in calls:
                 try:
                     call.result()
@@ -197,11 +202,14 @@ class Cluster:
         return route
 
     def topic_positions(
-        self, broker: str, topic: str, timeout_s: float, *, timestamp_ms: int | None = None
+        self, broker: str, topic: str, timeout_s: float, *, timestamp_ms: int | None = None, epoch: int = 0
     ) -> TopicPositions:
-        """Range, mean size and, with a time, the offset at it, of each queue of ``topic`` at that broker group."""
+        """Range, mean size and, with a time, the offset at it, of each queue of ``topic`` at that broker group.
+
+        With an epoch, too, where what the log had in that ends.
+        """
         request = TopicPositionsRequest(
-            topic=topic, timestamp_ms=timestamp_ms or 0, with_timestamp=timestamp_ms is not None
+            topic=topic, timestamp_ms=timestamp_ms or 0, with_timestamp=timestamp_ms is not None, epoch=epoch
         )
         answer: TopicPositions = self.calls.at_reader(broker, "QueryTopic", request, timeout_s, service=PositionsStub)
         return answer
@@ -264,29 +272,35 @@ class Cluster:
             found.update({Queue(*queue): offset for queue, offset in told.items() if offset >= 0})
         return found
 
-    def commit(self, group: str, offsets: Offsets, timeout_s: float) -> list[Queue]:
+    def commit(self, group: str, offsets: Offsets, timeout_s: float, epochs: Epochs | None = None) -> list[Queue]:
         """Commit offsets of ``group`` without joining it; the queues that were refused, being further already.
 
-        Topics that are gone are passed over.
+        Topics that are gone are passed over. ``epochs``: of the logs that the offsets are of; what a failover has cut
+        off since is refused, too.
 
         Raises:
             PenstockError: of the first broker group that took nothing, when the others have been asked.
         """
         refused: list[Queue] = []
         failed: PenstockError | None = None
-        own = {MessageQueue(*queue): offset for queue, offset in offsets.items()}
-        for broker, of_broker in offsets_by_broker(own).items():
+        parts: dict[tuple[str, int], dict[MessageQueue, int]] = {}
+        for queue, offset in offsets.items():
+            part = queue.broker, (epochs or {}).get(queue[:2], 0)
+            parts.setdefault(part, {})[MessageQueue(*queue)] = offset
+        for (broker, epoch), own in parts.items():
             try:
-                refused += self._commit(broker, group, of_broker, timeout_s)
+                refused += self._commit(broker, group, own, timeout_s, epoch)
             except PenstockError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
         return refused
 
-    def _commit(self, broker: str, group: str, offsets: dict[MessageQueue, int], timeout_s: float) -> list[Queue]:
+    def _commit(
+        self, broker: str, group: str, offsets: dict[MessageQueue, int], timeout_s: float, epoch: int
+    ) -> list[Queue]:
         while offsets:
-            request = CommitOffsetsRequest(group=group, offsets=topic_offsets(offsets))
+            request = CommitOffsetsRequest(group=group, offsets=topic_offsets(offsets), epoch=epoch)
             try:
                 answer: CommitOffsetsReply = self.calls.at_reader(broker, "CommitOffsets", request, timeout_s)
             except TopicNotFound as error:
@@ -301,19 +315,28 @@ class Cluster:
         return []
 
     def _add(
-        self, found: Positions, wanted: tuple[str, str, int | None], times: Offsets | int | None, timeout_s: float
+        self,
+        found: Positions,
+        wanted: tuple[str, str, int | None],
+        times: Offsets | int | None,
+        timeout_s: float,
+        epochs: Epochs,
     ) -> None:
         topic, broker, time_ms = wanted
-        answer = self.topic_positions(broker, topic, timeout_s, timestamp_ms=time_ms)
+        epoch = epochs.get((topic, broker), 0)
+        answer = self.topic_positions(broker, topic, timeout_s, timestamp_ms=time_ms, epoch=epoch)
         if answer.is_master and answer.created_ms:  # a slave may tell of a topic that has been made anew since
             found.created[topic, broker] = answer.created_ms
         if answer.is_master:
+            found.epochs[topic, broker] = answer.epoch
             found.log_offsets[topic, broker] = answer.log_offset
         for each in answer.queues:
             queue = Queue(topic, broker, each.queue_id)
             found[queue] = Range(each.min_offset, each.max_offset, each.mean_record_bytes)
             if answer.is_master:
                 found.certain.add(queue)
+            if answer.is_master and each.HasField("cut_offset"):
+                found.cut[queue] = each.cut_offset
             is_meant = time_ms is not None and (isinstance(times, int) or (times or {}).get(queue) == time_ms)
             if is_meant and each.time_matched:
                 found.by_time[queue] = each.time_offset
@@ -331,6 +354,7 @@ class Cluster:
             del found[queue]
             found.by_time.pop(queue, None)
             found.certain.discard(queue)
+            found.cut.pop(queue, None)
         if not found:
             topic, broker = min(found.absent)
             raise _down(topic, [broker])

@@ -3,13 +3,14 @@
 Offsets are exclusive ends. Users write ``{"topic": {"broker": {"queue": offset}}}`` with -2 for the earliest and -1 for
 the latest. A stream's own offset is::
 
-    {"v": 1, "q": {topic: {broker: {queue: offset}}}, "created": {topic: {broker: ms}}, "first": true, "init": {...},
-     "tasks": 8}
+    {"v": 1, "q": {topic: {broker: {queue: offset}}}, "created": {topic: {broker: ms}}, "epochs": {topic: {broker: 3}},
+     "first": true, "init": {...}, "tasks": 8}
 
 with every level sorted, since Spark compares the text. ``init`` says where queues begin in the batch that ends here, if
 not where the batch before ended: queues that are new, or that lost messages, and every queue of the first batch. For
 ``first`` marks what ``initialOffset`` answered, which Spark does not store: it asks again after a crash in that batch.
-``created`` tells a topic from one of the same name that was made anew, however far that has grown.
+``created`` tells a topic from one of the same name that was made anew, however far that has grown, and ``epochs`` tells
+a log from one whose end a failover has cut off, however far that has grown.
 ``tasks`` is the number that the batch is shared by, so that it has the same partitions when it is repeated: an
 idempotent writer knows its rows by them.
 Layout of the users' JSON: rocketmq-spark; of the options: Spark's Kafka connector.
@@ -62,6 +63,8 @@ Offsets = Mapping[Queue, int]
 Ranges = Mapping[Queue, Range]
 Created = Mapping[tuple[str, str], int]
 """Topic and broker group -> ms."""
+Epochs = Mapping[tuple[str, str], int]
+"""Topic and broker group -> the epoch of the log that offsets are of."""
 Document = dict[str, Any]
 
 
@@ -87,6 +90,7 @@ def stream_offset(
     offsets: Offsets,
     *,
     created: Created | None = None,
+    epochs: Epochs | None = None,
     first: bool = False,
     init: Offsets | None = None,
     group: str = "",
@@ -97,8 +101,9 @@ def stream_offset(
     ``group``: whose progress it is, for the listener that hears of it. ``tasks``: of the batch that ends here.
     """
     made: Document = {}
-    for (topic, broker), created_ms in sorted((created or {}).items()):
-        made.setdefault("created", {}).setdefault(topic, {})[broker] = created_ms
+    for name, values in (("created", created), ("epochs", epochs)):
+        for (topic, broker), value in sorted((values or {}).items()):
+            made.setdefault(name, {}).setdefault(topic, {})[broker] = value
     if first:
         made["first"] = True
     if group:
@@ -148,11 +153,24 @@ def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     Raises:
         ConfigError: as :func:`queues_of`.
     """
+    return _of_places(document, "created")
+
+
+def epochs_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """The epochs of the logs that a stream's offset is of, as far as they were known then.
+
+    Raises:
+        ConfigError: as :func:`queues_of`.
+    """
+    return _of_places(document, "epochs")
+
+
+def _of_places(document: Mapping[str, Any], name: str) -> dict[tuple[str, str], int]:
     _require_own(document)
     return {
-        (topic, broker): int(created_ms)
-        for topic, brokers in document.get("created", {}).items()
-        for broker, created_ms in brokers.items()
+        (topic, broker): int(value)
+        for topic, brokers in document.get(name, {}).items()
+        for broker, value in brokers.items()
     }
 
 

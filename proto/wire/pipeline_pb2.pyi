@@ -188,30 +188,34 @@ class PublishReply(_message.Message):
     def __init__(self, records: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
 
 class TopicPositionsRequest(_message.Message):
-    __slots__ = ("topic", "timestamp_ms", "with_timestamp")
+    __slots__ = ("topic", "timestamp_ms", "with_timestamp", "epoch")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     WITH_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     timestamp_ms: int
     with_timestamp: bool
-    def __init__(self, topic: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., with_timestamp: bool = ...) -> None: ...
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., with_timestamp: bool = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class QueuePosition(_message.Message):
-    __slots__ = ("queue_id", "min_offset", "max_offset", "mean_record_bytes", "time_offset", "time_matched")
+    __slots__ = ("queue_id", "min_offset", "max_offset", "mean_record_bytes", "time_offset", "time_matched", "cut_offset")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MEAN_RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIME_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TIME_MATCHED_FIELD_NUMBER: _ClassVar[int]
+    CUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     min_offset: int
     max_offset: int
     mean_record_bytes: int
     time_offset: int
     time_matched: bool
-    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., mean_record_bytes: _Optional[int] = ..., time_offset: _Optional[int] = ..., time_matched: bool = ...) -> None: ...
+    cut_offset: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., mean_record_bytes: _Optional[int] = ..., time_offset: _Optional[int] = ..., time_matched: bool = ..., cut_offset: _Optional[int] = ...) -> None: ...
 
 class TopicPositions(_message.Message):
     __slots__ = ("topic", "epoch", "queues", "is_master", "created_ms", "log_offset")

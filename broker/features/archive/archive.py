@@ -77,7 +77,10 @@ class Archive(Feature):
         log.error("log file deleted before it was archived base=%d archive=%s", base, mark.name if mark else "")
 
     async def _query_topic(self, request: pipeline_pb2.TopicPositionsRequest) -> pipeline_pb2.TopicPositions:
-        """Range, mean size and, with a time, the first offset at or after it, of each readable queue."""
+        """Range, mean size and, with a time, the first offset at or after it, of each readable queue.
+
+        With an epoch, where each queue's messages of that epoch end, if later ones can be read behind them.
+        """
         store, role = self.core.store, self.core.role
         topic = self.core.tables.topic(request.topic)
         if topic is None:
@@ -85,9 +88,10 @@ class Archive(Feature):
             if not role.is_master:
                 raise BrokerUnavailable(f"topic {name} is not known here, but this is no master: it may be behind")
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
+        epoch, log_end = self.core.shown_epoch, self.core.end_of_epoch(request.epoch)
         reply = pipeline_pb2.TopicPositions(
             topic=topic.name,
-            epoch=role.epoch,
+            epoch=epoch,
             is_master=role.is_master,
             created_ms=topic.created_ms,
             log_offset=store.dispatched_offset,
@@ -104,6 +108,11 @@ class Archive(Feature):
                 mean_record_bytes=store.lookup.mean_record_bytes(topic.name, queue_id) if low < high else 0,
                 time_offset=found,
                 time_matched=found < high,
+                cut_offset=None if log_end is None else store.removal.first_from(topic.name, queue_id, log_end),
+            )
+        if epoch != self.core.shown_epoch:
+            raise BrokerUnavailable(
+                f"topic {topic.name}: a mastership began while its queues were looked at: ask again"
             )
         return reply
 

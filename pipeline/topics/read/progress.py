@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from penstock.proto.errors import ConfigError, OutcomeUnknown, PenstockError
 from penstock.runtime.security.credentials import SecurityFiles
 
-from ..offsets import Queue, passed_over, queues_of
+from ..offsets import Epochs, Queue, epochs_of, passed_over, queues_of
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Progress(StreamingQueryListener):
         """A batch is finished: note its end, commit it where a group is named."""
         progress = event.progress
         found: dict[Queue, QueueProgress] = {}
-        groups: dict[str, dict[Queue, int]] = {}
+        groups: dict[str, tuple[dict[Queue, int], dict[tuple[str, str], int]]] = {}
         lost: dict[Queue, int] = {}
         for source in progress.sources:
             end = _offset(source.endOffset)
@@ -120,10 +120,11 @@ class Progress(StreamingQueryListener):
                 continue
             found |= ends_of(source)
             lost |= passed_over(_offset(source.startOffset) or {"first": True}, end)
-            ends = queues_of(end)
             group = end.get("group") or self._groups.get(progress.name or "") or self._groups.get(str(progress.id))
             if group:
-                groups.setdefault(str(group), {}).update(ends)
+                ends, epochs = groups.setdefault(str(group), ({}, {}))
+                ends.update(queues_of(end))
+                epochs.update(epochs_of(end))
         with self._lock:
             self._queues[str(progress.id)] = found
             known = self._lost.setdefault(str(progress.id), {})
@@ -135,19 +136,24 @@ class Progress(StreamingQueryListener):
                 run.batches += 1
                 run.last = progress
                 run.rates.append((progress.batchId, round(progress.processedRowsPerSecond or 0.0, 1)))
-        for group, ends in groups.items():
-            self._commit(group, ends)
+        for group, (ends, epochs) in groups.items():
+            self._commit(group, ends, epochs)
 
-    def _commit(self, group: str, ends: Mapping[Queue, int]) -> None:
+    def _commit(self, group: str, ends: Mapping[Queue, int], epochs: Epochs) -> None:
         from ..cluster import cluster
 
         try:
-            refused = cluster(self._name_server, self._security).commit(group, ends, COMMIT_TIMEOUT_S)
+            refused = cluster(self._name_server, self._security).commit(group, ends, COMMIT_TIMEOUT_S, epochs)
         except PenstockError as error:  # the next batch commits more than this one
             log.warning("progress not committed group=%s error=%s", group, error)
             return
         if refused:
-            log.info("group is further already group=%s queue=%s queues=%d", group, refused[0], len(refused))
+            log.info(
+                "group is further already, or the log lost its end group=%s queue=%s queues=%d",
+                group,
+                refused[0],
+                len(refused),
+            )
 
 
 def ends_of(source: Any) -> dict[Queue, QueueProgress]:

@@ -26,12 +26,14 @@ from penstock.proto.errors import DataLoss, PenstockError, TopicNotFound
 from ..offsets import (
     Created,
     Document,
+    Epochs,
     Queue,
     Slice,
     at_least,
     backlog_of,
     begin_of,
     created_of,
+    epochs_of,
     limited,
     queues_of,
     slices,
@@ -66,6 +68,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._mean_bytes: dict[Queue, int] = {}
         self._minima: dict[Queue, int] = {}
         self._created: dict[tuple[str, str], int] = {}
+        self._epochs: dict[tuple[str, str], int] = {}
         self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
         self._batch_at = time.monotonic()
         self._gone: set[tuple[str, str]] = set()  # topics at broker groups that are known to be gone
@@ -88,7 +91,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             if positions:
                 check_filter(view, options, positions)
-            self._initial = stream_offset(begin, created=positions.created, first=True, group=options.group)
+            self._initial = stream_offset(
+                begin, created=positions.created, epochs=positions.epochs, first=True, group=options.group
+            )
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -104,12 +109,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Broker groups that are away have nothing to do, also where that are all: the next trigger asks again.
         """
-        begin = queues_of(start)
-        created = created_of(start)
+        begin, created, epochs = queues_of(start), created_of(start), epochs_of(start)
         who, timeout_s = "the stream's next batch", self._options.timeout_s
         try:
             target = patiently(
-                lambda _: self._reached(begin, created), 0.0 if timeout_s == WITHOUT_END else timeout_s, who
+                lambda _: self._reached(begin, created, epochs), 0.0 if timeout_s == WITHOUT_END else timeout_s, who
             )
         except PenstockError as error:
             if not error.retryable or timeout_s < WITHOUT_END:
@@ -128,30 +132,35 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         init = known if start.get("first") else moved | self._restarts
         tasks = len(planned(slices(known, end), self._mean_bytes, self._options))
         return stream_offset(
-            end, created=created | self._created, init=init or None, group=self._options.group, tasks=tasks
+            end,
+            created=created | self._created,
+            epochs=epochs | self._epochs,
+            init=init or None,
+            group=self._options.group,
+            tasks=tasks,
         )
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read to what is there now, and no further."""
         target = patiently(
-            lambda _: self._positions({}, {}), self._options.timeout_s, "the stream, for what is there now,"
+            lambda _: self._positions({}, {}, {}), self._options.timeout_s, "the stream, for what is there now,"
         )
         self._target, self._is_checked = target, False
 
-    def _reached(self, begin: Mapping[Queue, int], created: Created) -> dict[Queue, int]:
+    def _reached(self, begin: Mapping[Queue, int], created: Created, epochs: Epochs) -> dict[Queue, int]:
         """How far the queues have come, or the fixed target."""
         if self._target is None:
-            return self._positions(begin, created, passes_over_silent=True)
-        return self._checked_target(self._target, begin, created)
+            return self._positions(begin, created, epochs, passes_over_silent=True)
+        return self._checked_target(self._target, begin, created, epochs)
 
     def _checked_target(
-        self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created
+        self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created, epochs: Epochs
     ) -> dict[Queue, int]:
         """``target``, made before Spark told where the query is, so that losses show only now."""
         if self._is_checked:
             self._restarts = {}  # the batch before began there
         else:
-            self._positions(begin, created)
+            self._positions(begin, created, epochs)
             self._is_checked = True
         return target
 
@@ -187,7 +196,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
 
     def _positions(
-        self, begin: Mapping[Queue, int], created: Created, *, passes_over_silent: bool = False
+        self, begin: Mapping[Queue, int], created: Created, epochs: Epochs, *, passes_over_silent: bool = False
     ) -> dict[Queue, int]:
         from penstock.client.cluster import again
 
@@ -207,17 +216,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     tolerates_missing=tolerates,
                     passes_over_silent=passes_over_silent,
                     held=held,
+                    epochs=epochs,
                 ),
                 timeout_s,
             )
-            shrunk = [queue for queue in found.certain if found[queue].maximum < begin.get(queue, 0)]
+            kept = {
+                queue: min(found.cut.get(queue, found[queue].maximum), found[queue].maximum) for queue in found.certain
+            }
+            shrunk = sorted(queue for queue, end in kept.items() if end < begin.get(queue, 0))
             if not shrunk or time.monotonic() >= deadline:
                 break
             time.sleep(0.2)
         self._check_gone(begin, found, timeout_s)
         self._note_away(found)
-        self._created = found.created
-        anew = {place for place, created_ms in created.items() if found.created.get(place, created_ms) != created_ms}
+        self._created, self._epochs = found.created, found.epochs
+        same = {place for place, created_ms in found.created.items() if created.get(place) == created_ms}
+        anew = (found.created.keys() & created.keys()) - same
         shrunk += [queue for queue in found if queue[:2] in anew and queue in begin and queue not in shrunk]
         self._minima = {queue: held.minimum for queue, held in found.items()}
         self._mean_bytes = {queue: held.mean_bytes for queue, held in found.items()}
@@ -225,8 +239,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         past = [
             queue for queue, low in sorted(self._minima.items()) if begin.get(queue, low) < low and queue not in shrunk
         ]
-        self._check(begin, shrunk, past, anew)
-        self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)}
+        cut = {queue: max(kept[queue], self._minima[queue]) for queue in shrunk if queue[:2] in same}
+        self._check(begin, shrunk, past, anew, cut)
+        self._restarts = {queue: self._minima[queue] for queue in (*shrunk, *past)} | cut
         return dict(self._seen)
 
     def _note_away(self, found: Positions) -> None:
@@ -300,13 +315,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s", problem)
 
     def _check(
-        self, begin: Mapping[Queue, int], shrunk: list[Queue], past: list[Queue], anew: set[tuple[str, str]]
+        self,
+        begin: Mapping[Queue, int],
+        shrunk: list[Queue],
+        past: list[Queue],
+        anew: set[tuple[str, str]],
+        cut: Mapping[Queue, int],
     ) -> None:
-        problems = [
-            f"queue {queue}: the query is at {begin[queue]}, the queue ends at {self._seen[queue]}: its topic was made "
-            f"anew{'' if queue[:2] in anew else ', or its log lost its end'}"
-            for queue in sorted(shrunk)
-        ]
+        problems = []
+        for queue in shrunk:
+            if queue in cut:
+                why = (
+                    f"and its log has lost what it had from {cut[queue]} on: a failover went to a slave that was behind"
+                )
+            else:
+                why = f"the queue ends at {self._seen[queue]}: its topic was made anew"
+                why += "" if queue[:2] in anew else ", or its log lost its end"
+            problems.append(f"queue {queue}: the query is at {begin[queue]}, {why}")
         problems += [
             f"queue {queue}: the query is at {begin[queue]}, the queue begins at {self._minima[queue]} now: "
             f"{self._minima[queue] - begin[queue]} messages are gone"

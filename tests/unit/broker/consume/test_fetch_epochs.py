@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.consume.consume import Consume
+from penstock.broker.features.archive.archive import Archive
 from penstock.formats.epochs import Epoch
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, FetchHeader, FetchReply
 from penstock.proto.wire.common_pb2 import TopicOffsets
+from penstock.proto.wire.pipeline_pb2 import TopicPositionsRequest
 from penstock.replication import EpochHistory
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
@@ -128,3 +130,16 @@ async def test_a_slave_hands_the_next_master_no_commit_of_what_was_cut_off() -> 
     kit.role.history = EpochHistory([Epoch(1, 0), Epoch(2, kit.store.end_offset)])
     assert pending.committed("billing", "orders", 0) == -1
     assert [each.group for each in pending.offered()] == ["audit"]
+
+
+@in_loop
+async def test_positions_tell_where_the_messages_of_an_earlier_epoch_end() -> None:
+    kit = await after_a_failover()
+
+    async def cut(epoch: int) -> list[int | None]:
+        reply = await kit[Archive]._query_topic(TopicPositionsRequest(topic="orders", epoch=epoch))
+        assert reply.epoch == 2
+        return [each.cut_offset if each.HasField("cut_offset") else None for each in reply.queues]
+
+    assert await cut(1) == [2, 0, 0, 0]
+    assert await cut(2) == await cut(0) == [None] * 4

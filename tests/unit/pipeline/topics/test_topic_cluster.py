@@ -15,12 +15,20 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock.client.cluster import again
 from penstock.pipeline.topics.cluster import Cluster
-from penstock.pipeline.topics.offsets import Queue, queues_of, stream_offset
+from penstock.pipeline.topics.offsets import Queue, Slice, begin_of, epochs_of, queues_of, slices, stream_offset
 from penstock.pipeline.topics.options import source_options
 from penstock.pipeline.topics.read.source import TopicReader
 from penstock.pipeline.topics.read.starting import ending_offsets, starting_offsets
 from penstock.pipeline.topics.read.stream import TopicStreamReader
-from penstock.proto.errors import BrokerUnavailable, ConfigError, PenstockError, RouteNotFound, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    DataLoss,
+    PenstockError,
+    RouteNotFound,
+    TopicNotFound,
+)
+from penstock.proto.wire.broker_pb2 import CommitOffsetsReply
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from penstock.proto.wire.pipeline_pb2 import QueuePosition, TopicPositions
 
@@ -36,6 +44,7 @@ class Calls:
         self.routes = list(routes)
         self.answer = answer
         self.asked: list[str] = []
+        self.epochs: list[tuple[str, int]] = []
         self.directory = self
         self.groups_known: tuple[dict[str, Any], list[str]] = ({}, [])
 
@@ -51,8 +60,11 @@ class Calls:
     def everywhere(self, *_: Any, **__: Any) -> tuple[dict[str, Any], list[str]]:
         return self.groups_known
 
-    def at_reader(self, broker: str, method: str, request: Any, timeout_s: float, **_: Any) -> TopicPositions:
+    def at_reader(self, broker: str, method: str, request: Any, timeout_s: float, **_: Any) -> Any:
         self.asked.append(broker)
+        self.epochs.append((broker, request.epoch))
+        if method == "CommitOffsets":
+            return CommitOffsetsReply()
         if isinstance(self.answer, PenstockError) and not (self.routes[0].exists and len(self.routes) == 1):
             raise self.answer
         return FOUND if isinstance(self.answer, PenstockError) else self.answer
@@ -221,3 +233,53 @@ def test_a_topic_that_is_not_there_is_told_with_the_nearest_one(view: Any) -> No
     view.calls = Calls(NOWHERE)
     with pytest.raises(TopicNotFound, match=r"orders does not exist at any living broker \(did you mean 'ordered'"):
         places(view)
+
+
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [
+        (QueuePosition(max_offset=20, cut_offset=7), 7),  # others have come in their place, and more
+        (QueuePosition(max_offset=7, cut_offset=7), 7),
+        (QueuePosition(max_offset=7), 7),
+        (QueuePosition(min_offset=8, max_offset=20, cut_offset=7), 8),
+    ],
+)
+def test_a_stream_goes_back_to_where_a_failover_has_cut_off_what_it_has_read(
+    view: Any, monkeypatch: pytest.MonkeyPatch, now: QueuePosition, kept: int
+) -> None:
+    """What has come in the place of these messages by now would be passed over."""
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: view)
+    monkeypatch.setattr("penstock.pipeline.topics.read.stream.SHRUNK_S", 0.0)
+    view.calls = Calls(HERE, answer=TopicPositions(is_master=True, created_ms=5, epoch=3, queues=[now]))
+    queue, place = Queue("orders", "a", 0), ("orders", "a")
+    start = stream_offset({queue: 9}, created={place: 5}, epochs={place: 2})
+    schema = StructType([StructField("body", BinaryType())])
+    told = "queue orders/a/0: the query is at 9, and its log has lost what it had from .* failOnDataLoss=false goes on"
+    with pytest.raises(DataLoss, match=told):
+        TopicStreamReader(OPTIONS, schema).latestOffset(start, ReadAllAvailable())
+    assert view.calls.epochs == [("a", 2)]
+    tolerant = source_options(GIVEN | {"subscribe": "orders", "failOnDataLoss": "false"}, streaming=True)
+    end = TopicStreamReader(tolerant, schema).latestOffset(start, ReadAllAvailable())
+    begin = begin_of(start, end)
+    assert begin == {queue: kept}
+    assert slices(begin, queues_of(end)) == ([Slice(queue, kept, 20)] if now.max_offset == 20 else [])
+    assert epochs_of(end) == {place: 3}
+
+
+def test_a_stream_goes_on_where_a_failover_has_cut_off_nothing_that_it_has_read(
+    view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: view)
+    now = QueuePosition(max_offset=20, cut_offset=9)
+    view.calls = Calls(HERE, answer=TopicPositions(is_master=True, created_ms=5, epoch=3, queues=[now]))
+    queue, place = Queue("orders", "a", 0), ("orders", "a")
+    start = stream_offset({queue: 9}, created={place: 5}, epochs={place: 2})
+    end = TopicStreamReader(OPTIONS, StructType()).latestOffset(start, ReadAllAvailable())
+    assert slices(begin_of(start, end), queues_of(end)) == [Slice(queue, 9, 20)]
+
+
+def test_offsets_are_committed_with_the_epoch_of_their_log(view: Any) -> None:
+    view.calls = Calls(HERE)
+    ends = {Queue("orders", "a", 0): 3, Queue("sales", "a", 0): 4, Queue("orders", "b", 0): 5}
+    view.commit("etl", ends, 1.0, {("orders", "a"): 2, ("sales", "a"): 3})
+    assert sorted(view.calls.epochs) == [("a", 2), ("a", 3), ("b", 0)]
