@@ -11,7 +11,7 @@ A body that cannot be decompressed is in the lake as it was stored, and ``damage
 
 In a lake of topics (the job ``archive-topic``) an entry stands for one run's messages of one broker: ``segment`` is its
 number, ``fileBytes`` and ``crc32`` are 0, the other checksums of a log null, and the range reaches from its first
-record to behind its last one.
+record to behind its last one. ``epochs`` has the newest of the log as the run found it, at the range's begin.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.pages.plots import Plot
-from penstock.proto.errors import StorageError
+from penstock.proto.errors import BrokerUnavailable, StorageError
 
 from ...columns.schema import as_struct
 from ...lake.entries import Entry
@@ -51,7 +51,7 @@ def run(spark: Any, config: Config) -> Report:
 
     Raises:
         ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
-        StorageError: another job archived into the lake meanwhile.
+        StorageError: another job archived into the lake meanwhile; or a failover has cut off what the lake has.
     """
     for topic in config.topics:
         require_topic(config.namesrv, topic)
@@ -60,18 +60,21 @@ def run(spark: Any, config: Config) -> Report:
     require_kind(lake, of_topics=True)
     entries = lake.entries()
     reached: dict[tuple[str, str, int], int] = {}
+    epochs: dict[str, int] = {}
     for entry in entries:
         broker = entry.broker
+        if entry.epochs:
+            epochs[broker] = max(epochs.get(broker, 0), entry.epochs[-1][0])
         for topic, queue, _, _, last in entry.queues:
             reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
-    starting, count, marks = _starting(config, reached)
+    starting, count, marks, epochs = _starting(config, reached, epochs)
     name = config.archive_name or lake.mark_name("archive-topic")
     held = _held(config, lake, name, {one.broker for one in entries}, marks) if config.hold else {}
     made: list[Entry] = []
     lake.vacuum(KEPT_HOURS)
     if count:
         frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
-        made = _archive(frame, lake, entries)
+        made = _archive(frame, lake, entries, epochs)
     for entry in (*entries, *made):
         least = marks.get(entry.broker, held.get(entry.broker, 0))
         marks[entry.broker] = max(least, entry.endPhysicalOffset)
@@ -107,25 +110,42 @@ def _held(config: Config, lake: Lake, name: str, brokers: Iterable[str], marks: 
     return {broker: own.get(name, 0) for broker, own in found.items()}
 
 
-def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple[str, int, dict[str, int]]:
+def _starting(
+    config: Config, reached: dict[tuple[str, str, int], int], epochs: dict[str, int]
+) -> tuple[str, int, dict[str, int], dict[str, int]]:
     """Where to begin: each queue where the lake ends, new ones at their first message; how much there is from there.
 
-    And, of brokers whose masters have told of all topics, the log position below which that is all. Messages that are
-    gone are an error of the source.
+    And, of brokers whose masters have told of all topics, the log position below which that is all, and the epoch of
+    the log. Messages that are gone are an error of the source. ``epochs``: of the logs that the lake's newest are of.
     """
     from penstock.client.cluster import again
 
-    from ...topics.cluster import cluster
+    from ...topics.cluster import Positions, cluster
     from ...topics.options import source_options
 
     given = {"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}
     options = source_options(given, streaming=False)
     view = cluster(config.namesrv)
-    found = again(lambda: view.positions(options, needs_all=True), options.timeout_s)
+    before = {(topic, broker): epoch for broker, epoch in epochs.items() for topic in config.topics}
+
+    def look() -> Positions:
+        found = view.positions(options, needs_all=True, epochs=before)
+        logs = {(broker, epoch) for (_, broker), epoch in found.epochs.items()}
+        if len(logs) > len({broker for broker, _ in logs}):
+            raise BrokerUnavailable("a mastership began while the topics were looked at: look again")
+        return found
+
+    found = again(look, options.timeout_s)
     wanted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     count = 0
     for queue, held in found.items():
         start = reached.get((queue.topic, queue.broker, queue.queue_id))
+        if start is not None and start > found.cut.get(queue, start):
+            raise StorageError(
+                f"{config.lake}: has messages of queue {queue} up to {start}, and a failover has cut the log at "
+                f"{found.cut[queue]}: bring back an older version of the table (DeltaTable.restore), or archive into "
+                "another lake"
+            )
         wanted[queue.topic][queue.broker][str(queue.queue_id)] = EARLIEST if start is None else start
         count += held.maximum - (held.minimum if start is None else start)
     unsure = {queue.broker for queue in found.keys() - found.certain}
@@ -133,11 +153,14 @@ def _starting(config: Config, reached: dict[tuple[str, str, int], int]) -> tuple
     for (_, broker), offset in found.log_offsets.items():
         if broker not in unsure:
             marks[broker] = min(marks.get(broker, offset), offset)
-    return json.dumps(wanted), count, marks
+    return json.dumps(wanted), count, marks, epochs | {broker: epoch for (_, broker), epoch in found.epochs.items()}
 
 
-def _archive(frame: Any, lake: Lake, before: list[Entry]) -> list[Entry]:
-    """Write what the frame holds, then add it to the table, with an entry per broker."""
+def _archive(frame: Any, lake: Lake, before: list[Entry], epochs: Mapping[str, int]) -> list[Entry]:
+    """Write what the frame holds, then add it to the table, with an entry per broker.
+
+    ``epochs``: of the brokers' logs, where that is known.
+    """
     counts: dict[str, int] = defaultdict(int)
     for one in before:
         counts[one.broker] = max(counts[one.broker], one.segment + 1)
@@ -145,15 +168,17 @@ def _archive(frame: Any, lake: Lake, before: list[Entry]) -> list[Entry]:
     made: dict[Entry, pa.Table] = {}
     for broker in sorted(pc.unique(written["broker"]).to_pylist()):
         own = written.filter(pc.equal(written["broker"], broker))
+        start = pc.min(own["start"]).as_py()
         entry = Entry(
             broker=broker,
             segment=counts[broker],
-            startPhysicalOffset=pc.min(own["start"]).as_py(),
+            startPhysicalOffset=start,
             endPhysicalOffset=pc.max(own["end"]).as_py(),
             fileBytes=0,
             sealed=True,
             damages=0,
             crc32=0,
+            epochs=((epochs[broker], start),) if broker in epochs else None,
             **contents(own),
         )
         made[entry] = own

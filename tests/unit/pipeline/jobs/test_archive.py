@@ -131,9 +131,9 @@ def test_a_second_run_over_the_same_topics_is_told_of_the_first(lake: Lake, monk
         return pa.Table.from_pylist([values | {"name": name}], arrow_schema(COLUMNS))
 
     monkeypatch.setattr(archive_topic, "_write", write)
-    (first,) = archive_topic._archive(None, lake, [])
+    (first,) = archive_topic._archive(None, lake, [], {})
     with pytest.raises(StorageError, match=r"lake: another job has archived these topics .* run it again"):
-        archive_topic._archive(None, lake, [])
+        archive_topic._archive(None, lake, [], {})
     assert lake.entries() == [first]
     assert {path.name for path in content(lake) if path.suffix == ".parquet"} == {Path(first.files[0].name).name}
 

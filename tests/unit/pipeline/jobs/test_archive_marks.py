@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.lake.lake import Lake
-from penstock.proto.errors import ConfigError
+from penstock.pipeline.topics.cluster import Positions
+from penstock.pipeline.topics.offsets import Queue, Range
+from penstock.proto.errors import ConfigError, StorageError
 from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES
 from tests.unit.pipeline.jobs.test_archive import content, lose, run
 from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
@@ -54,7 +57,7 @@ def test_each_lake_has_a_mark_of_its_own(
 def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, dict[str, int]]] = []
     monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
-    monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}))
+    monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}, {}))
     monkeypatch.setattr(archive_topic, "archive_marks", lambda namesrv, brokers: {key: {} for key in brokers})
     monkeypatch.setattr(archive_topic, "set_watermarks", lambda namesrv, name, marks: told.append((name, marks)))
     lake.commit([replace(entry(0, 100), fileBytes=0)], {})
@@ -64,6 +67,29 @@ def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pyt
     assert figures["archive_name"] == lake.mark_name("archive-topic")
     archive_topic.run(None, replace(config, archive_name="lake"))
     assert told[1:] == [("lake", {"b": 100, "c": 7})]
+
+
+def test_a_lake_of_topics_does_not_go_on_behind_messages_that_a_failover_has_cut_off(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have come in their place, which the next run would pass over."""
+    queue = Queue("T", "b", 0)
+    asked: list[object] = []
+
+    def positions(options: object, *, needs_all: bool, epochs: object) -> Positions:
+        asked.append(epochs)
+        found = Positions()
+        found[queue], found.epochs, found.cut = Range(0, 400), {queue[:2]: 4}, {queue: 150}
+        return found
+
+    monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: SimpleNamespace(positions=positions))
+    lake.commit([replace(entry(0, 100), fileBytes=0, epochs=((3, 0),), queues=(("T", 0, 200, 0, 199),))], {})
+    config = archive_topic.Config(namesrv="127.0.0.1:1", topics=("T",), lake=lake.root)
+    with pytest.raises(StorageError, match=r"messages of queue T/b/0 up to 200, .* cut the log at 150: .*restore"):
+        archive_topic.run(None, config)
+    assert asked == [{("T", "b"): 3}]
+    assert archive_topic._starting(config, {queue: 150}, {})[1:] == (250, {}, {"b": 4})
 
 
 def test_a_mark_that_would_go_back_is_told_before_the_work(
