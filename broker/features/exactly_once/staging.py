@@ -207,7 +207,8 @@ class Staging:
         """Refuse now what could not be published later: a trial of the very kernel that will place them."""
         if len(records) > self._body_bytes_max:
             raise MessageTooLarge(
-                f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged at once"
+                f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged, "
+                "a message with its properties: make it smaller, or raise maxMessageSize"
             )
         mark = client_mark(records)
         if mark is None or mark.count != header.count:

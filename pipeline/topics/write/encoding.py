@@ -76,9 +76,11 @@ def check_sink_schema(schema: Any, topic: str) -> None:
             raise ConfigError(f"penstock sink: column {name!r} means nothing{_instead(name)}")
         if kind not in allowed and kind != "void":
             raise ConfigError(f"penstock sink: column {name} is {kind}, it must be {' or '.join(allowed)}")
+    is_void = given.get("body") == "void"
     given = {name: kind for name, kind in given.items() if kind != "void"}  # lit(None): no row says anything
     if "body" not in given:
-        raise ConfigError(f"penstock sink: there is no column body, only {', '.join(given) or 'none at all'}")
+        only = "but one that is null in every row" if is_void else f"only {', '.join(given) or 'none at all'}"
+        raise ConfigError(f"penstock sink: there is no column body, {only}")
     if "topic" not in given and not topic:
         raise ConfigError("penstock sink: which topic? Give the option topic, or a column of that name")
 
