@@ -27,8 +27,9 @@ def own_error(error: BaseException) -> PenstockError | None:
 
 
 def install() -> None:
-    """Have pyspark raise errors of our sources as such; once, in this process."""
+    """Have pyspark raise errors of our sources as such, and queries tell of them so; once, in this process."""
     from pyspark.errors.exceptions import captured
+    from pyspark.sql.streaming.query import StreamingQuery
 
     modules = [captured]
     try:
@@ -41,6 +42,20 @@ def install() -> None:
         recover = getattr(module, _HOOK, None)
         if recover is not None and not hasattr(recover, "penstock"):
             setattr(module, _HOOK, _recovering(recover))
+    if not hasattr(StreamingQuery.exception, "penstock"):
+        StreamingQuery.exception = _telling(StreamingQuery.exception)
+
+
+def _telling(exception: Any) -> Any:
+    """``StreamingQuery.exception``, whose errors pass no hook."""
+    recover = _recovering(lambda error: error)
+
+    def told(query: Any) -> Any:
+        error = exception(query)
+        return None if error is None else recover(error)
+
+    told.penstock = True  # type: ignore[attr-defined]
+    return told
 
 
 def _recovering(recover: Any) -> Any:

@@ -10,8 +10,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions import connect
+from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.pipeline.spark.own_errors import _recovering, install, own_error
+from penstock.pipeline.spark.own_errors import _recovering, _telling, install, own_error
 from penstock.proto.errors import ChangedBatch, ConfigError, PenstockError
 
 TOLD = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: Traceback (most recent call last):
@@ -49,6 +50,15 @@ def test_the_last_of_several_errors_counts_and_others_stay_what_they_are() -> No
 
 def test_pyspark_is_told_once() -> None:
     install()
-    hook = vars(connect)["recover_python_exception"]
+    hook, exception = vars(connect)["recover_python_exception"], StreamingQuery.exception
     install()
     assert vars(connect)["recover_python_exception"] is hook
+    assert StreamingQuery.exception is exception
+
+
+def test_a_query_tells_what_ended_it_in_a_line_too() -> None:
+    exception = _telling(lambda query: query)
+    assert exception(None) is None
+    told = exception(PySparkException(TOLD))
+    assert isinstance(told, ConfigError)
+    assert "\n" not in str(told)
