@@ -9,6 +9,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,10 @@ from penstock.proto.errors import ConfigError
 NO_DELAY = -(1 << 15)
 """Stands for the arrival delay of a flight that was cancelled or landed elsewhere."""
 
+_COLUMNS = (
+    *("year", "month", "day", "hour", "carrier", "flight", "tailnum"),
+    *("origin", "dest", "dep_delay", "arr_delay"),
+)
 PROCESSED = np.dtype([("number", "<u4"), ("carrier", "S2"), ("delay", "<i2")])
 """What a consumer keeps of a flight, 8 bytes; it appends them to its file before the offset is committed."""
 assert PROCESSED.itemsize == 8
@@ -64,24 +69,25 @@ def read_flights() -> Iterator[Flight]:
     """Every flight, in the data set's order: its months are 1, 10, 11, 12, 2 and so on."""
     encode = json.JSONEncoder(separators=(",", ":")).encode
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
-        for number, line in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))):
-            month, day, hour = (int(line[name]) for name in ("month", "day", "hour"))
-            delay = _minutes(line["arr_delay"])
+        lines = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
+        wanted = itemgetter(*map(next(lines).index, _COLUMNS))
+        for number, line in enumerate(lines):
+            year, month, day, hour, carrier, flight, tail_number, origin, destination, late, later = wanted(line)
+            departure, delay = (int(month), int(day), int(hour)), _minutes(later)
             document = {
                 "n": number,
-                "date": f"{line['year']}-{month:02}-{day:02}",
-                "hour": hour,
-                "carrier": line["carrier"],
-                "flight": int(line["flight"]),
-                "tailnum": line["tailnum"],
-                "origin": line["origin"],
-                "dest": line["dest"],
-                "dep_delay": _minutes(line["dep_delay"]),
+                "date": f"{year}-{departure[0]:02}-{departure[1]:02}",
+                "hour": departure[2],
+                "carrier": carrier,
+                "flight": int(flight),
+                "tailnum": tail_number,
+                "origin": origin,
+                "dest": destination,
+                "dep_delay": _minutes(late),
                 "arr_delay": delay,
             }
-            late = NO_DELAY if delay is None else delay
             body = encode(document).encode()
-            yield Flight(number, line["carrier"], line["tailnum"], body, late, (month, day, hour))
+            yield Flight(number, carrier, tail_number, body, NO_DELAY if delay is None else delay, departure)
 
 
 def flight_number(body: bytes) -> int:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .flights import Flight
 
 SOURCE, SUMS, REPLAYED = "flights", "delays", "flights-replayed"
-BATCHES = 8
+BATCHES = 6
 SLICE = 1000
 """Flights that are sent in one call; each has its receipt."""
 JOB = "penstock.demo.spark_job"
