@@ -77,7 +77,7 @@ class Buffer:
     def settle(self, part: Part) -> None:
         """Count the messages of ``part`` out."""
         with self._changed:
-            self._used -= part.cost
+            self._used -= part.held_bytes
             left = self._live.get(part.ticket, 0) - part.count
             if left > 0:
                 self._live[part.ticket] = left

@@ -27,7 +27,8 @@ class ProducerConfig:
     """A batch is closed at either limit. Half a MiB is where throughput stops growing with size."""
 
     buffer_bytes: int = 64 * 1024 * 1024
-    """Records accepted and not yet acknowledged. Above it, sends wait and then raise ``BufferFull``."""
+    """Records accepted and not yet acknowledged; one that a future waits for counts 2 KiB besides, which is what its
+    Python objects take. Above it, sends wait and then raise ``BufferFull``."""
 
     send_timeout_s: float = 3.0
     """``send``, ``send_batch``, ``send_async``: all tries together (RocketMQ's ``sendMsgTimeout``)."""

@@ -150,7 +150,7 @@ class TopicDelivery:
             BufferFull: there was none before the deadline; nobody sends it.
         """
         try:
-            self._shipping.wait_for_room(part.cost, max(deadline - time.monotonic(), 0.0))
+            self._shipping.wait_for_room(part.held_bytes, max(deadline - time.monotonic(), 0.0))
         except BaseException as error:
             part.fail(error)
             raise
@@ -160,7 +160,7 @@ class TopicDelivery:
         """Count a part into the buffer."""
         if self._shipping.trace is not None:
             part.held_s = time.monotonic()
-        part.ticket = self._shipping.buffer.hold(part.cost, part.count)
+        part.ticket = self._shipping.buffer.hold(part.held_bytes, part.count)
 
     # What the sender thread does.
 

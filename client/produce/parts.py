@@ -20,8 +20,11 @@ from penstock.proto.errors import CorruptBatch, MessageTooLarge, MessageTypeConf
 from ..cluster.retry import NEVER
 
 RECORD_COST = 112
-"""What a message counts in buffers and batches besides its body and properties: the record's fixed fields, and some
+"""What a message counts in batches and buffers besides its body and properties: the record's fixed fields, and some
 for its topic."""
+
+WAITING_COST = 2048
+"""What one counts besides in buffers if somebody waits for it: its future, message and receipt, as Python has them."""
 
 LANES = 8
 """Lanes of one topic at one broker group. A queue always belongs to the same one: its id modulo this."""
@@ -85,6 +88,11 @@ class Part:
     def count(self) -> int:
         """How many messages."""
         return len(self.bodies)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it counts in buffers."""
+        return self.cost + WAITING_COST * len(self.message_ids)
 
     @property
     def is_bound(self) -> bool:
@@ -205,7 +213,7 @@ def _picked(values: Any, chosen: slice | npt.NDArray[np.int64]) -> Any:
 
 
 def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None) -> int:
-    """What these messages count in buffers and batches."""
+    """What these messages count in batches, and in buffers if nobody waits for them."""
     cost = sum(map(len, bodies)) + RECORD_COST * len(bodies)
     if properties is not None:
         cost += sum(len(encoded) for encoded in properties if encoded)

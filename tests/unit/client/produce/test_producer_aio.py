@@ -55,7 +55,7 @@ def test_the_asyncio_twin_sends_many_at_once(one: RunningCluster) -> None:
 
 def test_a_loop_that_sends_itself_waits_for_no_room(one: RunningCluster, broker: RunningBroker) -> None:
     async def run() -> None:
-        async with AsyncProducer(one.namesrv, buffer_bytes=64 << 10, send_timeout_s=60) as producer:
+        async with AsyncProducer(one.namesrv, buffer_bytes=84 << 10, send_timeout_s=60) as producer:
             producer.work_in_loop()
             first = producer.send_async(TOPIC, b"first")
             await first
