@@ -11,6 +11,7 @@ import pytest
 
 from penstock.client import Delivery, Message, Producer
 from penstock.client.message import SendStatus
+from penstock.client.produce.parts import WAITING_COST
 from penstock.formats.record.layout import decode_record, parse_offset_message_id
 from penstock.formats.record.properties import decode_properties
 from penstock.formats.record.reading import RecordBatch
@@ -338,6 +339,24 @@ def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: RunningClu
         accepted += caught.value.details["accepted"]
         producer.flush()
         assert len(stored(one)) == accepted
+
+
+def test_messages_with_futures_fill_the_buffer_sooner_and_leave_nothing_counted(
+    one: RunningCluster, broker: RunningBroker
+) -> None:
+    room = 100 * WAITING_COST
+    with Producer(one.namesrv, buffer_bytes=room, batch_count_max=7, send_timeout_s=60) as producer:
+        producer.prepare(TOPIC)
+        with broker.faults.holding("Append"):
+            messages = [Message(TOPIC, b"%d" % number, sharding_key=f"k{number % 5}") for number in range(60)]
+            futures = producer.send_batch_async(messages)
+            with pytest.raises(BufferFull, match=f"of {room} bytes"):
+                producer.send_batch_async(messages, timeout_s=0.05)
+            assert 60 * WAITING_COST < producer.statistics().pending_bytes < room
+        assert all(future.result(60).message_id for future in futures)
+        producer.flush()
+        assert producer.statistics().pending_bytes == 0
+    assert len(stored(one)) == 60
 
 
 def test_close_sends_what_is_left_and_ends(one: RunningCluster) -> None:
