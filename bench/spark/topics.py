@@ -26,7 +26,7 @@ from penstock.pipeline.topics.read.starting import ending_offsets, starting_offs
 from ..rig import Rig
 from ..runner import Turns
 from .discarding import discarding
-from .stores import parquet, scan
+from .stores import scan
 from .turns import Peer, Run, bench_session, per_second, records_of, turns_of
 
 ROWS_PER_BATCH = {1024: 200_000, 100: 300_000}
@@ -42,7 +42,6 @@ def turns(rig: Rig, body: int) -> Turns:
     with (
         rig.folder() as folder,
         bench_session() as spark,
-        parquet(spark, folder, body) as lake,
         rig.cluster() as bench,
         discarding(TARGET, QUEUES) as nobody,
     ):
@@ -52,29 +51,32 @@ def turns(rig: Rig, body: int) -> Turns:
                 # A broker that accepts connections may not be registered yet.
                 again(partial(admin.create_topic, topic, queues=QUEUES), 60.0)
         _fill(server, body, records)
-        topics = _Topics(spark, server, nobody, folder, lake, body, records)
+        topics = _Topics(spark, server, nobody, folder, body, records)
         yield from turns_of(rig, topics.runs(), peers=topics.peers())
 
 
 def _fill(server: str, body: int, records: int) -> None:
-    bodies = np.random.default_rng(1).integers(0, 256, (10_000, body), np.uint8)
+    random = np.random.default_rng(1)
     with Producer(server) as producer:
-        for first in range(0, records, len(bodies)):
-            producer.produce_many(TOPIC, bodies[: records - first], tags="TagA", timeout_s=60)
+        for first in range(0, records, 10_000):
+            bodies = random.integers(0, 256, (min(10_000, records - first), body), np.uint8)
+            producer.produce_many(TOPIC, bodies, tags="TagA", timeout_s=60)
         for number in range(SMALL_BATCHES * QUEUES):
             producer.produce(SMALL, b"%d" % number, sharding_key=str(number))
         producer.flush(60)
 
 
 class _Topics:
-    def __init__(self, spark: Any, server: str, nobody: str, folder: Path, lake: Any, body: int, records: int) -> None:
+    def __init__(self, spark: Any, server: str, nobody: str, folder: Path, body: int, records: int) -> None:
         self._spark = spark
         self._server = server
         self._nobody = nobody  # a nameserver of a broker that keeps nothing
         self._folder = folder
-        self._lake = lake  # as many messages of that size in Parquet
         self._body = body
         self._records = records
+        peer = f"file://{folder}/peer"
+        self._topic().write.parquet(peer)
+        self._lake = spark.read.parquet(peer)  # the same messages
 
     def runs(self) -> dict[str, Run]:
         """The figures by name."""
