@@ -30,7 +30,7 @@ __all__ = [
 
 def encode_messages(
     topic: str,
-    bodies: Sequence[bytes],
+    bodies: Sequence[bytes] | Column,
     properties: Sequence[bytes] | None = None,
     queue_ids: npt.NDArray[np.int32] | int = 0,
     *,
@@ -61,7 +61,7 @@ def encode_messages(
         raise InvalidArgument(f"{len(texts)} property strings for {count} bodies")
     if mark is not None and count:
         texts[0] = MARK_PREFIX + mark + b"\x02" + texts[0]
-    body, text = Column.of(bodies), Column.of(texts)
+    body, text = bodies if isinstance(bodies, Column) else Column.of(bodies), Column.of(texts)
     flags = sys_flag & ~SysFlag.STORE_HOST_V6 | (SysFlag.STORE_HOST_V6 if store_v6 else 0)
     out = np.empty(encoded_bytes(count, len(body.data), len(text.data), len(name), flags, len(host)), np.uint8)
     queues = np.full(count, queue_ids, np.int32) if isinstance(queue_ids, int) else queue_ids

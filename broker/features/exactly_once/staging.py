@@ -29,6 +29,7 @@ from typing import Any, Final
 import grpc.aio
 import numpy as np
 
+from penstock.formats.columns import Column
 from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.kernels import PlaceStatus, place_batch
 from penstock.formats.record.layout import BLANK_BYTES, Host, decode_record
@@ -250,7 +251,7 @@ class Staging:
         properties = {TAGS: STAGED, "writer": each.writer, "batch": str(each.batch), "key": each.key}
         wrapped = encode_messages(
             names.STAGE_TOPIC,
-            [bytes(records)],
+            Column(np.frombuffer(records, np.uint8), np.array([len(records)])),
             [encode_properties(properties)],
             born_host=self._born_host,
             store_v6=self._born_host.is_ipv6,
