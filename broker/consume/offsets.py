@@ -104,8 +104,8 @@ class PendingCommits:
     def _kept(self, key: tuple[str, str, int]) -> int:
         """The offset kept for it; -1 if a failover has cut off what was read."""
         offset, epoch = self._offsets[key]
-        log_end = self._core.end_of_epoch(epoch)
-        return offset if log_end is None or offset <= self._core.store.removal.first_from(*key[1:], log_end) else -1
+        cut = self._core.cut_of(epoch, *key[1:])
+        return offset if cut is None or offset <= cut else -1
 
 
 class OffsetService:

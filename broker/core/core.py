@@ -74,6 +74,11 @@ class Core:
         """
         return self.role.history.end_of_epoch(epoch) if 0 < epoch < self.shown_epoch else None
 
+    def cut_of(self, epoch: int, topic: str, queue_id: int) -> int | None:
+        """Where a queue's messages of an earlier epoch end, as :meth:`end_of_epoch` has it for the log."""
+        log_end = self.end_of_epoch(epoch)
+        return None if log_end is None else self.store.removal.first_from(topic, queue_id, log_end)
+
     async def shown(self) -> None:
         """Return when all that a master's tables say is acknowledged: nobody is shown what may vanish with this master.
 

@@ -303,7 +303,7 @@ def _milliseconds(stamp: Duration | Timestamp) -> int:
 
 
 def span_ms(given: Duration | Timestamp, name: str, code: Code) -> int:
-    """A span of a request, or a time from 1970 on, in ms. Raises Refusal with ``code``: it is none."""
+    """A span of a request, or a time from 1970 on, in ms. Raises Refusal with ``code`` if it cannot be one."""
     if not -_SECOND_NS < given.nanos < _SECOND_NS or given.seconds * given.nanos < 0:
         raise Refusal(
             code,

@@ -88,7 +88,7 @@ class Archive(Feature):
             if not role.is_master:
                 raise BrokerUnavailable(f"topic {name} is not known here, but this is no master: it may be behind")
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
-        epoch, log_end = self.core.shown_epoch, self.core.end_of_epoch(request.epoch)
+        epoch = self.core.shown_epoch
         reply = pipeline_pb2.TopicPositions(
             topic=topic.name,
             epoch=epoch,
@@ -108,7 +108,7 @@ class Archive(Feature):
                 mean_record_bytes=store.lookup.mean_record_bytes(topic.name, queue_id) if low < high else 0,
                 time_offset=found,
                 time_matched=found < high,
-                cut_offset=None if log_end is None else store.removal.first_from(topic.name, queue_id, log_end),
+                cut_offset=self.core.cut_of(request.epoch, topic.name, queue_id),
             )
         if epoch != self.core.shown_epoch:
             raise BrokerUnavailable(

@@ -126,9 +126,9 @@ class Transactions(Feature, Intake):
         """Raises MessageNotFound where a failover has cut halves off: others have their offsets by now, or will."""
         ends: dict[int, int] = {}
         for epoch in {each.epoch for each in request.halves}:
-            log_end = self.core.end_of_epoch(epoch)
-            if log_end is not None:
-                ends[epoch] = self.core.store.removal.first_from(names.HALF_TOPIC, QUEUE, log_end)
+            cut = self.core.cut_of(epoch, names.HALF_TOPIC, QUEUE)
+            if cut is not None:
+                ends[epoch] = cut
         for each in request.halves if ends else ():
             end = ends.get(each.epoch)
             if end is not None and each.offset + each.count > end:
