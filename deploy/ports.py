@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import os
 import random
 import socket
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -74,7 +79,11 @@ def coordinator_port(base_port: int) -> int:
 
 
 def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
-    """The ports of the nameservers and of the brokers; ``base_port`` 0 looks for free ones."""
+    """The ports of the nameservers and of the brokers; ``base_port`` 0 looks for free ones.
+
+    Free ones that were found stay this program's until it ends: no other that looks is given them, also while no node
+    listens there yet, or does no more.
+    """
     if base_port:
         return _from_base(base_port, nameservers, brokers)
     chosen = random.SystemRandom()
@@ -82,9 +91,33 @@ def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], 
         first = chosen.randint(_FREE_FIRST, _FREE_LAST - BROKER_GAP - METRICS_GAP)
         names, others = _from_base(first, nameservers, brokers)
         own = [*others, coordinator_port(first)]
-        if all(is_free(port) for port in [*names, *own, *(port + METRICS_GAP for port in own)]):
+        needed = {*names, *own, *(port + METRICS_GAP for port in own), first + GATEWAY_GAP}
+        if all(is_free(port) for port in needed) and claim(needed):
             return names, others
     raise DeployUsage(f"no block of free ports found between {_FREE_FIRST} and {_FREE_LAST}: give --base-port")
+
+
+_claimed: set[int] = set()
+"""The ports that this program has."""
+
+
+@functools.cache
+def _claims() -> IO[bytes]:
+    """The file whose byte N is locked by the program that has port N; open until this one ends."""
+    return (Path(tempfile.gettempdir()) / f"penstock-ports-{os.getuid()}").open("ab")
+
+
+def claim(needed: Iterable[int]) -> bool:
+    """True if all of ``needed`` are this program's until it ends; else one is another's, or was claimed before."""
+    if not _claimed.isdisjoint(needed):
+        return False
+    for port in needed:
+        try:
+            fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        _claimed.add(port)
+    return True
 
 
 def _from_base(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:

@@ -6,18 +6,18 @@ Each node has a directory with its configuration, data and log, and a port that 
 from __future__ import annotations
 
 import contextlib
-import functools
+import itertools
 import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.deploy import ports
 from penstock.proto.errors import PenstockError
 from penstock.proto.wire import broker_pb2
 from tests.support.broker.running_broker import SMALL, sync_status
@@ -27,39 +27,14 @@ START_TIMEOUT_S = 90.0  # the first start on a machine compiles kernels
 STOP_TIMEOUT_S = 15.0
 PORTS = range(24_000, 32_000)
 """Below what the system gives to outgoing connections, and apart from what `cluster up` looks for."""
-PORTS_OF_ONE = 500
-
-
-@functools.cache
-def own_ports() -> tuple[range, socket.socket]:
-    """Those of this process, whatever tests run beside it: free ones stay free. What holds the port before them tells
-    others, as long as this process lives.
-    """
-    for first in PORTS[::PORTS_OF_ONE]:
-        holder = socket.socket()
-        try:
-            holder.bind(("127.0.0.1", first))
-        except OSError:
-            holder.close()
-        else:
-            return range(first + 1, first + PORTS_OF_ONE), holder
-    raise AssertionError(f"{len(PORTS) // PORTS_OF_ONE} processes run tests here already: end some")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    ports, _ = own_ports()
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        for _ in ports:
-            port = random.SystemRandom().choice(ports)
-            probe = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise AssertionError(f"no {count} free ports in {ports}")
+    """Ports that nobody listens on, and that stay this process's: no other that runs tests is given them."""
+    tried = random.SystemRandom().sample(PORTS, len(PORTS))
+    found = list(itertools.islice((port for port in tried if ports.is_free(port) and ports.claim([port])), count))
+    assert len(found) == count, f"no {count} free ports in {PORTS}"
+    return found
 
 
 class Node:

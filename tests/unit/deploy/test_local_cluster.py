@@ -160,6 +160,23 @@ def test_more_brokers_than_ports_between_brokers_and_metrics_are_refused() -> No
         ports.planned(20_000, 1, 26 * 8)
 
 
+def test_free_ports_that_another_program_found_are_its_own_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = "from penstock.deploy import ports; print(ports.planned(0, 1, 1)[0][0], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", found], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        theirs = int(other.stdout.readline())
+        (ours,), _ = ports.planned(0, 1, 1)
+        tried = iter([theirs, theirs + 9, ours, theirs])
+        monkeypatch.setattr(ports.random.SystemRandom, "randint", lambda *_: next(tried))
+        monkeypatch.setattr(ports, "_ATTEMPTS", 3)
+        with pytest.raises(DeployUsage, match="no block of free ports"):
+            ports.planned(0, 1, 1)
+        other.communicate("\n")
+    assert ports.planned(0, 1, 1)[0] == [theirs], "free again when that program has ended"
+
+
 def test_nodes_are_told_which_file_their_log_is(cluster: LocalCluster) -> None:
     cluster.up(shards=1, replicas=1, base_port=0)
     pid = cluster.state(cluster.plan.node("broker-a-0")).pid
