@@ -40,6 +40,7 @@ class Method(enum.IntEnum):
     CHANGE_INVISIBLE = 8  # ChangeInvisibleRequest (pop.proto) -> ChangeInvisibleReply
     REPLICATE = 9  # ReplicaReports, one by one -> ReplicationHeaders and log bytes (replication.proto); brokers only
     JOIN = 10  # JoinRequest (transactions.proto) -> again and again ProducerEvent; it stands
+    STAGE = 11  # StageHeader (pipeline.proto) and records -> StageReply
 
 
 class Kind(enum.IntEnum):

@@ -6,7 +6,7 @@
 | 4 | h | header, protobuf |
 | 4 + h | rest | body: raw bytes, its length is the rest of the message |
 
-Used by a data port's APPEND, FETCH, RECEIVE and REPLICATE, and by ``StagingData/Stage``.
+Used by a data port's APPEND, FETCH, RECEIVE, REPLICATE and STAGE.
 """
 
 from __future__ import annotations

@@ -99,8 +99,10 @@ class Acknowledgements:
         is_settled = not self.waits_for_commit or await self._wait_here(end, timeout_s)
         return SEND_OK if is_settled else FLUSH_DISK_TIMEOUT
 
-    async def safe(self, end: int, what: str) -> None:
+    async def safe(self, end: int, what: str, *, epoch: int | None = None) -> None:
         """Return when everything below ``end`` is acknowledged as the mode promises: nobody may act on less.
+
+        ``epoch``: as of :meth:`wait`.
 
         Raises:
             OutcomeUnknown: disk or replicas did not confirm ``what`` in time; a disk that failed confirms nothing any
@@ -109,7 +111,7 @@ class Acknowledgements:
         if self.is_immediate:
             return
         try:
-            status = await self.wait(end)
+            status = await self.wait(end, epoch=epoch)
         except StorageError as error:
             raise OutcomeUnknown(f"{what}: done here, and not known to be safe: {error.message}: ask again") from error
         if status != SEND_OK:

@@ -1,13 +1,15 @@
-"""Methods of the data port: those with one answer for one request, as :func:`.wire.service` is for gRPC's, and those
-whose request stands, and has any number of answers.
+"""Methods of the data port: those with one answer for one request, as :func:`.wire.service` is for gRPC's, those whose
+requests bring records that are placed as they are read, and those whose request stands, and has any number of answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -24,9 +26,14 @@ from .wire import REQUEST_BYTES_MAX, Answer
 
 M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound="Standing")
+P = TypeVar("P", bound="Placed")
 
 UNDER_WAY_MAX: Final = 1024
 """Requests for one method over one connection that have no answer yet; beyond it, nothing more is read from it."""
+UNANSWERED_MAX: Final = 1024
+"""Batches of one stream that are placed and have no answer yet; beyond it, nothing more is read from it."""
+LAST_REQUESTS_S: Final = 0.05
+"""For so long a stopping broker still reads, to refuse by name what would else be lost with the connection."""
 SILENCE_S: Final = 3.0
 WATCH_INTERVAL_S: Final = 0.25
 """Of requests that stand."""
@@ -146,6 +153,131 @@ class _Conversation(Generic[M]):
         del self._tasks[number]
         if len(self._tasks) == self._calls.under_way_max // 2:
             self._link.hold(False, self._calls.method.name)
+
+
+class Placed(Protocol):
+    """What a request has placed in the log, until it has its answer."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the answer waits for nothing."""
+
+
+class Placing(Protocol[P]):
+    """Takes batches of records."""
+
+    def place(self, request: memoryview) -> P:
+        """Place one framed batch; nothing keeps the request. Raises what its sender is told."""
+
+    async def acknowledge(self, placed: P) -> Message:
+        """The answer, when the batch is as safe as the mode promises. Raises what its sender is told."""
+
+    def receipt(self, placed: P) -> Message:
+        """The answer of one that waits for nothing."""
+
+
+class PlacingCalls(Generic[P]):
+    """One method whose requests bring records, for all connections; event loop only.
+
+    Requests are views of what is received, so a batch is placed as it is read. They are answered in the order in which
+    they came. Order needs no numbers: what is acknowledged follows the log, so an answer rarely waits for an earlier
+    one that is not due itself.
+    """
+
+    def __init__(self, method: Method, placing: Placing[P]) -> None:
+        self.method = method
+        self.placing = placing
+        self._open: set[_PlacingStream[P]] = set()
+
+    def __call__(self, link: Link) -> _PlacingStream[P]:
+        """One stream, until its client ends it or :meth:`close`."""
+        stream = _PlacingStream(self, link, self._open.discard)
+        self._open.add(stream)
+        return stream
+
+    def is_answered(self) -> bool:
+        """True if every batch that was read has its answer."""
+        return not any(stream.owes for stream in self._open)
+
+    async def close(self) -> None:
+        """End every stream when it has answered what it read. Before, ``LogEvents.is_open`` was made false."""
+        if self._open:
+            await asyncio.sleep(LAST_REQUESTS_S)
+        await asyncio.gather(*(stream.end() for stream in list(self._open)))
+
+
+class _PlacingStream(Generic[P]):
+    """Places what comes; answers at once what waits for nothing, the rest in a task of its own."""
+
+    def __init__(self, calls: PlacingCalls[P], link: Link, on_left: Callable[[_PlacingStream[P]], None]) -> None:
+        self._placing = calls.placing
+        self._method = calls.method
+        self._link = link
+        self._on_left = on_left
+        self._waiting: deque[tuple[int, P | PenstockError]] = deque()  # in it until the answer is sent
+        self._answering: asyncio.Task[None] | None = None  # while anything waits
+
+    @property
+    def owes(self) -> bool:
+        """True if an answer is not sent yet."""
+        return bool(self._waiting)
+
+    def take(self, number: int, content: memoryview) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        outcome = self._place(content)
+        if not self._waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
+            self._answer(number, outcome)
+            return
+        self._waiting.append((number, outcome))
+        if self._answering is None:
+            name = f"{self._method.name.lower()} answers"
+            self._answering = asyncio.create_task(self._answer_waiting(), name=name)
+        elif len(self._waiting) == UNANSWERED_MAX:
+            self._link.hold(True, self._method.name)
+
+    def left(self) -> None:
+        """See :class:`~penstock.runtime.data_port.Conversation`."""
+        self._on_left(self)
+        if self._answering is not None:
+            self._answering.cancel()
+
+    async def end(self) -> None:
+        """Read nothing more, and close when everything that was read is answered."""
+        self._link.hold(True, self._method.name)
+        if self._answering is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._answering
+        self._link.close()
+
+    def _place(self, content: memoryview) -> P | PenstockError:
+        try:
+            return self._placing.place(content)
+        except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
+            return reported(error, self._method.name)
+
+    def _answer(self, number: int, outcome: P | PenstockError) -> None:
+        if isinstance(outcome, PenstockError):
+            self._link.refuse(number, self._method, outcome)
+        else:
+            self._link.answer(number, self._method, self._placing.receipt(outcome).SerializeToString())
+
+    async def _answer_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            number, outcome = waiting[0]
+            if not isinstance(outcome, PenstockError):
+                try:
+                    receipt = await self._placing.acknowledge(outcome)
+                except Exception as error:  # noqa: BLE001  as above
+                    self._link.refuse(number, self._method, reported(error, self._method.name))
+                else:
+                    self._link.answer(number, self._method, receipt.SerializeToString())
+            else:
+                self._link.refuse(number, self._method, outcome)
+            waiting.popleft()
+            if len(waiting) == UNANSWERED_MAX // 2:
+                self._link.hold(False, self._method.name)
+        self._answering = None
 
 
 class Standing:

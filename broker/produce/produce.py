@@ -8,9 +8,9 @@ from penstock.proto.data_frames import Method
 from penstock.runtime.data_port import Converse
 
 from ..core.core import Core
+from ..core.data_calls import PlacingCalls
 from ..core.feature import Feature
 from ..core.metrics import Families
-from .append_streams import AppendStreams
 from .send import Send
 
 
@@ -20,10 +20,10 @@ class Produce(Feature):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self.send = Send(core)
-        self.streams = AppendStreams(self.send)
+        self.streams = PlacingCalls(Method.APPEND, self.send)
 
     def data_methods(self) -> Mapping[int, Converse]:
-        return {Method.APPEND: self.streams.begin}
+        return {Method.APPEND: self.streams}
 
     def describe(self, families: Families) -> None:
         counters, producers = self.core.counters, self.core.tables.producers

@@ -40,10 +40,14 @@ class Lookup:
         Raises:
             MessageNotFound: none does.
         """
+        return bytes(self.in_place(physical_offset))
+
+    def in_place(self, physical_offset: int) -> memoryview:
+        """The same, not copied: for the turn in which the call returns. Raises as :meth:`view`."""
         found = self._log.record_at(physical_offset) if physical_offset < self._log.confirm_offset else None
         if found is None:
             raise MessageNotFound(f"no message begins at physical offset {physical_offset}", offset=physical_offset)
-        return bytes(found)
+        return found
 
     def message_at(self, physical_offset: int) -> bytes:
         """The same for a message of a queue that there is, which has its place there: bodies may hold what looks like

@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STAGE_METHOD = "/penstock.v1.StagingData/Stage"
 TRY_TIMEOUT_S_MIN = 0.25
 OPEN_TIMEOUT_S = 10.0
 """A thread of its own waits for it, and for the connection before it, which may be at the other end of the world."""
@@ -77,8 +76,6 @@ class _Link:
         self.channel = channel
         self.certificates = certificates  # the channel shows and trusts these, for as long as it lives
         self.stubs: dict[Service, Any] = {}
-        # No serializers: frames are bytes already, and a generic call saves a protobuf copy each way.
-        self.stage: Any = self.channel.unary_unary(STAGE_METHOD, None, None)
 
 
 class Connections:
@@ -162,10 +159,6 @@ class Connections:
     def leave(self, address: str) -> None:
         """Break the stream to the broker at ``address``: another is master, and what is not answered goes there."""
         self._data.leave(address)
-
-    def stage(self, address: str, message: bytes, timeout_s: float) -> Any:
-        """Start to stage a framed batch (``StageHeader``, records); the future's error is gRPC's."""
-        return self._current(address).stage.future(message, timeout=timeout_s)
 
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> SingleFetch:
         """Start to fetch; the result is for :func:`fetched`."""

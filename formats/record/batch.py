@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
+from penstock.proto.frames import new_bytes
 
 from ..columns import Column
 from .layout import TOPIC_BYTES_MAX, Host, SysFlag
@@ -63,7 +64,8 @@ def encode_messages(
         texts[0] = MARK_PREFIX + mark + b"\x02" + texts[0]
     body, text = bodies if isinstance(bodies, Column) else Column.of(bodies), Column.of(texts)
     flags = sys_flag & ~SysFlag.STORE_HOST_V6 | (SysFlag.STORE_HOST_V6 if store_v6 else 0)
-    out = np.empty(encoded_bytes(count, len(body.data), len(text.data), len(name), flags, len(host)), np.uint8)
+    records, room = new_bytes(encoded_bytes(count, len(body.data), len(text.data), len(name), flags, len(host)))
+    out = np.frombuffer(room, np.uint8)
     queues = np.full(count, queue_ids, np.int32) if isinstance(queue_ids, int) else queue_ids
     born = time.time_ns() // 1_000_000 if born_timestamp_ms is None else born_timestamp_ms
     written = encode_batch(out, body.data, body.ends, text.data, text.ends, name, queues, flags, flag, born, host)
@@ -75,4 +77,4 @@ def encode_messages(
             index=index,
         )
     assert written == len(out), "encoded_bytes and encode_batch disagree"
-    return out.tobytes()
+    return records

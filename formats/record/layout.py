@@ -284,6 +284,15 @@ def decode_record(buffer: bytes | bytearray | memoryview, position: int = 0, *, 
     )
 
 
+def body_of(record: memoryview) -> memoryview:
+    """The body of a sound record, not copied."""
+    *_, sys_flag, _ = HEAD.unpack_from(record)
+    born_host = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
+    at = HEAD.size + born_host + 8 + (20 if sys_flag & SysFlag.STORE_HOST_V6 else 8)
+    _, _, size = TAIL.unpack_from(record, at)
+    return record[at + TAIL.size : at + TAIL.size + size]
+
+
 def _checked_end(record: int, start: int, size: int, end: int) -> int:
     if size < 0 or start + size > end:
         raise Corrupt(f"position {record}: a part of {size} bytes does not fit the record")

@@ -15,7 +15,7 @@ from penstock.broker.features.pop import request
 from penstock.broker.features.replies import pushing
 from penstock.broker.features.transactions import producers as sessions
 from penstock.broker.limits import Limits
-from penstock.broker.produce import append_streams, send
+from penstock.broker.produce import send
 from penstock.formats.record import replies
 from penstock.proto import data_frames, errors, frames, names
 from penstock.proto.requests import FIELDS_AT_ONCE_MAX
@@ -60,7 +60,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("The same at the data port", FIELDS_AT_ONCE_MAX, errors.MessageTooLarge),
     ("Records of a batch", send.COUNT_MAX, errors.InvalidArgument),
     ("Bytes of a batch above maxMessageSize", RECORD_OVERHEAD_BYTES, errors.MessageTooLarge),
-    ("Batches of one stream that wait for their answers", append_streams.UNANSWERED_MAX, "nothing more is read"),
+    ("Batches of one stream that wait for their answers", data_calls.UNANSWERED_MAX, "nothing more is read"),
     (
         "Ends of transactions, or acknowledgements, of one connection that are under way",
         data_calls.UNDER_WAY_MAX,

@@ -35,8 +35,6 @@ NAMESERVERS = [
     *nameserver_pb2.DESCRIPTOR.services_by_name.values(),
     *coordination_pb2.DESCRIPTOR.services_by_name.values(),
 ]
-BYTES = ("StagingData/Stage",)
-"""Those whose messages are not protobuf's."""
 USER = Credentials("loader", "s-1")
 
 
@@ -79,7 +77,7 @@ async def assert_closed(address: str, names: list[str]) -> None:
 
 @in_own_loop
 async def test_a_broker_carries_out_nothing_for_strangers(tmp_path: Path) -> None:
-    names = methods(BROKERS) + [f"/penstock.v1.{name}" for name in BYTES]
+    names = methods(BROKERS)
     assert len(names) > 25
     async with running(tmp_path, **secured(tmp_path)) as (broker, _):
         await assert_closed(broker.address, names)
@@ -122,7 +120,7 @@ async def test_a_nameserver_carries_out_nothing_for_strangers(tmp_path: Path) ->
 
 
 def test_the_methods_of_the_cluster_are_those_that_only_brokers_call() -> None:
-    names = methods(NAMESERVERS) + methods(BROKERS) + [f"/penstock.v1.{name}" for name in BYTES]
+    names = methods(NAMESERVERS) + methods(BROKERS)
     names += [f"/penstock.v1.BrokerData/{method.name}" for method in Method]
     inner = sorted(name.removeprefix("/penstock.v1.") for name in names if name.startswith(INNER_METHODS))
     assert inner == [

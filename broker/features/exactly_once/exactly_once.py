@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import grpc
-
+from penstock.proto.data_frames import Method
 from penstock.proto.errors import StaleProducer
 from penstock.proto.wire import common_pb2, pipeline_pb2
-from penstock.runtime.channel import reporting
+from penstock.runtime.data_port import Converse
 
 from ...core.core import Core
+from ...core.data_calls import PlacingCalls
 from ...core.feature import Feature, Hold
 from ...core.journal import Journal
 from ...core.metrics import Families
@@ -34,6 +34,7 @@ class ExactlyOnce(Feature):
         self.writers = Writers(core)
         coordinators = Coordinators(config.nameservers.addresses, config.security.outgoing())
         self.staging = Staging(core, self.writers, coordinators.ask)
+        self.stages = PlacingCalls(Method.STAGE, self.staging)
 
     def services(self) -> Iterable[Service]:
         yield service(
@@ -47,9 +48,9 @@ class ExactlyOnce(Feature):
             Drop=self._drop,
             QueryLanes=self._query_lanes,
         )
-        # No (de)serializers: request and answer are bytes, framed by the service itself.
-        stage = grpc.unary_unary_rpc_method_handler(reporting(self.staging.stage))
-        yield Service("penstock.v1.StagingData", {"Stage": stage})
+
+    def data_methods(self) -> Mapping[int, Converse]:
+        return {Method.STAGE: self.stages}
 
     def admit(self, writer: str, run: str) -> None:
         held = self._table.writers.get(writer)
@@ -77,6 +78,9 @@ class ExactlyOnce(Feature):
 
     async def run(self) -> None:
         await self.staging.run()
+
+    async def stop(self) -> None:
+        await self.stages.close()
 
     async def _open_writer(self, request: pipeline_pb2.OpenWriterRequest) -> pipeline_pb2.WriterState:
         asked = request.writer, request.run, request.coordinator, request.layout

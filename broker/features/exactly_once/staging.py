@@ -24,15 +24,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-import grpc.aio
 import numpy as np
 
 from penstock.formats.columns import Column
 from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.kernels import PlaceStatus, place_batch
-from penstock.formats.record.layout import BLANK_BYTES, Host, decode_record
+from penstock.formats.record.layout import BLANK_BYTES, Host, body_of, decode_record
 from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -43,7 +43,7 @@ from penstock.proto.errors import (
     StagedDataGone,
     TopicNotFound,
 )
-from penstock.proto.frames import pack, unpack
+from penstock.proto.frames import unpack
 from penstock.proto.wire import pipeline_pb2
 
 from ...core.core import Core
@@ -66,6 +66,17 @@ AskCoordinator = Callable[[str, str, int, list[str]], Awaitable[Keys]]
 """(coordinator, writer, batch, keys) -> what is decided and not finished; none of the other keys ever will be."""
 
 
+@dataclass(slots=True)
+class Kept:
+    """A chunk that is kept aside, and whose sender has no answer yet."""
+
+    what: str
+    end: int  # of what must be safe
+    epoch: int  # of the role then
+    is_duplicate: bool
+    is_settled: bool  # its answer waits for nothing
+
+
 class Staging:
     """Both sides of the protocol at one broker; event loop only, and only a master does anything."""
 
@@ -86,12 +97,12 @@ class Staging:
         self.records_published = 0
         self.records_dropped = 0
 
-    async def stage(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Keep one framed batch aside; answers when it is as safe as an acknowledged message."""
+    def place(self, request: memoryview) -> Kept:
+        """Keep one framed batch aside. See :class:`.data_calls.Placing`."""
         header, records = unpack(request, pipeline_pb2.StageHeader)
         journal = self._core.writable()
         topic = writable_topic(self._core, header.topic)
-        each, staged = self._checked_header(header)
+        each, staged = self._checked_header(header, records)
         if each.batch <= self._table.published_batch(each.writer):
             raise InvalidArgument(f"writer {each.writer}: batch {each.batch} is published already: nothing is staged")
         known = self._table.staged.get(each)
@@ -107,8 +118,19 @@ class Staging:
             check_types(records, header.count, topic, intake)
             self._check_records(header, records, intake.target(topic))
             self._keep(journal, each, staged, header, records)
-        await self._writers.acknowledged(each.writer, f"chunk {header.chunk} of {each.key}")
-        return pack(pipeline_pb2.StageReply(duplicate=duplicate))
+        what = f"chunk {header.chunk} of {each.key}"
+        end, epoch = self._writers.end_of(each.writer), self._core.role.epoch
+        return Kept(what, end, epoch, duplicate, self._core.acknowledgements.is_immediate)
+
+    async def acknowledge(self, placed: Kept) -> pipeline_pb2.StageReply:
+        """The answer when the chunk is as safe as an acknowledged message."""
+        if not placed.is_settled:
+            await self._core.acknowledgements.safe(placed.end, placed.what, epoch=placed.epoch)
+        return self.receipt(placed)
+
+    def receipt(self, placed: Kept) -> pipeline_pb2.StageReply:
+        """The answer of one that waits for nothing, or has waited."""
+        return pipeline_pb2.StageReply(duplicate=placed.is_duplicate)
 
     async def publish(self, name: str, batch: int, chunks: Mapping[str, int]) -> tuple[int, bool]:
         """Make the decided attempts of a batch messages of their topics; ``chunks``: how many each has staged here.
@@ -191,7 +213,7 @@ class Staging:
                     *(writer, batch, len(keys), coordinator, error),
                 )
 
-    def _checked_header(self, header: pipeline_pb2.StageHeader) -> tuple[StagedId, Staged]:
+    def _checked_header(self, header: pipeline_pb2.StageHeader, records: memoryview) -> tuple[StagedId, Staged]:
         each = StagedId(check_name("writer", header.writer), header.batch, check_name("key", header.key))
         keep_ms = header.keep_ms or KEEP_MS_DEFAULT
         if header.batch < 0 or not 0 <= header.chunk < CHUNK_MAX or header.count < 1:
@@ -202,15 +224,15 @@ class Staging:
         if not KEEP_MS_MIN <= keep_ms <= KEEP_MS_MAX:
             raise InvalidArgument(f"keep_ms {keep_ms}: {KEEP_MS_MIN}..{KEEP_MS_MAX} are allowed")
         check_name("coordinator", header.coordinator)
-        return each, Staged(header.coordinator, self._core.clock.wall_ms() + keep_ms)
-
-    def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
-        """Refuse now what could not be published later: a trial of the very kernel that will place them."""
         if len(records) > self._body_bytes_max:
             raise MessageTooLarge(
                 f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged, "
                 "a message with its properties: make it smaller, or raise maxMessageSize"
             )
+        return each, Staged(header.coordinator, self._core.clock.wall_ms() + keep_ms)
+
+    def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
+        """Refuse now what could not be published later: a trial of the very kernel that will place them."""
         mark = client_mark(records)
         if mark is None or mark.count != header.count:
             raise CorruptBatch(f"record 0: a staged chunk carries a producer mark with its count, {header.count}")
@@ -279,14 +301,15 @@ class Staging:
         if self._store.dispatched_offset <= chunk.position:
             await self._core.dispatcher.wait_dispatched(chunk.position + 1)
         try:
-            records = decode_record(self._store.lookup.view(chunk.position)).body
+            record = self._store.lookup.in_place(chunk.position)
         except MessageNotFound as error:
             raise StagedDataGone(
                 f"writer {each.writer} batch {each.batch}: the log does not hold what was staged at {chunk.position} "
                 "any more: it was deleted because the disk was full",
                 broker=self._broker_name,
             ) from error
-        mark = client_mark(memoryview(records))
+        records = body_of(record)
+        mark = client_mark(records)
         assert mark is not None, "checked before it was staged"
         name = decode_record(records).topic
         topic = self._core.tables.topic(name)

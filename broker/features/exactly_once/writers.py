@@ -50,7 +50,11 @@ class Writers:
         Raises:
             OutcomeUnknown: disk or replicas did not confirm in time.
         """
-        await self._core.acknowledgements.safe(self._ends.get(writer, self._start_end), what)
+        await self._core.acknowledgements.safe(self.end_of(writer), what)
+
+    def end_of(self, writer: str) -> int:
+        """Where everything ends that is recorded here about ``writer``."""
+        return self._ends.get(writer, self._start_end)
 
     def forget_unknown(self) -> set[str]:
         """Forget writers that the table does not know any more; the names that it knows."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import numpy as np
 
 from penstock.client.cluster import Calls, local_host, pause_before_retry_s, store_host_of
@@ -18,9 +17,10 @@ from penstock.formats.destination import Destination
 from penstock.formats.record.framing import frame_batch, marked
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.producer_mark import mark_property
-from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, from_rpc_error
+from penstock.proto.data_frames import Method
+from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
-from penstock.proto.wire.pipeline_pb2 import StageHeader
+from penstock.proto.wire.pipeline_pb2 import StageHeader, StageReply
 
 from ..waiting import Reminder
 from .routing import Piece
@@ -103,7 +103,7 @@ class Sender:
         self._timeout_s = timeout_s
         self._stage_to = stage_to
         self._lanes: dict[LaneKey, _Lane] = {}
-        self._news = threading.Event()  # set by gRPC's threads
+        self._news = threading.Event()  # set by whoever reads the answers
         self._born: dict[str, Host] = {}
         self.staged: dict[str, int] = {}  # broker -> chunks
         self.records = 0
@@ -163,8 +163,10 @@ class Sender:
             timeout_s = max(0.1, min(self._send_timeout_s, lane.deadline - time.monotonic()))
             message = self._frame(chunk, lane.address, timeout_s, again=lane.attempt > 0)
             connections = self._calls.connections
-            start = connections.append if self._stage_to is None else connections.stage
-            lane.call = start(lane.address, message, timeout_s)
+            if self._stage_to is None:
+                lane.call = connections.append(lane.address, message, timeout_s)
+            else:
+                lane.call = connections.ask(lane.address, Method.STAGE, message, StageReply.FromString, timeout_s)
             lane.call.add_done_callback(lambda _: self._news.set())
         except PenstockError as error:
             self._failed(lane, error)
@@ -177,8 +179,6 @@ class Sender:
             if self._stage_to is None and answer.status != SEND_OK:
                 what = "disk" if answer.status == FLUSH_DISK_TIMEOUT else "replicas"
                 raise OutcomeUnknown(f"broker {lane.address}: stored, {what} did not confirm in time")
-        except grpc.RpcError as error:
-            self._failed(lane, from_rpc_error(error, f"broker {lane.address}"))
         except PenstockError as error:
             self._failed(lane, error)
         else:

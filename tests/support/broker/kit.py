@@ -247,9 +247,10 @@ class Kit(Writes):
 
     async def stage(self, bodies: Sequence[bytes] = (b"one",), **settings: Any) -> pipeline_pb2.StageReply:
         """Stage one chunk of an exactly-once writer."""
-        reply = await self[ExactlyOnce].staging.stage(chunk(bodies, **settings), None)  # type: ignore[arg-type]
+        staging = self[ExactlyOnce].staging
+        reply = await staging.acknowledge(staging.place(memoryview(chunk(bodies, **settings))))
         self.dispatch()
-        return frames.unpack(reply, pipeline_pb2.StageReply)[0]
+        return reply
 
     def know_coordinators(self, others: Mapping[str, Kit]) -> None:
         """Ask these, by broker name, what they have decided."""

@@ -204,7 +204,6 @@ async def bombs(target: Target, scale: Scale) -> Findings:
     size = GZIP_BOMB_BYTES if scale.many > 100 else MESSAGE_BYTES_MAX + 1
     for address, path, refusal in (
         (target.master.address, "/penstock.v1.Broker/CreateTopic", unimplemented),
-        (target.master.address, "/penstock.v1.StagingData/Stage", unimplemented),
         (target.nameserver.address, "/penstock.v1.Nameserver/QueryRoute", unimplemented),
         (target.gateway.address, "/apache.rocketmq.v2.MessagingService/SendMessage", exhausted),
     ):

@@ -41,16 +41,14 @@ AT_DATA_PORT = {
         "ChangeInvisible", pop_pb2.ChangeInvisibleRequest.DESCRIPTOR, False, False, "broker"
     ),
     DataMethod.REPLICATE: Method("Replicate", replication_pb2.ReplicaReport.DESCRIPTOR, True, True, "broker"),
+    DataMethod.STAGE: Method("Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, "broker"),
 }
 """Of the data port, which has no paths."""
-FRAMED = [
-    Method("/penstock.v1.StagingData/Stage", pipeline_pb2.StageHeader.DESCRIPTOR, False, True, "broker"),
-]
 
 
 def methods() -> list[Method]:
     """All of gRPC's."""
-    found = list(FRAMED)
+    found: list[Method] = []
     for module in pkgutil.iter_modules(wire.__path__):
         name, _, kind = module.name.rpartition("_")
         if kind == "pb2" and name not in FOREIGN:

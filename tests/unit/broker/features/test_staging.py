@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, S
 from penstock.broker.store import AppendResult
 from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.proto import frames, names
+from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import (
     CorruptBatch,
     DiskFull,
@@ -25,10 +27,13 @@ from penstock.proto.errors import (
     StagedDataGone,
     StaleProducer,
     TopicNotFound,
+    from_bytes,
 )
 from penstock.proto.wire import pipeline_pb2
 from tests.support.broker.kit import SYNC, Kit, in_loop
-from tests.support.broker.requests import BORN, wanting
+from tests.support.broker.requests import BORN, chunk, wanting
+from tests.support.broker.running_broker import running
+from tests.support.data import connected
 
 KEYS = {"k": {"broker-a": 1}}
 
@@ -84,8 +89,8 @@ async def test_publishing_again_publishes_nothing_also_after_a_restart() -> None
 @in_loop
 async def test_a_publication_that_was_cut_short_goes_on_behind_its_last_chunk() -> None:
     parts = await opened()
-    for chunk in range(3):
-        await parts.stage([b"%d" % chunk], chunk=chunk, mark=(7, 0, chunk))
+    for number in range(3):
+        await parts.stage([b"%d" % number], chunk=number, mark=(7, 0, number))
     await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 3}})
     append, left = parts.store.append, [2]
 
@@ -276,7 +281,7 @@ async def test_a_damaged_chunk_is_refused() -> None:
     records[90] ^= 1
     header = pipeline_pb2.StageHeader(writer="w", key="k", topic="orders", count=1, coordinator="broker-a")
     with pytest.raises(CorruptBatch):
-        await parts[ExactlyOnce].staging.stage(frames.pack(header, records), None)  # type: ignore[arg-type]
+        parts[ExactlyOnce].staging.place(memoryview(frames.pack(header, records)))
 
 
 @in_loop
@@ -312,6 +317,36 @@ async def test_nobody_is_told_of_a_decision_that_is_not_acknowledged() -> None:
     answer = await parts[ExactlyOnce].writers.query_writer("w")
     assert answer is not None
     assert answer.decided == 0
+
+
+@in_loop
+async def test_a_chunk_that_another_mastership_may_have_cut_off_is_not_answered_as_safe() -> None:
+    parts = await opened(**SYNC)
+    staging = parts[ExactlyOnce].staging
+    kept = staging.place(memoryview(chunk()))
+    parts.role.epoch += 1
+    with pytest.raises(OutcomeUnknown, match="chunk 0 of k"):
+        await staging.acknowledge(kept)
+
+
+def test_chunks_come_over_the_data_port_and_are_answered_in_their_order(tmp_path: Path) -> None:
+    """Golden: a client in another language sends and takes just these."""
+
+    async def check() -> None:
+        async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller):
+            await caller.create_topic()
+            async with connected("127.0.0.1", broker.data.number) as connection:
+                for number, request in ((13, chunk()), (14, chunk(topic="missing")), (15, chunk())):
+                    connection.send(number, Method.STAGE, request)
+                kept = bytes.fromhex("00000000 0000000d 000b 0001")
+                assert (await connection.reader.readexactly(len(kept))).hex() == kept.hex()
+                number, kind, content = await connection.receive()
+                assert (number, kind) == (14, Kind.ERROR)
+                assert isinstance(from_bytes(content), TopicNotFound)
+                again = bytes.fromhex("00000002 0000000f 000b 0001  0801")
+                assert (await connection.reader.readexactly(len(again))).hex() == again.hex()
+
+    asyncio.run(check())
 
 
 @in_loop

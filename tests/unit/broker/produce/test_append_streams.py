@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.produce import append_streams
+from penstock.broker.core import data_calls
 from penstock.broker.produce.produce import Produce
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, TopicNotFound
@@ -85,7 +85,7 @@ def test_an_unexpected_error_is_internal_and_the_stream_goes_on(
 def test_a_stream_is_not_read_further_than_its_answers_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append_streams, "UNANSWERED_MAX", 3)
+    monkeypatch.setattr(data_calls, "UNANSWERED_MAX", 3)
 
     async def check() -> None:
         async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller), streaming(broker) as stream:
