@@ -22,7 +22,7 @@ from .results import ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_AT_ONCE = 2048
+_ENTRIES_AT_ONCE, _FILTERED_AT_ONCE = 16_384, 2048
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
@@ -99,12 +99,12 @@ class Reader:
         result = ReadResult(ReadStatus.FOUND, offset, low, high)
         end = min(high, offset + _SCANNED_MAX)
         while result.next_offset < end and result.count < max_count:
-            entries = self._queues.entries(slot, result.next_offset, min(end - result.next_offset, _ENTRIES_AT_ONCE))
-            count = len(entries) // ENTRY_BYTES
-            left = max_bytes - result.bytes
+            left, chosen_max = max_bytes - result.bytes, max_count - result.count
             if result.count and left <= 0:
                 break
-            chosen_max = max_count - result.count
+            looked = _FILTERED_AT_ONCE if tags is not None else min(_fitting(left), chosen_max)
+            entries = self._queues.entries(slot, result.next_offset, min(end - result.next_offset, looked))
+            count = len(entries) // ENTRY_BYTES
             if tags is not None:
                 entries, is_extended = self._with_hashes(entries, count)
                 if is_extended:
@@ -256,7 +256,7 @@ class Reader:
             return [], high
         found: list[Absent] = []
         while offset < high and max_bytes > 0:
-            entries = self._queues.entries(slot, offset, min(high - offset, _ENTRIES_AT_ONCE))
+            entries = self._queues.entries(slot, offset, min(high - offset, _fitting(max_bytes)))
             count = len(entries) // ENTRY_BYTES
             scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
@@ -351,3 +351,8 @@ class Reader:
             if damaged >= 0:
                 break
         return taken
+
+
+def _fitting(bytes_max: int) -> int:
+    """As many records as so many bytes may hold, or one more; at most as many as are looked at in one go."""
+    return min(max(bytes_max, 0) // FIXED_BYTES + 1, _ENTRIES_AT_ONCE)

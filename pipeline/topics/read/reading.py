@@ -187,7 +187,7 @@ class SliceReader:
         for result in reply.results:
             found[result.topic_index] = position, result
             position += result.bytes
-        parts = [np.empty(0, ROW)]
+        parts: list[Rows] = []
         for index, each in enumerate(flight.asked):
             if index in found:
                 begin, result = found.pop(index)
@@ -201,7 +201,7 @@ class SliceReader:
                 break
         if found:
             shard.at_once = 1  # a broker that does not know of order, so what it sent out of turn is asked for again
-        return data, np.concatenate(parts)
+        return data, parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, ROW), *parts])
 
     def _rows(
         self,
@@ -226,7 +226,9 @@ class SliceReader:
             self._leave_out(shard, address, each, each.next + 1, f"broker {address} proved it, and it came damaged")
             return rows
         each.is_doubted = not are_good
-        rows = rows[(offsets >= start) & (offsets < each.end)]
+        wanted = (offsets >= start) & (offsets < each.end)
+        if not wanted.all():
+            rows = rows[wanted]
         return self._with_tag(data, rows) if self._subscription.tags and len(rows) else rows
 
     def _take_trouble(self, shard: _Shard, address: str, each: _Reading, result: FetchReply.Result) -> None:
