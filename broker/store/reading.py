@@ -22,7 +22,8 @@ from .results import ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)
 
-_ENTRIES_AT_ONCE, _FILTERED_AT_ONCE = 16_384, 2048
+_ENTRIES_AT_FIRST, _ENTRIES_AT_ONCE = 2048, 16_384
+"""So many are looked at, and twice as many each time that those were all taken: small records are many."""
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
@@ -97,12 +98,12 @@ class Reader:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW, high, low, high)
         wanted = _ANY if tags is None else np.array(sorted(tags), np.int32)
         result = ReadResult(ReadStatus.FOUND, offset, low, high)
-        end = min(high, offset + _SCANNED_MAX)
+        end, at_once = min(high, offset + _SCANNED_MAX), _ENTRIES_AT_FIRST
         while result.next_offset < end and result.count < max_count:
             left, chosen_max = max_bytes - result.bytes, max_count - result.count
             if result.count and left <= 0:
                 break
-            looked = _FILTERED_AT_ONCE if tags is not None else min(_fitting(left), chosen_max)
+            looked = _ENTRIES_AT_FIRST if tags is not None else min(at_once, _fitting(left), chosen_max)
             entries = self._queues.entries(slot, result.next_offset, min(end - result.next_offset, looked))
             count = len(entries) // ENTRY_BYTES
             if tags is not None:
@@ -130,6 +131,7 @@ class Reader:
             result.next_offset += scanned
             if scanned < count:
                 break
+            at_once = min(2 * at_once, _ENTRIES_AT_ONCE)
         if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
@@ -255,8 +257,9 @@ class Reader:
         if self._queues.entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset:
             return [], high
         found: list[Absent] = []
+        at_once = _ENTRIES_AT_FIRST
         while offset < high and max_bytes > 0:
-            entries = self._queues.entries(slot, offset, min(high - offset, _fitting(max_bytes)))
+            entries = self._queues.entries(slot, offset, min(high - offset, at_once, _fitting(max_bytes)))
             count = len(entries) // ENTRY_BYTES
             scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
@@ -266,6 +269,7 @@ class Reader:
             if scanned < count or count == 0:
                 break
             max_bytes -= size
+            at_once = min(2 * at_once, _ENTRIES_AT_ONCE)
         return found, offset
 
     def _with_hashes(self, entries: Bytes, count: int) -> tuple[Bytes, bool]:
@@ -354,5 +358,5 @@ class Reader:
 
 
 def _fitting(bytes_max: int) -> int:
-    """As many records as so many bytes may hold, or one more; at most as many as are looked at in one go."""
-    return min(max(bytes_max, 0) // FIXED_BYTES + 1, _ENTRIES_AT_ONCE)
+    """As many records as so many bytes may hold, and one more."""
+    return max(bytes_max, 0) // FIXED_BYTES + 1
