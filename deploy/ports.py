@@ -10,7 +10,6 @@ import socket
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -102,9 +101,9 @@ _claimed: set[int] = set()
 
 
 @functools.cache
-def _claims() -> IO[bytes]:
-    """The file whose byte N is locked by the program that has port N; open until this one ends."""
-    return (Path(tempfile.gettempdir()) / f"penstock-ports-{os.getuid()}").open("ab")
+def _claims() -> int:
+    """The file, open until this program ends, whose byte N is locked by the one that has port N."""
+    return os.open(Path(tempfile.gettempdir()) / f"penstock-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def claim(needed: Iterable[int]) -> bool:
