@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from penstock.broker.features.levels.level_table import LevelTable
 from penstock.broker.features.levels.levels import DelayLevels
 from penstock.formats.columns import Column
 from penstock.formats.destination import Delayed
-from penstock.formats.record.layout import Record, decode_record
-from penstock.formats.record.properties import decode_properties, encode_properties
+from penstock.formats.record.layout import decode_record
+from penstock.formats.record.properties import decode_properties
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull, InvalidArgument, MessageTooLarge
@@ -26,67 +25,7 @@ from tests.support import golden
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch, read, split
 from tests.support.clock import ManualClock
-
-START = 1_700_000_000_000
-
-
-class Node(Kit):
-    """A broker with its delay levels, and with timers, which get what is moved."""
-
-    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: Any) -> None:
-        self.manual = clock or ManualClock(START)
-        super().__init__(root, features=(Later, DelayLevels), clock=self.manual, **settings)
-        self.queues = self[DelayLevels].queues
-        if self.tables.topic("orders") is None:
-            self.put_topic(Topic("orders", 4, 4))
-        self.dispatch()
-
-    def reopened(self, *, unclean: bool = False) -> Node:
-        if not unclean:
-            self.snapshots.write_all(self.store.dispatched_offset)
-        self.close(unclean=unclean)
-        return Node(self.root, self.manual)
-
-    def delay(self, level: int, bodies: Sequence[bytes], *, topic: str = "orders", queue_id: int = 0) -> None:
-        """Append messages with a level and dispatch them."""
-        records = delayed(level, bodies, topic=topic, queue_id=queue_id)
-        self.store.append(names.SCHEDULE_TOPIC, records, queues=18)
-        self.dispatch()
-
-    async def turn(self, seconds: float = 0.0) -> None:
-        self.manual.advance(seconds)
-        await self.queues.turn()
-        await self[Later].timers.turn()
-        self.dispatch()
-
-    def dispatch(self) -> None:
-        self.confirm()
-        super().dispatch()
-
-    def records(self, topic: str = "orders", queue_id: int = 0) -> list[Record]:
-        self.dispatch()
-        return read(self.store, topic, queue_id)
-
-    def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
-        return [record.body for record in self.records(topic, queue_id)]
-
-    def fail_appends(self, after: int) -> list[int]:
-        """Let so many appends succeed; each one behind them finds no space, until the number is raised again."""
-        append, left = self.store.append, [after]
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-            return append(topic, records, **settings)
-
-        self.store.append = failing  # type: ignore[method-assign]
-        return left
-
-
-def delayed(level: int, bodies: Sequence[bytes], *, topic: str = "orders", queue_id: int = 0, **more: str) -> bytes:
-    own = {"TAGS": "t", "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(queue_id)} | more
-    return batch(names.SCHEDULE_TOPIC, bodies, level - 1, properties=[encode_properties(own)] * len(bodies))
+from tests.unit.broker.features.levels.kit import Node, delayed
 
 
 def test_messages_come_when_their_levels_are_over(tmp_path: Path) -> None:
@@ -350,53 +289,6 @@ def test_retention_keeps_the_log_until_the_progress_is_recorded(tmp_path: Path) 
         await node.turn(5)
         node.flush()
         assert list(node[DelayLevels].holds()) == []
-
-    run()
-
-
-def test_after_a_clock_was_wrong_a_message_waits_its_level_from_when_it_is_seen(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        clock = ManualClock(START + 86_400_000)
-        node = Node(tmp_path, clock)
-        node.delay(1, [b"from tomorrow"])
-        clock.set_wall(START)
-        node.close(unclean=True)
-        again = Node(tmp_path, clock)
-        await again.turn()
-        assert again.delivered() == []
-        await again.turn(1)
-        assert again.delivered() == [b"from tomorrow"]
-
-    run()
-
-
-def test_a_clock_that_was_set_ahead_and_back_brings_no_level_before_its_time(tmp_path: Path) -> None:
-    """The log's times do not go back with the clock: for a day, all that is stored is of tomorrow."""
-
-    @in_loop
-    async def run() -> None:
-        clock = ManualClock(START)
-        node = Node(tmp_path, clock)
-        clock.set_wall(START + 86_400_000)
-        node.delay(2, [b"a"])
-        await node.turn()
-        await node.turn(3)
-        assert node.delivered() == []
-        clock.set_wall(START + 3000)
-        node.delay(2, [b"b"])
-        await node.turn()
-        await node.turn(2)
-        assert node.delivered() == [b"a"]
-        node.delay(2, [b"c"])
-        await node.turn(2)
-        assert node.delivered() == [b"a"]
-        for _ in range(3):
-            await node.turn(1)
-        assert node.delivered() == [b"a", b"b"]
-        for _ in range(3):
-            await node.turn(1)
-        assert node.delivered() == [b"a", b"b", b"c"]
 
     run()
 
