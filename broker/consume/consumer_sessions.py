@@ -48,6 +48,8 @@ COMPARE_AFTER_S = 1.0
 EXPRESSIONS_LENGTH_MAX = 256 * 1024  # characters, of all subscriptions of one consumer, with the topics' names
 CLIENT_ID_LENGTH_MAX = 255
 LOCK_MS_MAX = 24 * 3600 * 1000
+RESETS_MAX = 1 << 17
+"""The newest resets of queues that nobody held: two topics of as many queues as there may be."""
 
 
 async def _nothing_to_wait_for() -> None:
@@ -167,8 +169,12 @@ class ConsumerSessions:
 
         A member whose session is down at the moment would go on where it was: so the next holder is told.
         """
-        if self._groups.holder(group, topic, queue_id) is None and len(self._resets) < KEPT_MAX:
-            self._resets[group, topic, queue_id] = offset
+        key = (group, topic, queue_id)
+        self._resets.pop(key, None)
+        if self._groups.holder(*key) is None:
+            self._resets[key] = offset  # behind all others
+            if len(self._resets) > RESETS_MAX:
+                del self._resets[next(iter(self._resets))]  # the oldest
         event = _reset(topic, queue_id, offset)
         told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
         for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):

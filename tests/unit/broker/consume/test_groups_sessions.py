@@ -148,6 +148,21 @@ async def test_the_holder_is_told_of_a_reset(broker: Broker) -> None:
 
 
 @with_broker
+async def test_of_resets_that_nobody_was_there_for_the_newest_are_told(broker: Broker) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumer_sessions, "RESETS_MAX", 2)
+        for queue_id in (0, 1, 0, 2):
+            broker.committed["g", "T", queue_id] = 7
+            broker.sessions.notify_reset("g", "T", queue_id, 7)
+    member = await broker.join("a")
+    await member.next_members()
+    member.claim(0, 1, 2)
+    told = [await member.next() for _ in range(5)]
+    assert [each.granted.queue_id for each in told if each.HasField("granted")] == [0, 1, 2]
+    assert [each.reset.queue_id for each in told if each.HasField("reset")] == [0, 2]
+
+
+@with_broker
 async def test_describe_names_claims_and_subscriptions(broker: Broker) -> None:
     member = await broker.join("a", T=Filter(kind=Filter.TAG, expression="x || y"), U=Filter(kind=Filter.ALL))
     member.claim(1, 0)
