@@ -16,7 +16,7 @@ from penstock.judge.history import EVENT, DamagedHistory, HistoryFile, history_f
 from penstock.proto.errors import ConfigError, Corrupt
 
 from ...spark.sessions import reads_here
-from ..framework.here import Work, as_batches, frame_here
+from ..framework.here import Work, as_batches, frame_here, rows_here
 
 TASK_ROWS = 500_000
 FOLDERS_NAMED_MAX = 5
@@ -72,10 +72,9 @@ def each_block(spark: Any, files: list[HistoryFile], work: Work, schema: str) ->
         for first in range(0, file.rows, TASK_ROWS)
     ]
     columns = "number int, path string, start bigint, first bigint, rows bigint"
-    made = as_batches(blocks, columns)
     if reads_here(spark):
-        return frame_here(spark, work(iter(made)), schema)
-    return frame_here(spark, made, columns).repartition(max(len(blocks), 1)).mapInArrow(work, schema)
+        return frame_here(spark, work(iter(as_batches(blocks, columns))), schema)
+    return rows_here(spark, blocks, columns).repartition(max(len(blocks), 1)).mapInArrow(work, schema)
 
 
 def read_history(spark: Any, files: list[HistoryFile]) -> Any:

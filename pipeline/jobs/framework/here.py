@@ -42,11 +42,16 @@ def frame_here(spark: Any, batches: Iterable[pa.RecordBatch], schema: Any, bytes
     return spark.createDataFrame(table, struct)
 
 
-def as_batches(rows: Sequence[Sequence[Any]], schema: str) -> list[pa.RecordBatch]:
-    """Some rows, with the names of ``schema``, for :func:`frame_here`.
+def rows_here(spark: Any, rows: Sequence[Sequence[Any]], schema: str) -> Any:
+    """A frame of rows that the driver has.
 
     Of a list of Python's rows Spark makes a frame by a daemon and workers of their own, which load the kernels, too.
     """
+    return frame_here(spark, as_batches(rows, schema), schema)
+
+
+def as_batches(rows: Sequence[Sequence[Any]], schema: str) -> list[pa.RecordBatch]:
+    """Some rows, with the names of ``schema``, for :func:`frame_here`."""
     names = list(columns(schema))
     return [pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows])] if rows else []
 

@@ -9,7 +9,7 @@ from penstock.proto.names import STATE_TOPIC
 
 from ...stores.deletions import TAG, deleted_topic
 from ...stores.model import Store
-from .here import as_batches, frame_here
+from .here import rows_here
 from .reading import has_no_entry, read_stores
 
 Deletions = Mapping[str, Sequence[int]]
@@ -50,8 +50,7 @@ def with_lives(spark: Any, parts: Any, deletions: Deletions) -> Any:
     if not deletions:
         return parts.withColumns({"life": f.lit(0), "isLast": f.lit(True)})
     rows = [(topic, list(positions)) for topic, positions in deletions.items()]
-    schema = "topic string, deletedAt array<bigint>"
-    known = frame_here(spark, as_batches(rows, schema), schema)
+    known = rows_here(spark, rows, "topic string, deletedAt array<bigint>")
     joined = parts.join(f.broadcast(known), "topic", "left")
     before = f.size(f.filter("deletedAt", lambda position: position < f.col("physicalOffset")))
     life = f.when(f.col("deletedAt").isNull(), 0).otherwise(before)

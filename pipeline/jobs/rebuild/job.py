@@ -40,7 +40,7 @@ from ...spark.arrow_types import arrow_schema
 from ...stores.directory import list_store
 from ...stores.files import expand_roots
 from ...stores.parts import PART_ENTRY
-from ..framework.here import as_batches, frame_here
+from ..framework.here import rows_here
 from ..framework.lives import Deletions, find_deletions, with_lives
 from ..framework.reading import read_stores
 from ..framework.report import Report, Table
@@ -209,8 +209,7 @@ def _write_index(spark: Any, config: Config, store: str, root: str) -> list[Any]
     def write(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         return write_index_files(root, names, table, slots, room)
 
-    schema = "unit bigint, part int"
-    known = frame_here(spark, as_batches(list(parts.items()), schema), schema)
+    known = rows_here(spark, list(parts.items()), "unit bigint, part int")
     joined = messages.join(f.broadcast(known), "unit").drop("unit")
     rows: list[Any] = joined.groupBy("part").applyInArrow(write, as_struct(WRITTEN)).collect()
     return rows

@@ -45,7 +45,7 @@ from ...stores.files import open_file_system
 from ...stores.model import Store
 from ...stores.options import PART_OFFSETS
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
-from ..framework.here import as_batches, frame_here
+from ..framework.here import rows_here
 from ..framework.lives import Deletions
 from ..framework.reading import is_sound
 from ..framework.report import PROBLEMS_MAX, Check, Report, Table
@@ -330,8 +330,7 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
         start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
         deleted = frames.last_deletions(broker) if store.is_open else {}
         compare = _Comparison(store, start, list_queue_files(store.root), reached, examples, deleted)
-        schema = "topic string, queueId int, part bigint"
-        known = frame_here(frames.spark, as_batches([place[1:] for place in places], schema), schema)
+        known = rows_here(frames.spark, [place[1:] for place in places], "topic string, queueId int, part bigint")
         keys = ["topic", "queueId", "part"]
         records = (
             log.where("hasEntries and isLast and corrupt is null")
