@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +21,14 @@ SEGMENT_BYTES = 256 << 20
 LARGE_GIB, LARGE_QUEUES = 20, 1_024
 
 
-@contextlib.contextmanager
-def parquet(spark: Any, folder: Path, body: int) -> Iterator[Any]:
-    """As many messages as a store has, in Parquet files in ``folder`` for the ``with`` block, as a DataFrame."""
+def _parquet(spark: Any, folder: Path, body: int) -> Any:
+    """As many messages as a store has, in Parquet files in ``folder``, as a DataFrame."""
     store, lake = folder / f"peer-store-{body}", folder / f"peer-{body}"
     records = records_of(body)
     generate(store, records=records, body_bytes=body, segment_bytes=SEGMENT_BYTES)
     archive.run(spark, archive.Config(store=(str(store),), lake=str(lake), tail=True))
     shutil.rmtree(store)
-    yield spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
+    return spark.read.option("recursiveFileLookup", "true").parquet(f"file://{lake}/messages")
 
 
 def scan(frame: Any) -> None:
@@ -55,7 +52,8 @@ def large(rig: Rig) -> Turns:
 def turns(rig: Rig, body: int) -> Turns:
     """Scans and jobs over a store of messages of ``body`` bytes."""
     records = records_of(body)
-    with rig.folder() as folder, bench_session() as spark, parquet(spark, folder, body) as lake:
+    with rig.folder() as folder, bench_session() as spark:
+        lake = _parquet(spark, folder, body)
         generate(folder / "store", records=records, body_bytes=body, queues=QUEUES, segment_bytes=SEGMENT_BYTES)
         runs = _runs(spark, folder, records)
         peer = Peer("Parquet", per_second(records, partial(scan, lake)))

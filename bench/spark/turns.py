@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psutil
 
 from penstock.pipeline.spark.sessions import session
 
+from ..load.worker import repeating
 from ..rig import Rig
 from ..runner import RATIO, Figures, Turns
 
@@ -72,7 +71,8 @@ def turns_of(
     """Turns of all ``runs``, behind warm-ups. The peer of a figure runs right before it and gives its share of it."""
     for turn in itertools.count(-warm_ups):
         figures: Figures = {}
-        with Memory() as memory:
+        memory = Memory()
+        with repeating(memory.sample, SAMPLE_S):
             for name, run in runs.items():
                 rig.progress(f"{name}: {'warm-up' if turn < 0 else f'turn {turn + 1}'}")
                 peer = (peers or {}).get(name)
@@ -90,29 +90,15 @@ class Memory:
     Brokers beside them are left out: the pages of the log that they map count as resident, and are the page cache's.
     """
 
-    def __init__(self) -> None:
-        self.java = self.python = 0.0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    java = python = 0.0
 
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(SAMPLE_S):
-            with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: the next sample will do
-                self._sample()
-
-    def _sample(self) -> None:
-        for process in psutil.Process().children(recursive=True):
-            if process.name() == "java":
-                self.java = max(self.java, _resident_mib(process))
-                self.python = max([self.python, *map(_resident_mib, process.children(recursive=True))])
+    def sample(self) -> None:
+        """Look at what they have now."""
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while it was looked at: the next sample will do
+            for process in psutil.Process().children(recursive=True):
+                if process.name() == "java":
+                    self.java = max(self.java, _resident_mib(process))
+                    self.python = max([self.python, *map(_resident_mib, process.children(recursive=True))])
 
 
 def _resident_mib(process: psutil.Process) -> float:
