@@ -162,9 +162,7 @@ def _one(
 ) -> Document:
     from penstock.deploy import DeployError, LocalCluster
     from penstock.drill.catalogue import DRILLS
-    from penstock.drill.lab.disks import DiskFaultUnavailable
-    from penstock.drill.lab.lab import DrillFailed
-    from penstock.drill.lab.network import NetworkUnavailable
+    from penstock.drill.lab.schedule import DrillFailed
     from penstock.drill.result import failed, judged, skipped
     from penstock.drill.runner import drop_stores, numbered_folder, run_drill
     from penstock.proto.errors import PenstockError
@@ -188,7 +186,7 @@ def _one(
             tell=tell,
             existing=used,
         )
-    except (DrillFailed, DeployError, NetworkUnavailable, DiskFaultUnavailable, PenstockError) as error:
+    except (DrillFailed, DeployError, PenstockError) as error:
         return failed(name, seed, f"{error}", folder)
     document = judged(folder)
     if options["drop_stores"] and document["ok"]:

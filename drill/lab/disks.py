@@ -15,13 +15,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from .schedule import DrillFailed
+
 TMPFS_BYTES = 640 << 20
 _CHUNK = bytes(1 << 20)
 ATTACH_TIMEOUT_S = 10.0
-
-
-class DiskFaultUnavailable(Exception):
-    """Such a fault cannot be made here; ``str(error)`` says why."""
 
 
 def why_no_small_disk() -> str:
@@ -56,13 +54,13 @@ class SmallDisk:
         """Make it.
 
         Raises:
-            DiskFaultUnavailable: the system refuses.
+            DrillFailed: the system refuses.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "penstock-drill", str(self.path)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
-            raise DiskFaultUnavailable(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+            raise DrillFailed(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
 
     def fill(self) -> int:
         """Write until nothing fits any more; the filler's size in bytes."""
@@ -105,7 +103,7 @@ class SlowSyncs:
         """Attach; returns when it works.
 
         Raises:
-            DiskFaultUnavailable: the process may not be traced.
+            DrillFailed: the process may not be traced.
         """
         syncs = "fdatasync,fsync,sync_file_range,syncfs"
         delay = f"inject={syncs}:delay_enter={self._delay_ms}ms"
@@ -117,7 +115,7 @@ class SlowSyncs:
                 told = b"no answer" if self._tracer.poll() is None or self._tracer.stderr is None else b""
                 told = told or self._tracer.stderr.read()  # type: ignore[union-attr]
                 self.stop()
-                raise DiskFaultUnavailable(f"strace could not attach to {self._pid}: {told.decode().strip()}")
+                raise DrillFailed(f"strace could not attach to {self._pid}: {told.decode().strip()}")
             time.sleep(0.01)
 
     def _is_traced(self) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from .actions import kill_consumer, kill_during_catch_up, kill_for_a_while, restart
 from .disks import SlowSyncs
-from .lab import DrillFailed, Lab
+from .lab import Lab
+from .schedule import DrillFailed
 
 SWITCHES = 5
 SHORT_S = 0.5

@@ -26,7 +26,7 @@ from ..load import EACH, PLACES
 from .disks import SmallDisk
 from .levels import behind
 from .network import Network
-from .schedule import FaultPlan, Shape, Timing
+from .schedule import DrillFailed, FaultPlan, Shape, Timing
 from .watching import RoleWatcher
 
 Progress = Callable[[str], None]
@@ -45,10 +45,6 @@ WORKER = "penstock.drill.load.worker"
 COORDINATOR = "coordinator-0"
 OBSERVER_CLIENTS = 10
 """Clients below this number watch and read; the others are producers and consumers."""
-
-
-class DrillFailed(Exception):
-    """The drill itself could not be done; nothing is said about the cluster."""
 
 
 class Lab:

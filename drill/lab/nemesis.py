@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .actions import kill_consumer, kill_during_catch_up, kill_for_a_while, put_back, restart, unsynced
-from .lab import DrillFailed, Lab
-from .schedule import Shape
+from .lab import Lab
+from .schedule import DrillFailed, Shape
 
 CALM_S = (0.2, 3.0)
 """The pause between two steps; after every other one, the replicas are level before it."""

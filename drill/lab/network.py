@@ -14,14 +14,12 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .schedule import DrillFailed
+
 _RULE_PRIORITY = "100"
 _PREFIX = "10.213"
 """Each network takes one /24 of it; each link a /30: 62 links and the observer's."""
 LINKS_MAX = 62
-
-
-class NetworkUnavailable(Exception):
-    """No such network can be made here; ``str(error)`` says why."""
 
 
 def why_not() -> str:
@@ -36,7 +34,7 @@ def why_not() -> str:
         _run("ip", "netns", "add", name)
         _run("ip", "-n", name, "link", "add", "a0", "type", "veth", "peer", "name", "a1")
         _run("ip", "-n", name, "rule", "add", "from", "192.0.2.1", "to", "192.0.2.2", "blackhole")
-    except NetworkUnavailable as error:
+    except DrillFailed as error:
         return str(error)
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
@@ -48,7 +46,7 @@ class Network:
 
     def __init__(self, names: Sequence[str]) -> None:
         if len(names) > LINKS_MAX:
-            raise NetworkUnavailable(f"{len(names)} nodes and clients: at most {LINKS_MAX} fit into one network")
+            raise DrillFailed(f"{len(names)} nodes and clients: at most {LINKS_MAX} fit into one network")
         self._tag = f"pd{os.getpid()}"
         self._numbers = {name: index + 1 for index, name in enumerate(names)}
         self._base = ""
@@ -75,7 +73,7 @@ class Network:
         """Make namespaces, devices and routes.
 
         Raises:
-            NetworkUnavailable: a step failed; what had been made is gone again.
+            DrillFailed: a step failed; what had been made is gone again.
         """
         try:
             self._base = _free_base()
@@ -91,7 +89,7 @@ class Network:
             _run("ip", "route", "add", f"{self._base}.0/24", "via", f"{self._base}.1")
             for name in self._numbers:
                 self._join(name)
-        except NetworkUnavailable:
+        except DrillFailed:
             self.close()
             raise
 
@@ -164,7 +162,7 @@ def _free_base() -> str:
         base = f"{_PREFIX}.{number}"
         if f"{base}." not in routes:
             return base
-    raise NetworkUnavailable(f"every network of {_PREFIX}.0.0/16 is in use on this machine")
+    raise DrillFailed(f"every network of {_PREFIX}.0.0/16 is in use on this machine")
 
 
 def _ip(namespace: str, *arguments: str) -> None:
@@ -175,7 +173,7 @@ def _run(*command: str) -> str:
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
     except subprocess.CalledProcessError as error:
-        raise NetworkUnavailable(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from error
+        raise DrillFailed(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NetworkUnavailable(f"`{' '.join(command)}` failed: {error}") from error
+        raise DrillFailed(f"`{' '.join(command)}` failed: {error}") from error
     return done.stdout

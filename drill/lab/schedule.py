@@ -9,6 +9,10 @@ CRASHES_MAX = 20
 RECORD_BYTES = 256  # of a message's record in the log, beside the body
 
 
+class DrillFailed(Exception):
+    """The drill itself could not be done, as where no such fault can be made; nothing is said about the cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The phases of a drill, in seconds."""

@@ -15,6 +15,7 @@ from penstock.drill.lab import disks, network
 from penstock.drill.lab.actions import unsynced
 from penstock.drill.lab.disks import SlowSyncs, SmallDisk
 from penstock.drill.lab.network import Network
+from penstock.drill.lab.schedule import DrillFailed
 
 SERVER = """
 import socket
@@ -127,7 +128,7 @@ def test_a_process_that_is_gone_cannot_be_slowed_down() -> None:
         pytest.skip(why)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    with pytest.raises(disks.DiskFaultUnavailable, match="could not attach"):
+    with pytest.raises(DrillFailed, match="could not attach"):
         SlowSyncs(process.pid, 100).start()
 
 
