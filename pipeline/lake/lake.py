@@ -84,7 +84,7 @@ class Lake(Folder):
         """The log files that the table has whole now, by broker and position; nothing where there is no table.
 
         Raises:
-            ConfigError: it is a lake of an earlier form, or not this archive's table.
+            ConfigError: it is not this archive's table.
             Corrupt: another program has changed its files. StorageError: it cannot be read.
         """
         self._refresh()
@@ -185,11 +185,6 @@ class Lake(Folder):
         if self.is_local and _UNKNOWN_TO_DELTA & set(self.path):
             raise ConfigError(f"{self.root}: a lake's path has none of the signs ? # \\: name another directory")
         if self.files.get_file_info(f"{self.path}/{_LOG}").type != fs.FileType.Directory:
-            if self.files.get_file_info(f"{self.path}/manifests").type == fs.FileType.Directory:
-                raise ConfigError(
-                    f"{self.root}: a lake of an earlier form, with manifests, which is no Delta table: archive into a "
-                    "new directory, while the stores still have their log files"
-                )
             return None
         with self._delta():
             table = DeltaTable(self._uri())

@@ -262,14 +262,6 @@ def test_a_table_that_another_program_has_compacted_is_refused(store: Path, lake
     assert problems(run(store, lake, check=True)) == []
 
 
-def test_a_lake_of_the_earlier_form_is_refused(store: Path, lake: Lake) -> None:
-    Path(lake.path, "manifests", "b").mkdir(parents=True)
-    for job in (lambda: run(store, lake), lambda: query.run(None, query.Config(lake=lake.root))):
-        with pytest.raises(ConfigError, match=r"lake: a lake of an earlier form, with manifests, .* a new directory"):
-            job()
-    assert not Path(lake.path, "messages").exists()
-
-
 def test_another_programs_table_is_refused(store: Path, lake: Lake) -> None:
     Path(lake.path).mkdir()
     write_deltalake(f"{lake.path}/messages", pa.table({"a": [1]}))
