@@ -19,40 +19,24 @@ import io
 import json
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from penstock.proto.distribution import DISTRIBUTION
 from penstock.proto.errors import ConfigError
 
-_SIMPLE: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "bytes": BinaryType(),
+_SIMPLE: dict[str, t.DataType] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "string": t.StringType(),
+    "bytes": t.BinaryType(),
 }
-_LOGICAL: dict[str, DataType] = {
-    "date": DateType(),
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
+_LOGICAL: dict[str, t.DataType] = {
+    "date": t.DateType(),
+    "timestamp-millis": t.TimestampType(),
+    "timestamp-micros": t.TimestampType(),
 }
 _DECIMAL_DIGITS_MAX = 38
 
@@ -98,16 +82,16 @@ class _Types:
     """Avro's types as Spark's, with the schema again in which only the logical types are left that columns have."""
 
     def __init__(self) -> None:
-        self._named: dict[str, DataType] = {}
+        self._named: dict[str, t.DataType] = {}
         self._open: set[str] = set()
 
-    def record(self, schema: Any) -> tuple[Any, StructType]:
+    def record(self, schema: Any) -> tuple[Any, t.StructType]:
         kept, of, _ = self._type(schema, "the schema", "")
-        if not isinstance(of, StructType):
+        if not isinstance(of, t.StructType):
             raise ConfigError(f"schema of avro: a body is a record, this is {of.simpleString()}")
         return kept, of
 
-    def _type(self, schema: Any, where: str, space: str) -> tuple[Any, DataType, bool]:
+    def _type(self, schema: Any, where: str, space: str) -> tuple[Any, t.DataType, bool]:
         """The schema, its type in Spark, and whether it may be null."""
         if isinstance(schema, list):
             others = [each for each in schema if each != "null"]
@@ -124,10 +108,10 @@ class _Types:
             return (*self._of_a_name(schema, kind, where, space), False)
         if kind == "array":
             kept, of, may_be_null = self._type(schema["items"], f"an item of {where}", space)
-            return {"type": "array", "items": kept}, ArrayType(of, may_be_null), False
+            return {"type": "array", "items": kept}, t.ArrayType(of, may_be_null), False
         if kind == "map":
             kept, of, may_be_null = self._type(schema["values"], f"a value of {where}", space)
-            return {"type": "map", "values": kept}, MapType(StringType(), of, may_be_null), False
+            return {"type": "map", "values": kept}, t.MapType(t.StringType(), of, may_be_null), False
         if kind not in _SIMPLE:
             full = kind if "." in kind or not space else f"{space}.{kind}"
             full = full if full in self._named or full in self._open else kind
@@ -138,14 +122,14 @@ class _Types:
             return full, self._named[full], False
         return (*_simple(schema, kind, where), False)
 
-    def _of_a_name(self, schema: dict[str, Any], kind: str, where: str, space: str) -> tuple[Any, DataType]:
+    def _of_a_name(self, schema: dict[str, Any], kind: str, where: str, space: str) -> tuple[Any, t.DataType]:
         name, space = schema["name"], schema.get("namespace", space)
         if "." in name:
             space, _, name = name.rpartition(".")
         full = f"{space}.{name}" if space else name
         if kind == "enum":
-            self._named[full] = StringType()
-            return {"type": "enum", "name": full, "symbols": schema["symbols"]}, StringType()
+            self._named[full] = t.StringType()
+            return {"type": "enum", "name": full, "symbols": schema["symbols"]}, t.StringType()
         if kind == "fixed":
             if schema["size"] < 1:
                 raise ConfigError(f"schema of avro: {where} has {schema['size']} bytes: expected one at least")
@@ -159,20 +143,20 @@ class _Types:
         for field in schema["fields"]:
             kept, of, may_be_null = self._type(field["type"], f"field {field['name']!r}", space)
             fields.append({"name": field["name"], "type": kept})
-            columns.append(StructField(field["name"], of, may_be_null))
+            columns.append(t.StructField(field["name"], of, may_be_null))
         self._open.discard(full)
-        self._named[full] = StructType(columns)
+        self._named[full] = t.StructType(columns)
         return {"type": "record", "name": full, "fields": fields}, self._named[full]
 
 
-def _simple(schema: dict[str, Any], kind: str, where: str) -> tuple[dict[str, Any], DataType]:
+def _simple(schema: dict[str, Any], kind: str, where: str) -> tuple[dict[str, Any], t.DataType]:
     logical = schema.get("logicalType")
     base = {"type": kind}
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = schema["precision"], schema.get("scale", 0)
         if not 0 <= scale <= digits <= _DECIMAL_DIGITS_MAX:
             raise ConfigError(f"schema of avro: {where} is a decimal({digits},{scale}): columns have 38 digits at most")
-        return {**base, "logicalType": logical, "precision": digits, "scale": scale}, DecimalType(digits, scale)
+        return {**base, "logicalType": logical, "precision": digits, "scale": scale}, t.DecimalType(digits, scale)
     if logical in _LOGICAL and kind == ("int" if logical == "date" else "long"):
         return {**base, "logicalType": logical}, _LOGICAL[logical]
-    return base, _SIMPLE.get(kind, BinaryType())
+    return base, _SIMPLE.get(kind, t.BinaryType())

@@ -20,36 +20,21 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from penstock.proto.errors import ConfigError
 
 _TIMESTAMP = "google.protobuf.Timestamp"
-_SIMPLE: dict[int, DataType] = {
-    FieldDescriptor.CPPTYPE_BOOL: BooleanType(),
-    FieldDescriptor.CPPTYPE_INT32: IntegerType(),
-    FieldDescriptor.CPPTYPE_INT64: LongType(),
-    FieldDescriptor.CPPTYPE_UINT32: LongType(),
-    FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
-    FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
-    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(),
-    FieldDescriptor.CPPTYPE_ENUM: StringType(),
-    FieldDescriptor.CPPTYPE_STRING: StringType(),
+_SIMPLE: dict[int, t.DataType] = {
+    FieldDescriptor.CPPTYPE_BOOL: t.BooleanType(),
+    FieldDescriptor.CPPTYPE_INT32: t.IntegerType(),
+    FieldDescriptor.CPPTYPE_INT64: t.LongType(),
+    FieldDescriptor.CPPTYPE_UINT32: t.LongType(),
+    FieldDescriptor.CPPTYPE_UINT64: t.DecimalType(20, 0),
+    FieldDescriptor.CPPTYPE_FLOAT: t.FloatType(),
+    FieldDescriptor.CPPTYPE_DOUBLE: t.DoubleType(),
+    FieldDescriptor.CPPTYPE_ENUM: t.StringType(),
+    FieldDescriptor.CPPTYPE_STRING: t.StringType(),
 }
 
 
@@ -90,14 +75,14 @@ class Protobuf:
         return made.SerializeToString(deterministic=True)
 
 
-def _struct(descriptor: Descriptor, above: tuple[str, ...]) -> StructType:
+def _struct(descriptor: Descriptor, above: tuple[str, ...]) -> t.StructType:
     if descriptor.full_name in above:
         raise ConfigError(f"schema of protobuf: {descriptor.full_name} holds itself: columns cannot")
     if not descriptor.fields:
         raise ConfigError(f"schema of protobuf: {descriptor.full_name} has no fields: columns need one")
     inside = (*above, descriptor.full_name)
-    return StructType(
-        [StructField(field.name, _type(field, inside), _may_be_null(field)) for field in descriptor.fields]
+    return t.StructType(
+        [t.StructField(field.name, _type(field, inside), _may_be_null(field)) for field in descriptor.fields]
     )
 
 
@@ -105,18 +90,18 @@ def _may_be_null(field: FieldDescriptor) -> bool:
     return not field.is_repeated and field.has_presence
 
 
-def _type(field: FieldDescriptor, above: tuple[str, ...]) -> DataType:
+def _type(field: FieldDescriptor, above: tuple[str, ...]) -> t.DataType:
     if _is_map(field):
         key, value = (_of_entry(field, name) for name in ("key", "value"))
-        return MapType(_one(key, above), _one(value, above), False)
+        return t.MapType(_one(key, above), _one(value, above), False)
     one = _one(field, above)
-    return ArrayType(one, False) if field.is_repeated else one
+    return t.ArrayType(one, False) if field.is_repeated else one
 
 
-def _one(field: FieldDescriptor, above: tuple[str, ...]) -> DataType:
+def _one(field: FieldDescriptor, above: tuple[str, ...]) -> t.DataType:
     if field.message_type is not None:
-        return TimestampType() if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, above)
-    return BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else _SIMPLE[field.cpp_type]
+        return t.TimestampType() if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, above)
+    return t.BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else _SIMPLE[field.cpp_type]
 
 
 def _is_map(field: FieldDescriptor) -> bool:
