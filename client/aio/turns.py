@@ -8,7 +8,6 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from penstock.proto.errors import BufferFull
@@ -95,10 +94,8 @@ class Twin:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self._sync.__exit__, kind, error, trace)
+    async def __aexit__(self, *outcome: Any) -> None:
+        await asyncio.to_thread(self._sync.__exit__, *outcome)
 
 
 class Turns:

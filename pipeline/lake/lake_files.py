@@ -12,7 +12,6 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -227,9 +226,7 @@ class _Summing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     @property

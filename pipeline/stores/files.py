@@ -13,7 +13,6 @@ import glob
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
@@ -214,9 +213,7 @@ class FileReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def read(self, position: int, size: int) -> Bytes:
