@@ -166,13 +166,10 @@ def draft_of(message: Message, caller: Caller) -> Draft:
     kind = _type_of(system, due_ms, group)
     if kind == MessageType.TRANSACTION and system.HasField("orphaned_transaction_recovery_duration"):
         given, name = system.orphaned_transaction_recovery_duration, "orphaned_transaction_recovery_duration"
-        span_ms(given, name, Code.BAD_REQUEST)
+        _check_span(given, name, Code.BAD_REQUEST)
         recovery_s = given.seconds + given.nanos / 1e9
         if not 0 <= recovery_s <= RECOVERY_S_MAX:
-            raise Refusal(
-                Code.BAD_REQUEST,
-                f"{name} {recovery_s:g} s: must be 0..{RECOVERY_S_MAX} s",
-            )
+            raise Refusal(Code.BAD_REQUEST, f"{name} {recovery_s:g} s: must be 0..{RECOVERY_S_MAX} s")
     return Draft(
         message_id=message_id,
         body=body,
@@ -304,12 +301,16 @@ def _milliseconds(stamp: Duration | Timestamp) -> int:
 
 def span_ms(given: Duration | Timestamp, name: str, code: Code) -> int:
     """A span of a request, or a time from 1970 on, in ms. Raises Refusal with ``code`` if it cannot be one."""
+    _check_span(given, name, code)
+    return _milliseconds(given)
+
+
+def _check_span(given: Duration | Timestamp, name: str, code: Code) -> None:
     if not -_SECOND_NS < given.nanos < _SECOND_NS or given.seconds * given.nanos < 0:
         raise Refusal(
             code,
             f"{name} of {given.seconds} s and {given.nanos} ns: at most 999999999 ns, of the sign of the seconds",
         )
-    return _milliseconds(given)
 
 
 def timestamp(milliseconds: int) -> Timestamp:

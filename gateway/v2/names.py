@@ -43,12 +43,7 @@ def _topic(name: str, space: str) -> str:
     longest = len(prefix) + GROUP_LENGTH_MAX if prefix else TOPIC_LENGTH_MAX
     if not name.strip():
         raise Refusal(Code.ILLEGAL_TOPIC, "the topic name cannot be blank")
-    if len(name) > longest or not _ALLOWED.fullmatch(name):
-        raise Refusal(
-            Code.ILLEGAL_TOPIC,
-            f"the topic {name[:64]!r} is illegal: 1..{longest} letters, digits and the signs % | _ - are allowed",
-        )
-    full = _within(name, space, Code.ILLEGAL_TOPIC, longest)
+    full = _within("topic", name, space, Code.ILLEGAL_TOPIC, longest)
     for each in (name, full):
         if is_system_topic(each) or each.startswith(_SYSTEM_TOPIC_PREFIXES) or each in _SYSTEM_TOPICS:
             raise Refusal(Code.ILLEGAL_TOPIC, f"the topic {each} is the system's: use another one")
@@ -68,13 +63,7 @@ def group_of(resource: Resource, namespace: str) -> str:
 def _group(name: str, space: str) -> str:
     if not name.strip():
         raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, "the consumer group cannot be blank")
-    if len(name) > GROUP_LENGTH_MAX or not _ALLOWED.fullmatch(name):
-        raise Refusal(
-            Code.ILLEGAL_CONSUMER_GROUP,
-            f"the consumer group {name[:64]!r} is illegal: 1..{GROUP_LENGTH_MAX} letters, digits and the signs "
-            "% | _ - are allowed",
-        )
-    full = _within(name, space, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
+    full = _within("consumer group", name, space, Code.ILLEGAL_CONSUMER_GROUP, GROUP_LENGTH_MAX)
     for each in (name, full):
         if each.startswith(_SYSTEM_GROUP_PREFIX):
             raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group {each} is the system's: use another one")
@@ -89,7 +78,11 @@ def _kept(group: str) -> str:
     return f"{group[: KEPT_LENGTH_MAX - len(digest) - 1]}_{digest}"
 
 
-def _within(name: str, space: str, code: Code, longest: int) -> str:
+def _within(what: str, name: str, space: str, code: Code, longest: int) -> str:
+    if len(name) > longest or not _ALLOWED.fullmatch(name):
+        raise Refusal(
+            code, f"the {what} {name[:64]!r} is illegal: 1..{longest} letters, digits and the signs % | _ - are allowed"
+        )
     if not space:
         return name
     if not _ALLOWED.fullmatch(space) or len(space) + 1 + len(name) > longest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client import MessageQueue as Queue
@@ -46,14 +46,6 @@ OFFSET_MAX: Final = 2**63 - 1
 Pulled = AsyncGenerator[PullMessageResponse, None]
 
 
-class _Place(NamedTuple):
-    """A queue that exists."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-
 class Offsets:
     """Event loop only."""
 
@@ -80,7 +72,7 @@ class Offsets:
         asked = CommitOffsetsRequest(
             group=group,
             client_id=caller.client_id,
-            offsets=topic_offsets({Queue(*place): request.offset}),
+            offsets=topic_offsets({place: request.offset}),
             force=True,
         )
         reply = await self._brokers.at_master(place.broker_name, "CommitOffsets", asked, TIMEOUT_S)
@@ -162,8 +154,8 @@ class Offsets:
             yield message
         yield PullMessageResponse(next_offset=next_offset)
 
-    async def _place(self, caller: Caller, queue: MessageQueue) -> _Place:
-        """Raises Refusal: BAD_REQUEST, no such queue. PenstockError: no such topic."""
+    async def _place(self, caller: Caller, queue: MessageQueue) -> Queue:
+        """The queue. Raises Refusal: BAD_REQUEST, no such queue. PenstockError: no such topic."""
         topic = topic_of(queue.topic, caller.namespace)
         route = await self._brokers.served_route(topic)
         known = {each.broker_name: each.read_queues for each in route.queues}
@@ -171,9 +163,9 @@ class Offsets:
             raise Refusal(
                 Code.BAD_REQUEST, f"topic {topic} has no queue {queue.id} at broker {queue.broker.name[:64]!r}"
             )
-        return _Place(topic, queue.broker.name, queue.id)
+        return Queue(topic, queue.broker.name, queue.id)
 
-    async def _range(self, place: _Place) -> QueueRange:
+    async def _range(self, place: Queue) -> QueueRange:
         asked = TopicQueues(topic=place.topic, queue_ids=[place.queue_id])
         reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", asked, TIMEOUT_S)
         found: QueueRange = reply.ranges[0]
