@@ -31,20 +31,17 @@ def group() -> None:
 )
 @click.option("--retry-delays", metavar="'10s 1m 2h'", help="Before the first retry, the second, …; the last repeats.")
 @click.option("--orderly/--no-orderly", default=None, help="Push consumers must consume in order.")
-@click.option("--broadcast/--no-broadcast", default=None, help="Broadcasting consumers may use the group's name.")
-@click.option("--from-min/--no-from-min", default=None, help="Without commits it may begin at the first.")
+@click.option(
+    "--broadcast/--no-broadcast",
+    "broadcast_enable",
+    default=None,
+    help="Broadcasting consumers may use the group's name.",
+)
+@click.option(
+    "--from-min/--no-from-min", "from_min_enable", default=None, help="Without commits it may begin at the first."
+)
 @asking
-def create(
-    admin: Admin,
-    answer: Answer,
-    name: str,
-    consume_enable: bool | None,
-    retry_max_times: int | None,
-    retry_delays: str | None,
-    orderly: bool | None,
-    broadcast: bool | None,
-    from_min: bool | None,
-) -> None:
+def create(admin: Admin, answer: Answer, name: str, retry_delays: str | None, **options: Any) -> None:
     """Create or change a group; what is not mentioned stays as it is."""
     from penstock.formats.delay_levels import levels_ms
 
@@ -52,15 +49,7 @@ def create(
         delays_s = [delay / 1000 for delay in levels_ms(retry_delays)] if retry_delays is not None else None
     except ValueError as error:
         raise click.BadParameter(f"{error!s:.40}: give times as 10s, 1m, 2h", param_hint="--retry-delays") from None
-    info = admin.create_group(
-        name,
-        consume_enable=consume_enable,
-        retry_max_times=retry_max_times,
-        retry_policy=delays_s,
-        orderly=orderly,
-        broadcast_enable=broadcast,
-        from_min_enable=from_min,
-    )
+    info = admin.create_group(name, retry_policy=delays_s, **options)
     answer(asdict(info), f"group {name} created")
 
 
