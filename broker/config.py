@@ -14,7 +14,7 @@ from penstock.formats.trace import TRACE_TOPIC
 from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
-from penstock.runtime.conf import IGNORED_KEY, bind, check_ranges, key, load_properties, require, require_ip
+from penstock.runtime.conf import IGNORED_KEY, Section, bind, check_ranges, key, load_properties, require, require_ip
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
@@ -251,7 +251,7 @@ class ReplicationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendSettings:
+class AppendSettings(Section):
     """How long an append may take."""
 
     flush_timeout_ms: int = key(
@@ -268,9 +268,6 @@ class AppendSettings:
         unit="ms",
         doc="after an append that took longer, messages are refused",
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

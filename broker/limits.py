@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.proto.errors import LimitReached
-from penstock.runtime.conf import check_ranges, key
+from penstock.runtime.conf import Section, key
 
 _MANY = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Section):
     """What clients may make a broker hold; RocketMQ has none of these keys."""
 
     lanes_max: int = key(
@@ -69,9 +69,6 @@ class Limits:
         within=(100, 1_000_000),
         doc="calls under way, of all clients; open sessions and streams are calls",
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def check_attributes(owner: str, attributes: Mapping[str, str], limits: Limits) -> None:

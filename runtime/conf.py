@@ -138,6 +138,15 @@ def check_ranges(section: Any) -> None:
             require(is_within, f"{field.metadata['key']} must be {allowed}{unit}", value)
 
 
+class Section:
+    """A dataclass of keys, which refuses values that are not ``within`` what they allow: :func:`check_ranges`."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 def load_properties(path: str | Path) -> dict[str, Setting]:
     """The settings of the file at ``path``, in the order in which they stand there.
 

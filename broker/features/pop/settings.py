@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.runtime.conf import check_ranges, key
+from penstock.runtime.conf import Section, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PopSettings:
+class PopSettings(Section):
     """How much may be in flight."""
 
     queue_in_flight_max: int = key(
@@ -25,6 +25,3 @@ class PopSettings:
         doc="the same of all groups and queues, 40 to 60 bytes of memory each; receives are refused then",
         differs="has no such key",
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
