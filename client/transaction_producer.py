@@ -179,12 +179,12 @@ class TransactionProducer(Producer):
     # What transactions ask for.
 
     def produce_halves(self, topic: str, part: Part, deadline: float) -> None:
-        """See :class:`.transact.transaction.Halves`."""
+        """Buffer the halves in ``part``; its owner learns what becomes of them, whatever this raises."""
         self._hand_on(topic, part, deadline, lambda delivery: delivery.enqueue([part]))
         self._sender.wake()
 
     def send_half(self, topic: str, part: Part, deadline: float) -> SendReceipt:
-        """See :class:`.transact.transaction.Halves`."""
+        """Send the one half in ``part``, and wait for its receipt; its owner learns the same in any case."""
         future = part.futures[0]
         delivery, batch = self._hand_on(topic, part, deadline, lambda delivery: delivery.start_now(part))
         if batch is not None:
@@ -192,7 +192,7 @@ class TransactionProducer(Producer):
         return result_of(future, topic, deadline)
 
     def decide(self, halves: Mapping[str, Ranges], state: TransactionState, timeout_s: float) -> None:
-        """See :class:`.transact.transaction.Halves`."""
+        """Have the brokers, by name, decide about these halves."""
         if len(halves) == 1:
             ((broker_name, ranges),) = halves.items()
             self._ends.end(broker_name, ranges, _RESOLUTIONS[state], timeout_s)
@@ -207,7 +207,7 @@ class TransactionProducer(Producer):
             raise errors[0]
 
     def hand_over(self, halves: Mapping[str, Ranges], state: TransactionState) -> bool:
-        """See :class:`.transact.transaction.Halves`."""
+        """The same soon, with nobody waiting for it. False: nothing is done, decide."""
         if self._handed_over is None or len(halves) != 1:
             return False
         ((broker_name, ranges),) = halves.items()

@@ -22,12 +22,13 @@ from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 from ..cluster import Subscription, back_off_s
 from ..cluster.fetch_links import FetchCall
 from .local_queue import Fetched, LocalQueue, Standing
-from .push.standing_in import Crew, Role
+from .push.standing_in import Role
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
 
     from .core import ConsumerCore
+    from .push.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -95,13 +96,13 @@ class Fetcher:
         self._links = core.connections.fetch_links()
         self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
-        self._crew: Crew | None = None
+        self._crew: Workers | None = None
         self._has_one = False  # message, which alone has come and is this thread's to work on
         # The fetching one: changed by itself, when it begins.
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{core.group}", daemon=True)
         core.buffers.on_room(self.wake)
 
-    def works_in(self, crew: Crew) -> None:
+    def works_in(self, crew: Workers) -> None:
         """Let the fetching thread work on a message that comes alone, and be one of the crew once another fetches."""
         self._crew = crew
 

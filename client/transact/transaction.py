@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.formats.columns import Column, with_property
 from penstock.formats.record.properties import (
@@ -30,6 +30,7 @@ from .ranges import Ranges
 
 if TYPE_CHECKING:
     from ..trace.sending import SendTrace
+    from ..transaction_producer import TransactionProducer
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +48,6 @@ class TransactionState(enum.Enum):
     UNKNOWN = "unknown"  # not yet: the broker asks again
 
 
-class Halves(Protocol):
-    """What a transaction needs of its producer."""
-
-    def produce_halves(self, topic: str, part: Part, deadline: float) -> None:
-        """Buffer the halves in ``part``; its owner learns what becomes of them, whatever this raises."""
-
-    def send_half(self, topic: str, part: Part, deadline: float) -> SendReceipt:
-        """Send the one half in ``part``, and wait for its receipt; its owner learns the same in any case."""
-
-    def decide(self, halves: Mapping[str, Ranges], state: TransactionState, timeout_s: float) -> None:
-        """Have the brokers, by name, decide about these halves."""
-
-    def hand_over(self, halves: Mapping[str, Ranges], state: TransactionState) -> bool:
-        """The same soon, with nobody waiting for it. False: nothing is done, decide."""
-
-
 class Transaction:
     """Messages that consumers see when it is committed, and never if it is rolled back.
 
@@ -76,7 +61,7 @@ class Transaction:
 
     def __init__(
         self,
-        halves: Halves,
+        producer: TransactionProducer,
         maker: PartMaker,
         *,
         timeout_s: float,
@@ -91,7 +76,7 @@ class Transaction:
         self.is_left = False
         """True once nobody decides here any more: the broker asks ``check``."""
         self._own = own_properties(self.id, check_after_s)
-        self._halves = halves
+        self._producer = producer
         self._maker = maker
         self._timeout_s = timeout_s
         self._trace = trace
@@ -135,7 +120,7 @@ class Transaction:
         draft = Draft(topic, body, tag, keys, properties, sharding_key, message_id=message_id)
         part = half_of(draft, self._own, self._maker, deadline)
         self._take(part)
-        receipt = self._halves.send_half(topic, part, deadline)
+        receipt = self._producer.send_half(topic, part, deadline)
         if self._trace is not None and len(self._sent) < TRACED_MAX:
             self._sent.append((topic, receipt.message_id))
         return receipt._replace(transaction_id=self.id)
@@ -301,7 +286,7 @@ class Transaction:
         for part in parts:
             part.deadline = time.monotonic() + self._timeout_s
             self._take(part)
-            self._halves.produce_halves(topic, part, part.deadline)
+            self._producer.produce_halves(topic, part, part.deadline)
 
     def _seal(self, topic: str) -> None:
         """Send what was produced to ``topic`` and waits here."""
@@ -326,11 +311,11 @@ class Transaction:
                 )
             if self.state is TransactionState.UNKNOWN:
                 self._settle(state, deadline)
-            if not waits and self._halves.hand_over(self._stored, state):
+            if not waits and self._producer.hand_over(self._stored, state):
                 self._tell()
                 return
             try:
-                self._halves.decide(self._stored, state, max(deadline - time.monotonic(), 0.0))
+                self._producer.decide(self._stored, state, max(deadline - time.monotonic(), 0.0))
             except PenstockError as error:
                 if not error.retryable:
                     raise
@@ -355,7 +340,7 @@ class Transaction:
             self._open = {}
         if error is not None:
             try:
-                self._halves.decide(self._stored, self.state, max(deadline - time.monotonic(), 0.0))
+                self._producer.decide(self._stored, self.state, max(deadline - time.monotonic(), 0.0))
             except PenstockError as failed:
                 log.warning("transaction not rolled back yet, the broker will ask id=%s error=%s", self.id, failed)
             else:

@@ -232,7 +232,7 @@ class Primary:
         return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
 
     def on_report(self, report: frames.Report, stream: SlaveStream) -> None:
-        """See :class:`.shipping.Owner`."""
+        """A slave reports. Raises InvalidArgument: it cannot be true."""
         if not stream.replica.connected:
             return
         if isinstance(report, frames.Ack):
@@ -289,7 +289,7 @@ class Primary:
                 )
 
     def on_end(self, stream: SlaveStream, because: str, error: Exception | None) -> None:
-        """See :class:`.shipping.Owner`: count the slave no more."""
+        """A stream has ended: count its slave no more."""
         replica = stream.replica
         self._table.disconnect(replica, because)
         if self._streams.get(replica.broker_id) is stream:

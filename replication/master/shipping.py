@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from penstock.proto.errors import BrokerUnavailable, WrongStore
 from penstock.runtime.clock import Clock
@@ -17,22 +17,15 @@ from ..interfaces import ReplicaLog
 from .progress import Progress, ReplicaProgress
 from .throttle import Throttle
 
+if TYPE_CHECKING:
+    from .primary import Primary
+
 STAMPS_PER_S = 1_000_000
 
 
 def stamp_of(seconds: float) -> int:
     """A time of the master's clock, as frames carry it."""
     return int(seconds * STAMPS_PER_S)
-
-
-class Owner(Protocol):
-    """The master, as the stream of a slave sees it."""
-
-    def on_report(self, report: frames.Report, stream: SlaveStream) -> None:
-        """A slave reports. Raises InvalidArgument: it cannot be true."""
-
-    def on_end(self, stream: SlaveStream, because: str, error: Exception | None) -> None:
-        """A stream has ended."""
 
 
 class SlaveStream:
@@ -48,7 +41,7 @@ class SlaveStream:
         replica: ReplicaProgress,
         store_instance: str,
         welcome: bytes,
-        owner: Owner,
+        owner: Primary,
         link: Link,
         *,
         log: ReplicaLog,

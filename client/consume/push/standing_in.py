@@ -13,7 +13,7 @@ import enum
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 PATIENCE_S: Final = 0.02
 """So long the one that stands by waits: for the work to end, or for another turn of the fetching thread."""
@@ -26,16 +26,6 @@ class Role(enum.Enum):
     WORK = "work"
     END = "end"
     """Nothing: another thread has its place."""
-
-
-class Crew(Protocol):
-    """The workers, as the fetching thread sees them."""
-
-    def work_here(self) -> Role:
-        """Work in the calling thread on what has just come, or have a worker do so; what the thread does then."""
-
-    def work(self) -> None:
-        """Be one of the workers, to the end."""
 
 
 class StandingIn:
