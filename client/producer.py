@@ -102,7 +102,7 @@ class Producer(Client):
         self._deliveries = Deliveries(self._calls, self._shipping, self._sender.add)
         self._delivery, self._open = self._deliveries.get, self._deliveries.open
         self._tags = EncodedTags()
-        self._request_reply = RequestReply(self._calls, self.client_id, self.send, self._sent, self._deadline)
+        self._request_reply = RequestReply(self._calls, self.client_id, self._sent, self._deadline)
 
     # Waiting for one message.
 

@@ -60,7 +60,7 @@ class AsyncProducer(Twin):
         ``on_delivery``, and may call nothing of :attr:`producer` that waits: it would wait for itself.
         """
         loop = asyncio.get_running_loop()
-        self._sync._calls.connections.work_in(loop)
+        self._sync._calls.connections.data.work_in(loop)
         self._sync._sender.work_in(loop)
 
     @taking(Producer.send)

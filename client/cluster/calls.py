@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -78,11 +79,7 @@ class Calls:
         self, broker_name: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER
     ) -> Any:
         """The master's answer. Refusals for the moment, and a master that is gone, are ridden through."""
-        return self.on(
-            broker_name,
-            lambda address, left_s: self.connections.call(address, method, request, left_s, service=service),
-            timeout_s,
-        )
+        return self.on(broker_name, partial(self._call, method, request, service), timeout_s)
 
     def at_data_port(
         self, broker_name: str, method: Method, content: bytes, take: Callable[[bytes], T], timeout_s: float
@@ -100,12 +97,10 @@ class Calls:
         self, broker_name: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER
     ) -> Any:
         """The master's answer, or a slave's while there is no master; else as :meth:`at_master`."""
-        return self.on(
-            broker_name,
-            lambda address, left_s: self.connections.call(address, method, request, left_s, service=service),
-            timeout_s,
-            reading=True,
-        )
+        return self.on(broker_name, partial(self._call, method, request, service), timeout_s, reading=True)
+
+    def _call(self, method: str, request: Any, service: Service, address: str, timeout_s: float) -> Any:
+        return self.connections.call(address, method, request, timeout_s, service=service)
 
     def fetch(self, broker_name: str, header: FetchHeader, timeout_s: float) -> tuple[FetchReply, memoryview]:
         """The reply and the records of all its results, end to end; from whom, and how often, as :meth:`at_reader`."""

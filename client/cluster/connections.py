@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -98,7 +97,8 @@ class Connections:
         self._links: dict[str, _Link] = {}  # by address; a link is replaced, never removed until it is closed
         self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
-        self._data = DataStreams()
+        self.data = DataStreams()
+        """The streams to the data ports of brokers, by address."""
         self._fetches = SingleFetches(self._open_data)
 
     def stub(self, address: str, service: Service = BROKER) -> Any:
@@ -134,7 +134,7 @@ class Connections:
         """Start to ask at the data port of the broker at ``address``; see :meth:`DataStreams.ask`."""
         self._link(address)  # which raises where the client is closed
         opens = partial(self._open_data, address)
-        return self._data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited, late=late)
+        return self.data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited, late=late)
 
     def stand(
         self,
@@ -146,19 +146,7 @@ class Connections:
     ) -> Future[None]:
         """Start a standing request there; see :meth:`DataStreams.stand`."""
         self._link(address)
-        return self._data.stand(address, partial(self._open_data, address), method, content, take, is_attended)
-
-    def wait(self, address: str, future: Future[T], timeout_s: float) -> T:
-        """The result of ``future``, which a standing request there completes; see :meth:`DataStreams.wait`."""
-        return self._data.wait(address, future, timeout_s)
-
-    def work_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have that event loop read what data ports answer from now on; see :meth:`DataStreams.work_in`."""
-        self._data.work_in(loop)
-
-    def leave(self, address: str) -> None:
-        """Break the stream to the broker at ``address``: another is master, and what is not answered goes there."""
-        self._data.leave(address)
+        return self.data.stand(address, partial(self._open_data, address), method, content, take, is_attended)
 
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> SingleFetch:
         """Start to fetch; the result is for :func:`fetched`."""
@@ -217,7 +205,7 @@ class Connections:
             self._closed = True
             channels = [link.channel for link in self._links.values()]
             self._links.clear()
-        self._data.close()
+        self.data.close()
         self._fetches.close()
         for channel in channels:
             channel.close()

@@ -224,7 +224,7 @@ class TopicDelivery:
             message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
             answer = shipping.connections.append(address, message, timeout_s, is_awaited=wait)
             if shipping.directory.master(name) not in (address, None):
-                shipping.connections.leave(address)  # the route changed meanwhile, and who left it then left too early
+                shipping.connections.data.leave(address)  # the route changed meanwhile: who left it then was early
             if not wait:
                 answer.add_done_callback(partial(self._on_answer, batch, address))
                 return

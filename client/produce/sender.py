@@ -302,7 +302,7 @@ class Deliveries:
             if master is not None and master != former:
                 self._masters[shard.broker_name] = master
                 if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
-                    self._calls.connections.leave(former)
+                    self._calls.connections.data.leave(former)
         self._demanded[route.topic] = demanded_type(route.attributes)
         for delivery in self.all():
             if delivery.topic == route.topic:

@@ -80,7 +80,7 @@ class Line:
         stream = self._stream
         if stream is None:
             return future.result(timeout_s)
-        return self._calls.connections.wait(stream.address, future, timeout_s)
+        return self._calls.connections.data.wait(stream.address, future, timeout_s)
 
     def end(self) -> None:
         """End the stream. May be called again."""

@@ -24,15 +24,13 @@ class RequestReply:
         self,
         calls: Calls,
         client_id: str,
-        send: Callable[..., SendReceipt],
-        send_draft: Callable[[Draft, float], SendReceipt],
+        send: Callable[[Draft, float], SendReceipt],
         deadline: Callable[[float | None], float],
     ) -> None:
-        """``send``, ``send_draft`` and ``deadline`` are the producer's."""
+        """``send`` and ``deadline`` are the producer's."""
         self.requests = Requests(calls, client_id)
         self._calls = calls
         self._send = send
-        self._send_draft = send_draft
         self._deadline = deadline
         self._clusters: dict[str, str] = {}  # by broker name; two threads may find one each
 
@@ -63,19 +61,8 @@ class RequestReply:
         deadline = self._deadline(timeout_s)
         with self.requests.begin(topic, deadline - time.monotonic()) as request:
             own = request.properties(properties)
-            request.on_sent(
-                self._send(
-                    topic,
-                    body,
-                    tag,
-                    keys,
-                    own,
-                    sharding_key,
-                    queue=queue,
-                    selector=selector,
-                    timeout_s=request.left_s,
-                )
-            )
+            draft = Draft(topic, body, tag, keys, own, sharding_key, queue=queue, selector=selector)
+            request.on_sent(self._send(draft, deadline))
             return request.reply()
 
     def reply(
@@ -100,7 +87,7 @@ class RequestReply:
         deadline = self._deadline(timeout_s)
         draft = draft_of_reply(message, body, tag, keys, properties)
         draft.replies_at = (self._cluster_of(message.broker_name, deadline), message.broker_name)
-        receipt = self._send_draft(draft, deadline)
+        receipt = self._send(draft, deadline)
         return receipt._replace(topic=names.reply_topic(draft.replies_at[0]))
 
     def close(self) -> None:

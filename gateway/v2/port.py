@@ -106,7 +106,7 @@ async def opened(nameservers: str, security: Security, access: Access | None) ->
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-gateway")
     loop = asyncio.get_running_loop()
     calls = Calls.to(nameservers, tls=security.tls, credentials=security.credentials)
-    calls.connections.work_in(loop)
+    calls.connections.data.work_in(loop)
     make = partial(
         AsyncProducer,
         nameservers,

@@ -42,7 +42,7 @@ def connections(
     """Whose answers are read by threads, or by a loop."""
     made = Connections(cluster.namesrv)
     if request.param == "a loop":
-        made.work_in(running_loop.loop)
+        made.data.work_in(running_loop.loop)
     yield made
     made.close()
 
@@ -62,7 +62,7 @@ def test_numbers_begin_again_and_leave_those_that_wait_alone(connections: Connec
     with broker.faults.holding("Append"):
         first = send(connections, broker, b"1")
         wait_until(lambda: broker.faults.calls["Append"] == 1, what="the stream")
-        connections._data._streams[broker.address]._number = 0xFFFFFFFF  # behind it comes 1, which the first one has
+        connections.data._streams[broker.address]._number = 0xFFFFFFFF  # behind it comes 1, which the first one has
         second = send(connections, broker, b"2")
     assert [list(each.result(10).queue_offsets) for each in (first, second)] == [[0], [1]]
 
@@ -89,13 +89,13 @@ def test_what_is_under_way_at_a_broker_that_is_left_is_unknown_at_once(
     with broker.faults.holding("Append"):  # as if frozen
         answer = send(connections, broker, b"1", timeout_s=3600)
         wait_until(lambda: broker.faults.calls["Append"] == 1, what="the stream")
-        connections.leave(broker.address)
+        connections.data.leave(broker.address)
         with pytest.raises(BrokerUnavailable, match=r"(?i)cancelled") as caught:
             answer.result(30)
         assert outcome_of(caught.value) is Outcome.UNKNOWN
     assert send(connections, broker, b"2").result(30).status == 0
     assert broker.faults.calls["Append"] == 2
-    connections.leave("127.0.0.1:1")  # nobody's
+    connections.data.leave("127.0.0.1:1")  # nobody's
 
 
 def test_a_broker_that_is_left_while_its_stream_is_made_leaves_nobody_waiting() -> None:
