@@ -78,9 +78,8 @@ def is_unwritable(error: PenstockError) -> bool:
 def counts_as_refusal(error: PenstockError) -> bool:
     """True if a broker itself said no; False for a group that is between two masters, waits for its replicas, or has
     just been closed to writers, which routes will tell."""
-    is_passing = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
-    is_passing = is_passing or is_unwritable(error)
-    return not never_reached(error) and not is_passing
+    is_between = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
+    return not (never_reached(error) or is_between or is_unwritable(error))
 
 
 def reworded(error: PenstockError, addition: str) -> PenstockError:

@@ -170,8 +170,8 @@ class FileOffsets:
         try:
             document = json.loads(self._path.read_text())
             return {
-                MessageQueue(str(topic), str(broker_name), int(queue_id)): (int(offset), int(epoch[0]) if epoch else 0)
-                for topic, broker_name, queue_id, offset, *epoch in document["offsets"]
+                MessageQueue(str(topic), str(broker_name), int(queue_id)): (int(offset), int(epoch))
+                for topic, broker_name, queue_id, offset, epoch in document["offsets"]
             }
         except FileNotFoundError:
             return {}

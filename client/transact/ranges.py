@@ -34,8 +34,11 @@ class Ranges:
 
     def add(self, first: int, count: int, epoch: int) -> None:
         """So many more, from that one on; ``epoch``: of the log that they are of, 0: nobody knows."""
-        if self._found and (sum(self._found[-1][:2]), self._found[-1][2]) == (first, epoch):
-            first, count = self._found[-1][0], self._found.pop()[1] + count
+        if self._found:
+            last, had, last_epoch = self._found[-1]
+            if (last + had, last_epoch) == (first, epoch):
+                self._found[-1] = last, had + count, epoch
+                return
         self._found.append((first, count, epoch))
 
     def requests(self, group: str, resolution: Resolution, *, is_answer: bool = False) -> Iterator[EndRequest]:

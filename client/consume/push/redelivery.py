@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -46,17 +47,17 @@ class Pending:
     take: Callable[[Failed, Settle], None]
 
 
-class Redelivery:
+class Redelivery(ABC):
     """Decides on each failure, in the thread of the listener and without any lock: it may ask a broker."""
 
     dropped = 0
     """Messages that nobody gets again; grows."""
 
+    @abstractmethod
     def on_failure(self, item: Item, attempts: int) -> Again | Done | Pending:
         """What to do with ``item``, which has failed ``attempts`` times here by now."""
-        raise NotImplementedError
 
-    def close(self, deadline_s: float) -> None:
+    def close(self, deadline_s: float) -> None:  # noqa: B027  most decide at once
         """Return when every decision is made, at ``deadline_s`` at the latest; no failure comes any more."""
 
 
