@@ -36,11 +36,11 @@ def broker_statuses(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) 
     return _ask_all(addresses, lambda channel: _broker_stub(channel).Status, timeout_s)
 
 
-def silent_because(address: str, timeout_s: float = ASK_TIMEOUT_S) -> str:
+def silent_because(address: str) -> str:
     """Why the broker at ``address`` tells nothing of itself; empty if it does now."""
     channel = open_channel(address, SecurityFiles.from_environment().read())
     try:
-        _broker_stub(channel).Status(Empty(), timeout=timeout_s)
+        _broker_stub(channel).Status(Empty(), timeout=ASK_TIMEOUT_S)
     except grpc.RpcError as error:
         return str(from_rpc_error(error, address))
     finally:
@@ -48,9 +48,9 @@ def silent_because(address: str, timeout_s: float = ASK_TIMEOUT_S) -> str:
     return ""
 
 
-def cluster_views(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) -> list[ClusterView | None]:
+def cluster_views(addresses: Sequence[str]) -> list[ClusterView | None]:
     """What each nameserver knows of the living brokers; ``None`` where none answers in time."""
-    return _ask_all(addresses, lambda channel: _nameserver_stub(channel).QueryCluster, timeout_s)
+    return _ask_all(addresses, lambda channel: _nameserver_stub(channel).QueryCluster, ASK_TIMEOUT_S)
 
 
 def _ask_all(addresses: Sequence[str], method: Callable[[grpc.Channel], Any], timeout_s: float) -> list[Any]:

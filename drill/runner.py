@@ -50,7 +50,7 @@ def run_drill(
     command: str,
     progress: Progress,
     tell: Progress,
-    existing: Path | None = None,
+    existing: Path | None,
 ) -> Conditions:
     """Do ``drill`` and leave history and conditions in ``folder``; ``existing``: with the cluster in that directory.
 

@@ -18,7 +18,7 @@ class Picture:
         self._head = f'viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}"'
         self._shapes: list[str] = []
 
-    def box(self, kind: str, left: float, top: float, width: float, height: float, told: str = "") -> None:
+    def box(self, kind: str, left: float, top: float, width: float, height: float, told: str) -> None:
         """A rectangle; ``told`` is shown to who points at it."""
         self._put("rect", f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"', kind, told)
 

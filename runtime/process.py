@@ -125,11 +125,10 @@ class RotatedStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic
     be renamed or opened is written on, and tried again after as many bytes as make it full.
     """
 
-    def __init__(self, path: str, bytes_max: int = LOG_BYTES_MAX, kept: int = LOG_FILES_KEPT) -> None:
+    def __init__(self, path: str, bytes_max: int = LOG_BYTES_MAX) -> None:
         super().__init__(sys.stderr)
         self._path = path
         self._bytes_max = bytes_max
-        self._kept = kept
         self._left = 0  # bytes until the file's size is asked again
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -153,7 +152,7 @@ class RotatedStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generic
 
     def _rotate(self) -> None:
         self.flush()
-        for number in range(self._kept, 0, -1):
+        for number in range(LOG_FILES_KEPT, 0, -1):
             former = f"{self._path}.{number - 1}" if number > 1 else self._path
             with contextlib.suppress(FileNotFoundError):
                 os.replace(former, f"{self._path}.{number}")

@@ -85,7 +85,7 @@ class Waiter:
 class Waiters:
     """Fetches that wait for messages, found by topic; event loop only."""
 
-    def __init__(self, on_added: Callable[[Asked], None] = lambda asked: None) -> None:
+    def __init__(self, on_added: Callable[[Asked], None]) -> None:
         """``on_added`` is told what another waits for."""
         self._on_added = on_added
         self._by_topic: dict[str, set[Waiter]] = {}

@@ -54,7 +54,7 @@ class Locks:
         if key[0] in self._older:
             self._known.add(key)
 
-    def may_have(self, key: Key, client_id: str, lock_s: float, now_s: float, held_until_s: float = 0.0) -> bool:
+    def may_have(self, key: Key, client_id: str, lock_s: float, now_s: float, held_until_s: float) -> bool:
         """True if a member may have the queue, which nobody holds. ``lock_s`` 0: it locks nothing.
 
         ``held_until_s``: it says that it held the queue, by a lock that lasts until then.

@@ -89,7 +89,7 @@ class Acknowledgements:
             return FLUSH_SLAVE_TIMEOUT  # another may be master by now: whether it has these bytes, the sender must ask
         return SEND_OK if flushed else FLUSH_DISK_TIMEOUT
 
-    async def wait_committed(self, end: int, timeout_s: float | None = None) -> broker_pb2.SendStatus:
+    async def wait_committed(self, end: int, timeout_s: float | None) -> broker_pb2.SendStatus:
         """The same for somebody who waits neither for the disk nor for replicas.
 
         Raises:

@@ -227,7 +227,7 @@ class Calls:
             raise self.group_not_found(group, timeout_s, silent)
         return answers, silent
 
-    def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str] = ()) -> GroupNotFound:
+    def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str]) -> GroupNotFound:
         """The error that says so, with the nearest group there is and who was not heard."""
         near = hint(group, self.groups(timeout_s))
         unheard = f" ({', '.join(silent)} did not answer)" if silent else ""
@@ -235,7 +235,7 @@ class Calls:
 
     # Topics that are written
 
-    def writable_route(self, topic: str, timeout_s: float, *, create: bool, queues: int = 0) -> TopicRoute:
+    def writable_route(self, topic: str, timeout_s: float, *, create: bool, queues: int) -> TopicRoute:
         """The route of ``topic``, watched; with ``create``, an unknown one is made everywhere (queues 0: the default).
 
         While no living broker is known this waits: a cluster that starts, or fails over, is not a missing topic.

@@ -232,7 +232,7 @@ class Buffers:
         self.held_bytes += record_bytes
 
     def arrive(
-        self, local: LocalQueue, chunk: Fetched | None, record_bytes: int, messages: int, *, is_told: bool = True
+        self, local: LocalQueue, chunk: Fetched | None, record_bytes: int, messages: int, *, is_told: bool
     ) -> None:
         """The expected reply is read: ``chunk`` holds its wanted messages, None if there are none.
 

@@ -366,20 +366,20 @@ class Lab:
         if opened and " clean=True " not in opened[-1]:
             self.stops[-1] = replace(self.stops[-1], scanned=True)
 
-    def await_serving(self, names: Sequence[str], timeout_s: float = SERVE_TIMEOUT_S) -> None:
+    def await_serving(self, names: Sequence[str]) -> None:
         """Return when these nodes serve.
 
         Raises:
             DrillFailed: one does not, in time.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + SERVE_TIMEOUT_S
         for name in names:
             node = self.cluster.plan.node(name)
             while not self._probe(node):
                 if not self.state(name).is_alive:
                     raise DrillFailed(f"{name} ended: {' '.join(self.cluster.log_lines(name, 3))}")
                 if time.monotonic() > deadline:
-                    raise DrillFailed(f"{name} does not serve {timeout_s:.0f} s after its start")
+                    raise DrillFailed(f"{name} does not serve {SERVE_TIMEOUT_S:.0f} s after its start")
                 self._show(f"waiting for {name}")
                 time.sleep(POLL_S)
 

@@ -63,10 +63,10 @@ class Brokers:
             raise RouteNotFound(f"topic {topic!r}: the nameservers know no living broker")
         raise TopicNotFound(f"topic {topic!r} does not exist: create it with penstock topic create")
 
-    async def served_route(self, topic: str, within_s: float = MASTER_WAIT_S) -> TopicRoute:
-        """The same once a broker group of the topic has a master; a failover is waited for, so long."""
+    async def served_route(self, topic: str) -> TopicRoute:
+        """The same once a broker group of the topic has a master; a failover is waited for, ``MASTER_WAIT_S`` long."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + within_s
+        until = loop.time() + MASTER_WAIT_S
         while True:
             route = await self.route(topic)
             if any(master_of(shard) for shard in route.shards):

@@ -20,6 +20,8 @@ from penstock.runtime.security.signatures import AUTHORIZATION, DATE_TIME
 from .status import Refusal
 
 CLIENT_ID_LENGTH_MAX: Final = 255
+DEADLINE_S: Final = 30.0
+"""Of a call that came without one."""
 NODE_JS: Final = "HTTP"
 """What the Node.js client calls its language."""
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)", re.ASCII)
@@ -47,7 +49,7 @@ class Caller:
         return self.language == NODE_JS
 
 
-def caller_of(call: Call, access: Access | None, default_s: float = 30.0) -> Caller:
+def caller_of(call: Call, access: Access | None) -> Caller:
     """Who makes this call.
 
     Raises:
@@ -67,7 +69,7 @@ def caller_of(call: Call, access: Access | None, default_s: float = 30.0) -> Cal
         language=found.get("x-mq-language", "")[:_TEXT_MAX],
         namespace=found.get("x-mq-namespace", "")[:_TEXT_MAX],
         host=call.host,
-        deadline_s=default_s if left_s is None else min(max(left_s, 0.0), 24 * 3600.0),
+        deadline_s=DEADLINE_S if left_s is None else min(max(left_s, 0.0), 24 * 3600.0),
     )
 
 

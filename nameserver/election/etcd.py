@@ -5,8 +5,8 @@ there already; the clients on PyPI are unmaintained or drag in their own protobu
 
 | Key | Value |
 |---|---|
-| ``<prefix>coordinator`` | random id, made by whoever comes first |
-| ``<prefix>register/<broker name>`` | :meth:`~penstock.proto.register.Register.to_json` |
+| ``/penstock/coordinator`` | random id, made by whoever comes first |
+| ``/penstock/register/<broker name>`` | :meth:`~penstock.proto.register.Register.to_json` |
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ T = TypeVar("T")
 class EtcdStore:
     """Registers in the etcd cluster at ``endpoints``; event loop only. The last good one is asked first."""
 
-    def __init__(self, endpoints: Sequence[str], prefix: str = PREFIX) -> None:
-        self._prefix = prefix
+    def __init__(self, endpoints: Sequence[str]) -> None:
         self._channels = {
             endpoint: open_async_channel(endpoint, connect_timeout_ms=HASTY_CONNECT_TIMEOUT_MS)
             for endpoint in endpoints
@@ -45,7 +44,7 @@ class EtcdStore:
 
     async def id(self) -> str:
         if not self._id:
-            key = f"{self._prefix}coordinator"
+            key = f"{PREFIX}coordinator"
             value = await self._get(key)
             if value is None:
                 await self._put(key, None, uuid.uuid4().hex)
@@ -84,7 +83,7 @@ class EtcdStore:
             await channel.close(None)
 
     def _key(self, broker_name: str) -> str:
-        return f"{self._prefix}register/{broker_name}"
+        return f"{PREFIX}register/{broker_name}"
 
     async def _get(self, key: str) -> str | None:
         request = etcd_pb2.RangeRequest(key=key.encode())

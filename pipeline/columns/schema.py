@@ -90,7 +90,7 @@ def check_schema(
     schema: Any,
     columns: Mapping[str, str],
     source: str,
-    never_null: Collection[str] = (),
+    never_null: Collection[str],
     words: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Nothing, if ``schema`` (a ``StructType``) is a selection of ``columns`` with their types.

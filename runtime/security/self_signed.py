@@ -20,7 +20,7 @@ _DAY: Final = datetime.timedelta(days=1)
 _VALID: Final = 3650 * _DAY
 
 
-def self_signed_context(hosts: Iterable[str], protocols: Sequence[str] = ()) -> ssl.SSLContext:
+def self_signed_context(hosts: Iterable[str], protocols: Sequence[str]) -> ssl.SSLContext:
     """A context to listen with, as of :meth:`.ServerTls.context`, of a certificate for ``hosts``, names or addresses.
 
     Its key is new (ECDSA, P-256). Nothing of it stays on disk: the next process has another one.

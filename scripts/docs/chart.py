@@ -137,7 +137,7 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str =
     return f"<text x='{x}' y='{y}' {style}>{text}</text>"
 
 
-def _short(rate: float, *, is_ratio: bool = False) -> str:
+def _short(rate: float, *, is_ratio: bool) -> str:
     if is_ratio:
         return f"{rate:.2f} ×"
     return f"{rate / 1e6:.2f} million" if rate >= 1e6 else f"{rate / 1000:.0f},000"

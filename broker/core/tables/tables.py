@@ -113,7 +113,7 @@ class Tables:
                 offset=position,
             ) from error
 
-    def apply_own(self, position: int, kind: str, body: bytes, document: Mapping[str, Any] | None = None) -> None:
+    def apply_own(self, position: int, kind: str, body: bytes, document: Mapping[str, Any] | None) -> None:
         """Apply a record that this broker has just appended; its dispatch later costs nothing."""
         self.apply(position, kind, body, document)
         self._applied[position] = _deleted(kind, body)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.formats.record.reading import RecordBatch
@@ -50,26 +50,17 @@ def places(cluster: Cluster, topics: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-def take_sample(
-    cluster: Cluster,
-    groups: Sequence[str],
-    topics: Sequence[str] = (),
-    *,
-    timeout_s: float | None = None,
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-) -> list[Sample]:
+def take_sample(cluster: Cluster, groups: Sequence[str], topics: Sequence[str]) -> list[Sample]:
     """Where the groups are now, in all queues of ``topics``, or of what each has committed or subscribes to.
 
-    What cannot be known at the moment is left out, and logged. ``timeout_s``: of each call, :data:`TIMEOUT_S` by
-    default.
+    What cannot be known at the moment is left out, and logged.
 
     Raises:
         PenstockError: one that no waiting mends, as missing rights.
     """
-    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     try:
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-            told = pool.map(lambda group: list(topics) or _topics_of(cluster, group, timeout_s), groups)
+            told = pool.map(lambda group: list(topics) or _topics_of(cluster, group), groups)
             wanted = dict(zip(groups, told, strict=True))
         queues = _queues(cluster, {topic for own in wanted.values() for topic in own})
     except PenstockError as error:
@@ -83,7 +74,7 @@ def take_sample(
     found: list[Sample] = []
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         calls = [
-            (broker, pool.submit(_Broker(cluster, broker, timeout_s).sample, wanted, own, now_ms))
+            (broker, pool.submit(_Broker(cluster, broker).sample, wanted, own))
             for broker, own in sorted(by_broker.items())
         ]
         for broker, call in calls:
@@ -96,10 +87,10 @@ def take_sample(
     return found
 
 
-def _topics_of(cluster: Cluster, group: str, timeout_s: float) -> list[str]:
+def _topics_of(cluster: Cluster, group: str) -> list[str]:
     """What the group has committed in anywhere, or subscribes to."""
     try:
-        described, silent = cluster.calls.describe_group(group, timeout_s)
+        described, silent = cluster.calls.describe_group(group, TIMEOUT_S)
     except GroupNotFound as error:
         log.warning("group left out of the sample error=%s", error)
         return []
@@ -128,22 +119,21 @@ def _queues(cluster: Cluster, topics: Iterable[str]) -> list[Queue]:
 class _Broker:
     """What one broker group says; for one sample."""
 
-    def __init__(self, cluster: Cluster, name: str, timeout_s: float) -> None:
+    def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self._name = name
-        self._timeout_s = timeout_s
 
-    def sample(self, wanted: dict[str, list[str]], queues: list[Queue], now_ms: Callable[[], int]) -> list[Sample]:
+    def sample(self, wanted: dict[str, list[str]], queues: list[Queue]) -> list[Sample]:
         """Commits before ends: no group is further than its queue."""
         committed = {
-            group: self._cluster.committed(group, [each for each in queues if each.topic in topics], self._timeout_s)
+            group: self._cluster.committed(group, [each for each in queues if each.topic in topics], TIMEOUT_S)
             for group, topics in wanted.items()
         }
-        time_ms = now_ms()
+        time_ms = time.time_ns() // 1_000_000
         ranges: dict[str, list[tuple[int, int, int]]] = {}
         for topic in sorted({queue.topic for queue in queues}):
             try:
-                answer = self._cluster.topic_positions(self._name, topic, self._timeout_s)
+                answer = self._cluster.topic_positions(self._name, topic, TIMEOUT_S)
             except TopicNotFound as error:
                 log.info("topic left out of the sample error=%s", error)
                 continue
@@ -179,7 +169,7 @@ class _Broker:
         header = FetchHeader(client_id=CLIENT_ID, max_bytes=FETCH_BYTES, max_bytes_per_queue=1, max_wait_ms=0)
         for topic, number, offset in asked:
             header.topics.add(topic=topic, queue_ids=[number], offsets=[offset])
-        reply, body = self._cluster.calls.fetch(self._name, header, self._timeout_s)
+        reply, body = self._cluster.calls.fetch(self._name, header, TIMEOUT_S)
         batch = RecordBatch(body)
         found: dict[tuple[str, int, int], int | None] = {}
         row = 0
