@@ -308,7 +308,7 @@ class LocalCluster(ClusterDirectory):
                 )
             if waiting and elapsed - told >= 1.0:
                 told = elapsed
-                last = self.log_lines(waiting[0].name, 1)
+                last = self._lines_of_start(waiting[0], 1)
                 names = ", ".join(node.name for node in waiting)
                 self._progress(f"waiting for {names} ({elapsed:.0f} s) {_said(''.join(last))}".rstrip())
             if waiting:
@@ -318,10 +318,15 @@ class LocalCluster(ClusterDirectory):
         managed = self.process(node)
         if managed is not None and managed.is_alive:
             return
-        reason = _reason(self.log_lines(node.name, 40))
+        reason = _reason(self._lines_of_start(node, 40))
         code = processes.exit_code(managed) if managed is not None else None
         kind = DeployUsage if code == 2 else DeployError
         raise kind(f"{node.name} ended at its start: {reason} (all of it: {self.log_path(node)})")
+
+    def _lines_of_start(self, node: Node, count: int) -> list[str]:
+        """The last lines that the node wrote since it was last started."""
+        managed = self.process(node)
+        return processes.last_lines(self.log_path(node), count, managed.log_start if managed is not None else 0)
 
     def _stop(self, nodes: Sequence[Node], timeout_s: float, number: signal.Signals = signal.SIGTERM) -> list[str]:
         managed = [(node.name, found) for node in nodes if (found := self.process(node)) is not None and found.is_alive]

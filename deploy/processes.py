@@ -31,11 +31,15 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """A process as its pid file describes it. ``needle`` is a part of its command line."""
+    """A process as its pid file describes it. ``needle`` is a part of its command line.
+
+    ``log_start``: how long its log was when it was started.
+    """
 
     pid: int
     create_time: float
     needle: str
+    log_start: int = 0
 
     def process(self) -> psutil.Process | None:
         """The process if it still runs, else ``None``."""
@@ -119,6 +123,7 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
     if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
         os.replace(log_path, log_path.with_suffix(".log.1"))
     with open(log_path, "ab") as output:
+        log_start = output.tell()
         child = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -134,13 +139,13 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
         create_time = psutil.Process(child.pid).create_time()
     except psutil.NoSuchProcess:  # ended at once: whoever waits for it reads why in its log
         create_time = 0.0
-    _write_down(pid_path, child.pid, create_time)
-    return Managed(child.pid, create_time, needle)
+    _write_down(pid_path, child.pid, create_time, log_start)
+    return Managed(child.pid, create_time, needle, log_start)
 
 
-def _write_down(pid_path: Path, pid: int, create_time: float) -> None:
+def _write_down(pid_path: Path, pid: int, create_time: float, log_start: int = 0) -> None:
     draft = pid_path.with_suffix(".pid.new")
-    draft.write_text(json.dumps({"pid": pid, "create_time": create_time}) + "\n")
+    draft.write_text(json.dumps({"pid": pid, "create_time": create_time, "log_start": log_start}) + "\n")
     os.replace(draft, pid_path)
 
 
@@ -157,7 +162,8 @@ def find(pid_path: Path, needle: str) -> Managed | None:
     """What ``pid_path`` describes, running or not; ``None`` without a readable file."""
     try:
         document = json.loads(pid_path.read_text())
-        return Managed(int(document["pid"]), float(document["create_time"]), needle)
+        log_start = int(document.get("log_start", 0))
+        return Managed(int(document["pid"]), float(document["create_time"]), needle, log_start)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -121,8 +121,16 @@ class WriteQueues:
     broker groups; else empty.
     """
 
-    def __init__(self, shards: Iterable[tuple[str, int]], *, exists: bool = True, ordered: Shards = ()) -> None:
+    def __init__(
+        self,
+        shards: Iterable[tuple[str, int]],
+        *,
+        exists: bool = True,
+        ordered: Shards = (),
+        is_closed: bool = False,
+    ) -> None:
         self.exists = exists  # false: the topic is gone
+        self.is_closed = is_closed  # no broker group takes messages for it, also none that is without a master now
         self.ordered = ordered
         self.shards = tuple(sorted((name, count) for name, count in shards if count > 0))
         self.total = sum(count for _, count in self.shards)
@@ -141,7 +149,9 @@ class WriteQueues:
             for queues in route.queues
             if queues.perm & PERM_WRITE and queues.broker_name in with_master
         )
-        return cls(writable, exists=route.exists, ordered=ordered_shards(route.attributes))
+        perms = [queues.perm for queues in (*route.queues, *route.absent)]
+        is_closed = bool(perms) and not any(perm & PERM_WRITE for perm in perms)
+        return cls(writable, exists=route.exists, ordered=ordered_shards(route.attributes), is_closed=is_closed)
 
     def __contains__(self, broker_name: str) -> bool:
         return broker_name in self._names
@@ -149,7 +159,8 @@ class WriteQueues:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WriteQueues):
             return False
-        return (self.shards, self.exists, self.ordered) == (other.shards, other.exists, other.ordered)
+        mine = (self.shards, self.exists, self.ordered, self.is_closed)
+        return mine == (other.shards, other.exists, other.ordered, other.is_closed)
 
     def __hash__(self) -> int:
         return hash(self.shards)

@@ -140,7 +140,10 @@ def _user_value(name: object, value: object) -> str:
 
 def _refused(name: str) -> InvalidArgument:
     if name == TRANSACTION_PREPARED:
-        return InvalidArgument(f"property {name!r} makes no transaction: send with a TransactionProducer")
+        return InvalidArgument(
+            f"property {name!r} is the system's mark of a message in a transaction: leave it out, and send by "
+            "TransactionProducer.transaction()"
+        )
     if name == TIMER_DELETED_KEY:
         return InvalidArgument(f"property {name!r}: a message is taken back by recall(): leave it out")
     if name in UNKEPT:

@@ -104,17 +104,18 @@ class Lanes:
             part.not_before = 0.0
 
     def expire(self, now: float) -> list[Failure]:
-        """Give up what was not sent before its deadline, and unknown batches past theirs."""
+        """Give up what was not sent before its deadline, or has nobody to take it, and unknown batches past theirs."""
         failures = []
+        until = NEVER if self.queues.is_closed else now
         for line in self._lines():
-            if line.earliest > now:
+            if line.earliest > until:
                 continue
             line.look()
-            late = [part for part in line if part.deadline <= now]
+            late = [part for part in line if part.deadline <= until]
             if late:
                 # What keeps the first of them keeps those behind it, which were never tried.
                 reason = next((part.error for part in line if part.error is not None), None)
-                kept = [part for part in line if part.deadline > now]
+                kept = [part for part in line if part.deadline > until]
                 line.clear()
                 line.extend(kept)
                 of_topic = (self.topic, self.queues, self._moves.missing)

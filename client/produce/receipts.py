@@ -15,7 +15,14 @@ import numpy as np
 from penstock.formats.destination import Destination
 from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.layout import Host, offset_message_id
-from penstock.proto.errors import BrokerUnavailable, DeliveryFailed, OutcomeUnknown, PenstockError, TopicNotFound
+from penstock.proto.errors import (
+    BrokerUnavailable,
+    DeliveryFailed,
+    Forbidden,
+    OutcomeUnknown,
+    PenstockError,
+    TopicNotFound,
+)
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.broker_pb2 import SendStatus as WireStatus
 
@@ -110,10 +117,12 @@ def receipts_of(
 def unsent(
     part: Part, reason: PenstockError | None, topic: str, queues: WriteQueues, missing: Sequence[str]
 ) -> PenstockError:
-    """Why a part was not sent in time: the last error if there was one, else what the routes lack.
+    """Why a part was not sent: nobody takes it, the last error if there was one, else what the routes lack.
 
     ``missing``: the groups of keys that have no living master.
     """
+    if queues.is_closed:
+        return Forbidden(f"topic {topic} may not be written: it is closed to writers at every broker group")
     if reason is not None:
         return reworded(reason, "not stored when the time was up")
     if not queues.exists:

@@ -24,7 +24,7 @@ from penstock.deploy import (
     ports,
     processes,
 )
-from penstock.deploy.plan import new_plan
+from penstock.deploy.plan import Node, new_plan
 from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_node.py")
@@ -284,6 +284,26 @@ def test_an_interrupted_start_leaves_nothing_behind_that_it_started(cluster: Loc
         again.up()
     assert looks
     assert states(cluster) == {"nameserver-0": "running", "broker-a-0": "dead"}
+
+
+def test_what_a_start_tells_of_a_node_was_written_since(cluster: LocalCluster) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    cluster.down()
+    (cluster.directory / "broker-a-0" / "broker-a-0.log").write_text("ERROR x error=of another day\n")
+    told: list[str] = []
+    LocalCluster(cluster.directory, lambda node: not node.is_broker or bool(told), told.append).up()
+    assert told[0].startswith("waiting for broker-a-0 ")
+    assert "another day" not in told[0]
+    cluster.kill("broker-a-0")
+
+    def killing(node: Node) -> bool:
+        if node.is_broker:
+            cluster.kill(node.name)
+        return not node.is_broker
+
+    with pytest.raises(DeployError, match="broker-a-0 ended at its start: ") as raised:
+        LocalCluster(cluster.directory, killing).up()
+    assert "another day" not in str(raised.value)
 
 
 def test_nodes_whose_pid_files_are_missing_are_known_again(cluster: LocalCluster) -> None:

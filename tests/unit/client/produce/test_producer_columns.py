@@ -114,7 +114,7 @@ def test_properties_of_many_messages_equal_those_of_one() -> None:
     [
         *((name, "would not delay the message here: use send, ") for name in sorted(LATER_WISHES)),
         ("TIMER_DEL_UNIQKEY", "a message is taken back by recall"),
-        ("TRAN_MSG", "makes no transaction: send with a TransactionProducer"),
+        ("TRAN_MSG", "is the system's mark of a message in a transaction: leave it out, and send by Trans"),
         ("UNIQ_KEY", "is reserved: give tag, keys and sharding_key as arguments"),
     ],
 )

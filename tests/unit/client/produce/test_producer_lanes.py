@@ -300,6 +300,19 @@ def test_a_group_without_a_master_or_replicas_for_the_moment_uses_up_no_retries(
     assert failure.error is error
 
 
+def test_what_waits_ends_at_once_when_its_topic_is_closed_everywhere_and_waits_while_a_master_is_missing() -> None:
+    topic = lanes(("a", 1))
+    topic.add([part(b"1")])
+    (batch,) = start(topic)
+    topic.add([part(b"2", hashes=[0])])
+    topic.adopt(WriteQueues([]), NOW)
+    assert topic.on_error(batch, UNWRITABLE, NOW) == []
+    assert topic.expire(NOW) == [], "its master may be moving"
+    topic.adopt(WriteQueues([], is_closed=True), NOW)
+    failures = topic.expire(NOW)
+    assert [type(failure.error) for failure in failures] == [Forbidden, Forbidden]
+
+
 def test_what_was_never_sent_is_not_stored_when_its_time_is_up() -> None:
     topic = lanes()
     topic.add([part(b"x", deadline=NOW + 1)])

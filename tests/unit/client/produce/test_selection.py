@@ -54,6 +54,23 @@ def test_only_writable_queues_of_living_masters_count() -> None:
     assert "c" not in queues
 
 
+@pytest.mark.parametrize(
+    ("perms", "absent", "is_closed"),
+    [((4, 4), (), True), ((4,), (4,), True), ((4, 6), (), False), ((4,), (6,), False), ((6,), (), False), ((), (), False)],
+)
+def test_a_topic_is_closed_when_no_group_takes_messages_for_it_also_none_that_is_down(
+    perms: tuple[int, ...], absent: tuple[int, ...], is_closed: bool
+) -> None:
+    def queues(prefix: str, perms: tuple[int, ...]) -> list[QueueData]:
+        return [
+            QueueData(broker_name=f"{prefix}{number}", read_queues=4, write_queues=4, perm=perm)
+            for number, perm in enumerate(perms)
+        ]
+
+    route = TopicRoute(topic="t", exists=True, queues=queues("a", perms), absent=queues("b", absent))
+    assert WriteQueues.of(route).is_closed is is_closed, "whether or not a group has a master now"
+
+
 def test_rotation_visits_every_queue_once_and_changes_brokers() -> None:
     queues = WriteQueues([("b", 3), ("a", 2)])
     turn, seen = 0, []

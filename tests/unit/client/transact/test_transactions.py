@@ -383,9 +383,15 @@ def test_brokers_know_the_producers_of_a_group_while_they_are_there() -> None:
         wait_until(lambda: members(cluster) == [], what="nobody")
 
 
-def test_a_plain_producer_refuses_the_mark_of_a_half(cluster: RunningCluster) -> None:
-    with Producer(cluster.namesrv) as plain, pytest.raises(InvalidArgument, match="send with a TransactionProducer"):
+def test_the_mark_of_a_half_is_refused_with_what_to_do_whoever_sends_it(cluster: RunningCluster) -> None:
+    told = r"'TRAN_MSG' is the system's .*: leave it out, and send by TransactionProducer\.transaction\(\)"
+    with Producer(cluster.namesrv) as plain, pytest.raises(InvalidArgument, match=told):
         plain.send("orders", b"one", properties={"TRAN_MSG": "true"})
+    with producer(cluster) as made, made.transaction() as tx:
+        with pytest.raises(InvalidArgument, match=told):
+            tx.send("orders", b"one", properties={"TRAN_MSG": "true"})
+        tx.send("orders", b"one")
+    assert bodies(cluster) == [b"one"]
 
 
 def test_threads_share_a_producer_and_a_transaction(cluster: RunningCluster) -> None:
