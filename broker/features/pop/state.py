@@ -139,7 +139,9 @@ class PopState:
         floor = min((queue.floor for queue in held), default=self.op_end)
         position = self._position(names.POP_TOPIC, QUEUE, floor)
         places = [self._position(queue.topic, queue.queue_id, queue.low) for queue in held]
-        needed = min([*([position] if floor < self.op_end else []), *(place for place in places if place)], default=0)
+        if floor < self.op_end:
+            places.append(position)
+        needed = min((place for place in places if place), default=0)  # 0: gone, or not dispatched yet
         if floor > self._table.ops or needed != self._table.held:
             journal.put(POP_DONE, {"ops": floor, "position": position or self._table.position, "held": needed})
 

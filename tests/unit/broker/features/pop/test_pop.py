@@ -361,6 +361,7 @@ async def test_a_group_that_pops_needs_little_of_the_log() -> None:
     assert hold.make_way is not None
     hold.make_way(node.store.end_offset)
     await node.pass_s(1)
+    assert [kept.offset for kept in node.pop.holds()] == [hold.offset], "the message that is still in flight"
     again = Node.after(node)
     assert again.pop.state._table.ops >= 20
     assert bodies(await again.receive()) == [b"%d" % number for number in range(5, 10)]
