@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AnyPath = str | Path
+
+ENDS_SOON = timedelta(days=14)
+WARN_AGAIN_S = 86_400.0
 
 
 class Pem(NamedTuple):
@@ -48,15 +52,21 @@ class CertificateFiles:
             raise ConfigError(f"certificate {cert_file}, key {key_file}: give both, or none")
         self._files = ca_file, cert_file, key_file
         self._lock = threading.Lock()
+        self._warn_at_s = 0.0  # in monotonic seconds
         self._stamps = self._look()
         self._pem = self._read()
 
     def current(self) -> Pem:
-        """The files' content, as it was when they last fitted together. The same object while nothing changes."""
+        """The files' content, as it was when they last fitted together. The same object while nothing changes.
+
+        Certificates that end soon, or have ended, are a warning once a day.
+        """
         with self._lock:
             try:
                 stamps = self._look()
                 if stamps == self._stamps:
+                    if time.monotonic() >= self._warn_at_s:
+                        self._warn(self._pem)
                     return self._pem
                 self._stamps = stamps
                 self._pem = self._read()
@@ -85,10 +95,14 @@ class CertificateFiles:
             _check_pair(cert_file, pem.certificate, key_file, pem.key)
         if pem != Pem(*map(_bytes_of, self._files)):
             raise ConfigError(f"{', '.join(map(str, self._paths()))}: changed while they were read")
-        for path, content in ((ca_file, pem.ca), (cert_file, pem.certificate)):
+        self._warn(pem)
+        return pem
+
+    def _warn(self, pem: Pem) -> None:
+        self._warn_at_s = time.monotonic() + WARN_AGAIN_S
+        for path, content in zip(self._files, (pem.ca, pem.certificate), strict=False):
             if content is not None:
                 _warn_of_times(path, content)
-        return pem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +203,8 @@ def _check_ca(path: AnyPath | None, content: bytes) -> None:
 
 
 def _warn_of_times(path: AnyPath | None, content: bytes) -> None:
-    """Log which certificates are not valid now: whoever checks them refuses the connection, and seldom says why."""
+    """Log which certificates end soon or are not valid now: who checks these refuses connections, and seldom says why.
+    """
     from cryptography import x509
 
     now = datetime.now(UTC)
@@ -199,11 +214,14 @@ def _warn_of_times(path: AnyPath | None, content: bytes) -> None:
         return  # OpenSSL, which has read it, is less strict
     for each in found:
         begins, ends = each.not_valid_before_utc, each.not_valid_after_utc
-        if not begins <= now <= ends:
-            log.warning(
-                "certificate is not valid now, peers refuse it: replace the file path=%s subject=%s from=%s to=%s",
-                *(path, each.subject.rfc4514_string(), begins.isoformat(), ends.isoformat()),
-            )
+        if begins <= now <= ends - ENDS_SOON:
+            continue
+        is_valid = begins <= now <= ends
+        log.warning(
+            "certificate %s: replace the file path=%s subject=%s from=%s to=%s",
+            "is valid for less than two weeks" if is_valid else "is not valid now, peers refuse it",
+            *(path, each.subject.rfc4514_string(), begins.isoformat(), ends.isoformat()),
+        )
 
 
 def _check_pair(cert_file: AnyPath, certificate: bytes, key_file: AnyPath, key: bytes) -> None:

@@ -31,11 +31,9 @@ class Authority:
         self._authority = trustme.CA()
         self._authority.cert_pem.write_to_path(self.file)
 
-    def issue(self, name: str, *hosts: str, expired: bool = False) -> Pair:
+    def issue(self, name: str, *hosts: str, ends: datetime.datetime | None = None) -> Pair:
         """A certificate for ``hosts``, by default this machine's names; files that are there are replaced."""
-        made = self._authority.issue_cert(
-            *(hosts or ("127.0.0.1", "localhost")), not_after=LONG_AGO if expired else None
-        )
+        made = self._authority.issue_cert(*(hosts or ("127.0.0.1", "localhost")), not_after=ends)
         pair = Pair(self.directory / f"{name}.pem", self.directory / f"{name}.key")
         put(pair.key, made.private_key_pem.bytes())
         put(pair.cert, b"".join(each.bytes() for each in made.cert_chain_pems))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import os
 import socket
@@ -18,9 +19,10 @@ import pytest
 from penstock.proto.errors import BrokerUnavailable, from_rpc_error
 from penstock.runtime.channel import new_server, open_async_channel, open_channel
 from penstock.runtime.listening import listen
-from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security import certificates
+from penstock.runtime.security.certificates import CertificateFiles, ServerTls
 from penstock.runtime.security.credentials import PLAIN, Security, Tls
-from tests.support.cluster.certificates import Authority, Pair, put
+from tests.support.cluster.certificates import LONG_AGO, Authority, Pair, put
 from tests.support.loops import in_own_loop
 
 METHOD = "/penstock.test.Echo/Echo"
@@ -93,12 +95,26 @@ async def test_an_expired_certificate_is_refused_and_its_owner_warned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)
-    pair = authority.issue("broker", expired=True)
+    pair = authority.issue("broker", ends=LONG_AGO)
     async with port(server_tls(pair)) as number:
         message = await said(number, authority.tls())
     assert "certificate has expired" in message
     (warning,) = [record.getMessage() for record in caplog.records if "is not valid now" in record.getMessage()]
     assert f"path={pair.cert}" in warning
+
+
+@pytest.mark.parametrize(("again_s", "count"), [(certificates.WARN_AGAIN_S, 1), (0.0, 3)])
+def test_a_certificate_that_ends_soon_is_a_warning_when_it_is_read_and_every_day(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, again_s: float, count: int
+) -> None:
+    monkeypatch.setattr(certificates, "WARN_AGAIN_S", again_s)
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=13)
+    pair = Authority(tmp_path).issue("broker", ends=soon)
+    used = CertificateFiles(None, *pair)
+    assert used.current() is used.current()
+    told = [record.getMessage() for record in caplog.records if "less than two weeks" in record.getMessage()]
+    assert len(told) == count
+    assert f"path={pair.cert}" in told[0]
 
 
 @in_own_loop
@@ -117,7 +133,7 @@ async def test_a_server_that_demands_certificates_lets_in_nobody_without_one(tmp
         assert await said(number, ours.tls(ours.issue("client", "client"))) == "ok"
         assert "or a client's certificate" in await said(number, ours.tls())
         assert "or a client's certificate" in await said(number, ours.tls(others.issue("client", "client")))
-        expired = ours.issue("expired", "client", expired=True)
+        expired = ours.issue("expired", "client", ends=LONG_AGO)
         assert "or a client's certificate" in await said(number, ours.tls(expired))
 
 
@@ -144,7 +160,7 @@ def _handshake(number: int, context: ssl.SSLContext) -> str | None:
 @in_own_loop
 async def test_the_next_connection_sees_a_replaced_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    async with port(server_tls(authority.issue("broker", expired=True))) as number:
+    async with port(server_tls(authority.issue("broker", ends=LONG_AGO))) as number:
         assert "expired" in await said(number, authority.tls())
         authority.issue("broker")
         assert await said(number, authority.tls()) == "ok"
@@ -160,7 +176,7 @@ async def test_a_connection_outlives_the_replacement_of_its_certificate(tmp_path
         open_async_channel(f"127.0.0.1:{number}", Security(tls=authority.tls())) as channel,
     ):
         assert await channel.unary_unary(METHOD)(b"a", timeout=10) == b"a"
-        authority.issue("broker", expired=True)
+        authority.issue("broker", ends=LONG_AGO)
         assert "expired" in await said(number, authority.tls())
         assert await channel.unary_unary(METHOD)(b"b", timeout=10) == b"b"
 
@@ -194,7 +210,7 @@ async def test_an_authority_that_was_replaced_lets_in_nobody_of_the_former_one(t
 @in_own_loop
 async def test_a_client_reads_its_certificate_anew_for_the_next_connection(tmp_path: Path) -> None:
     ours = Authority(tmp_path)
-    tls = ours.tls(ours.issue("client", "client", expired=True))
+    tls = ours.tls(ours.issue("client", "client", ends=LONG_AGO))
     async with port(server_tls(ours.issue("broker"), ours.file)) as number:
         assert "a client's certificate" in await said(number, tls)
         ours.issue("client", "client")

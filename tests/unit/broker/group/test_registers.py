@@ -20,7 +20,7 @@ from penstock.proto.wire.common_pb2 import BrokerIdentity
 from penstock.proto.wire.coordination_pb2_grpc import CoordinationServicer, add_CoordinationServicer_to_server
 from penstock.runtime.channel import new_server, reporting
 from penstock.runtime.security.credentials import Security
-from tests.support.cluster.certificates import Authority, Pair, put
+from tests.support.cluster.certificates import LONG_AGO, Authority, Pair, put
 from tests.support.cluster.distance import FAR_HOST, far_away
 from tests.support.loops import in_own_loop
 
@@ -46,7 +46,7 @@ def elector(tmp_path: Path, server: Pair, authority: Authority) -> NameserverCon
 @in_own_loop
 async def test_an_expired_certificate_that_was_replaced_is_used_without_a_restart(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
-    server, broker = authority.issue("server"), authority.issue("broker", expired=True)
+    server, broker = authority.issue("server"), authority.issue("broker", ends=LONG_AGO)
     async with serving(elector(tmp_path, server, authority)) as address:
         identity = BrokerIdentity(cluster="main", broker_name="broker-a", broker_id=1)
         registers = Registers([address], identity, Security(tls=authority.tls(broker)))
