@@ -77,6 +77,11 @@ class Index:
         for name in names:
             path = f"{self._directory}/{name}"
             self._files.append(IndexFile.open(self._disk, path, self._config.index_slots, self._config.index_entries))
+        lacking = [file.path for file in self._files[:-1] if not file.is_full]
+        if lacking:  # none is left before it is full
+            log.warning("index damaged, a file before the last is not full path=%s", lacking[0])
+            self.close()
+            return self._start_anew(names)
         if clean and self._files and not self._files[-1].is_full:
             try:  # 20 MB: not beside the first sends, whose disk others may keep busy
                 self._files[-1].begin_writing()

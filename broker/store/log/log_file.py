@@ -62,7 +62,8 @@ def load_log_files(disk: Disk, directories: LogDirectories, size: int) -> list[L
         elif found != size:
             raise WrongStore(
                 f"{path}: has {found} bytes, log files of this store have {size}: configure "
-                f"mappedFileSizeCommitLog={found}, or choose another directory",
+                f"mappedFileSizeCommitLog={found}, if all of them have that; if this one alone is torn, take a "
+                "replica's copy of the store, or let `penstock store rebuild` keep what is whole",
                 path=path,
                 size=found,
                 configured=size,

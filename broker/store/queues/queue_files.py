@@ -111,7 +111,8 @@ class QueueFiles:
         if size != 0:
             raise WrongStore(
                 f"{path}: has {size} bytes, consume queue files of this store have {self.file_bytes}: configure "
-                f"mappedFileSizeConsumeQueue={size}, or choose another directory",
+                f"mappedFileSizeConsumeQueue={size}, if all of them have that; if this one alone is torn, delete its "
+                "folder, it is built again",
                 path=path,
                 size=size,
                 configured=self.file_bytes,

@@ -75,7 +75,9 @@ class QueueLoader:
                 self._files.remove(queue.topic, queue.queue_id)
 
     def _is_whole(self, queue: QueueName) -> bool:
-        """True if the queue has files, and none is missing between two."""
+        """True if the queue has files, none is missing between two, and the first is there unless retention took it."""
+        if not self._log.min_offset and queue.bases and queue.bases[0] and not queue.topic.startswith(LIGHT_PREFIX):
+            return False
         steps = {later - base for base, later in itertools.pairwise(queue.bases)}
         return bool(queue.bases) and steps <= {self._files.file_bytes} and queue.bases[0] % self._files.file_bytes == 0
 

@@ -104,6 +104,32 @@ def test_other_file_sizes_are_refused_by_name(tmp_path: Path, change: dict[str, 
     reopened.close()
 
 
+@pytest.mark.parametrize("harm", ["first queue file gone", "header of the first index file zeroed"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_lacks_of_queues_and_index_before_their_last_files_is_made_again(
+    tmp_path: Path, harm: str, is_clean: bool
+) -> None:
+    config = store_config(tmp_path, index_entries=20)
+    store = Store.open(config)
+    for number in range(60):
+        store.append("t", batch("t", [b"%d" % number], properties=[b"KEYS\x01k%d\x02" % number]), queues=1)
+    dispatch_all(store)
+    store.checkpoint()
+    store.close()
+    if not is_clean:
+        (tmp_path / "abort").touch()
+    if harm.startswith("first"):
+        (tmp_path / "consumequeue/t/0" / f"{0:020d}").unlink()
+    else:
+        with min((tmp_path / "index").iterdir()).open("r+b") as file:
+            file.write(bytes(40))
+    again = Store.open(config)
+    dispatch_all(again)
+    assert bodies(again, "t") == [b"%d" % number for number in range(60)]
+    assert [len(again.lookup.query("t", f"k{number}", 10, 0, 1 << 60)) for number in range(60)] == [1] * 60
+    again.close()
+
+
 def test_a_file_that_is_none_of_the_logs_is_refused_by_name(tmp_path: Path) -> None:
     _filled(tmp_path).close()
     (tmp_path / "commitlog/notes.txt").write_text("mine")
