@@ -114,6 +114,7 @@ def _told(address: str, answer: BrokerStatus | None, *, is_asked: bool) -> dict[
         "silent_because": (silent_because(address) if answer is None and is_asked else "") or None,
         "following": answer.is_following if answer is not None and is_slave else None,
         "not_following_because": (answer.not_following_because if answer is not None else "") or None,
+        "coordination_trouble": (answer.coordination_trouble if answer is not None else "") or None,
         "gave_up": (answer.gave_up if answer is not None else "") or None,
         "flush_mode": answer.flush_mode if answer is not None else None,
         "broker_role": answer.broker_role if answer is not None else None,

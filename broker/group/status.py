@@ -59,6 +59,7 @@ class Status:
             is_elected=self._leadership is not None,
             is_learner=self._config.replication.async_learner and not self._role.is_master,
             is_acting=self._role.is_acting,
+            coordination_trouble=self._leadership.trouble if self._leadership is not None else "",
         )
 
     def registration(self) -> BrokerReport.Registration:

@@ -247,6 +247,8 @@ def _print_status(document: dict[str, Any]) -> None:
             note(f"{broker['name']} runs and tells nothing of itself: {broker['silent_because']}")
         if broker["not_following_because"]:
             note(f"{broker['name']} does not follow its master: {broker['not_following_because']}")
+        elif broker["coordination_trouble"]:
+            note(f"{broker['name']} cannot read its group's register, no election: {broker['coordination_trouble']}")
         if broker["gave_up"]:
             note(f"{broker['name']} gave up a part of its log: {broker['gave_up']}")
     for name in document.get("absent", ()):

@@ -414,7 +414,7 @@ class ConsumerEvent(_message.Message):
     def __init__(self, joined: _Optional[_Union[ConsumerEvent.Joined, _Mapping]] = ..., members: _Optional[_Union[ConsumerEvent.Members, _Mapping]] = ..., granted: _Optional[_Union[ConsumerEvent.Granted, _Mapping]] = ..., reset: _Optional[_Union[ConsumerEvent.Reset, _Mapping]] = ..., heartbeat: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., mismatch: _Optional[_Union[ConsumerEvent.Mismatch, _Mapping]] = ...) -> None: ...
 
 class BrokerStatus(_message.Message):
-    __slots__ = ("identity", "role", "epoch", "pid", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatched_offset", "replicas", "store_path", "flush_mode", "broker_role", "started_timestamp_ms", "lag_bytes", "version", "is_following", "not_following_because", "gave_up", "sync_state_set", "is_elected", "is_learner", "is_acting")
+    __slots__ = ("identity", "role", "epoch", "pid", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatched_offset", "replicas", "store_path", "flush_mode", "broker_role", "started_timestamp_ms", "lag_bytes", "version", "is_following", "not_following_because", "gave_up", "sync_state_set", "is_elected", "is_learner", "is_acting", "coordination_trouble")
     class Replica(_message.Message):
         __slots__ = ("broker_id", "written_offset", "flushed_offset", "lag_bytes", "in_sync", "learner")
         BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +453,7 @@ class BrokerStatus(_message.Message):
     IS_ELECTED_FIELD_NUMBER: _ClassVar[int]
     IS_LEARNER_FIELD_NUMBER: _ClassVar[int]
     IS_ACTING_FIELD_NUMBER: _ClassVar[int]
+    COORDINATION_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     identity: _common_pb2.BrokerIdentity
     role: _common_pb2.Role
     epoch: int
@@ -476,7 +477,8 @@ class BrokerStatus(_message.Message):
     is_elected: bool
     is_learner: bool
     is_acting: bool
-    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_following: bool = ..., not_following_because: _Optional[str] = ..., gave_up: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., is_elected: bool = ..., is_learner: bool = ..., is_acting: bool = ...) -> None: ...
+    coordination_trouble: str
+    def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., epoch: _Optional[int] = ..., pid: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[BrokerStatus.Replica, _Mapping]]] = ..., store_path: _Optional[str] = ..., flush_mode: _Optional[str] = ..., broker_role: _Optional[str] = ..., started_timestamp_ms: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_following: bool = ..., not_following_because: _Optional[str] = ..., gave_up: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[int]] = ..., is_elected: bool = ..., is_learner: bool = ..., is_acting: bool = ..., coordination_trouble: _Optional[str] = ...) -> None: ...
 
 class TransferMasterRequest(_message.Message):
     __slots__ = ("to_broker_id",)

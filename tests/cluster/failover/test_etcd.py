@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.bench.health import broker_statuses
+from penstock.cli.main import cli
 from penstock.deploy import LocalCluster
 from tests.support.cluster.failover import assert_all_there, create_topic, local_cluster, read_all, wait_master, writing
 from tests.support.waiting import wait_until
@@ -48,3 +51,20 @@ def test_any_nameserver_elects_etcd_may_be_away_and_everything_is_there_after_a_
     shard.up()
     assert wait_master(shard)[1].epoch > after.epoch
     assert_all_there(writer, read_all(nameservers, len(writer.acknowledged)))
+
+
+def test_brokers_that_run_on_say_that_their_coordinator_was_wiped(shard: LocalCluster) -> None:
+    wait_master(shard)
+    shard.kill("coordinator-0")
+    shutil.rmtree(shard.directory / "coordinator-0" / "etcd")
+    shard.restart("coordinator-0")
+    addresses = [node.address for node in shard.plan.nodes if node.is_broker]
+
+    def told() -> bool:
+        troubles = [status.coordination_trouble for status in broker_statuses(addresses) if status is not None]
+        return len(troubles) == 2 and all("restore the former one" in each for each in troubles)
+
+    wait_until(told, 30, "both brokers' word")
+    shown = CliRunner().invoke(cli, ["cluster", "status", "--dir", str(shard.directory)])
+    assert shown.exit_code == 0
+    assert shown.output.count("cannot read its group's register, no election: ") == 2
