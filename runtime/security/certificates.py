@@ -203,8 +203,7 @@ def _check_ca(path: AnyPath | None, content: bytes) -> None:
 
 
 def _warn_of_times(path: AnyPath | None, content: bytes) -> None:
-    """Log which certificates end soon or are not valid now: who checks these refuses connections, and seldom says why.
-    """
+    """Log which certificates end soon or are not valid now: who checks them refuses connections and seldom says why."""
     from cryptography import x509
 
     now = datetime.now(UTC)
