@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client import Producer
+from penstock.client import Admin, Producer
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import (
     ConfigError,
+    DeliveryFailed,
     Forbidden,
     InvalidArgument,
     InvalidName,
@@ -53,6 +54,18 @@ def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, 
         with pytest.raises(InvalidArgument, match="at least one"):
             producer.send_batch([])
     assert not broker.faults.requests["Append"]
+
+
+def test_a_send_to_a_topic_that_is_closed_everywhere_ends_before_its_time_is_up(one: RunningCluster) -> None:
+    with Producer(one.namesrv) as producer, Admin(one.namesrv) as admin:
+        producer.send(TOPIC, b"1")
+        admin.update_topic(TOPIC, perm=4)
+        with pytest.raises(Forbidden, match=f"topic {TOPIC} may not be written"):
+            producer.send(TOPIC, b"2", timeout_s=86_400.0)
+        producer.produce(TOPIC, b"3", sharding_key="k")
+        with pytest.raises(DeliveryFailed, match="closed to writers at every broker group"):
+            producer.flush(timeout_s=86_400.0)
+    assert stored(one) == [b"1"]
 
 
 @pytest.mark.parametrize("timeout_s", [-1, float("nan")])

@@ -56,7 +56,14 @@ def test_only_writable_queues_of_living_masters_count() -> None:
 
 @pytest.mark.parametrize(
     ("perms", "absent", "is_closed"),
-    [((4, 4), (), True), ((4,), (4,), True), ((4, 6), (), False), ((4,), (6,), False), ((6,), (), False), ((), (), False)],
+    [
+        ((4, 4), (), True),
+        ((4,), (4,), True),
+        ((4, 6), (), False),
+        ((4,), (6,), False),
+        ((6,), (), False),
+        ((), (), False),
+    ],
 )
 def test_a_topic_is_closed_when_no_group_takes_messages_for_it_also_none_that_is_down(
     perms: tuple[int, ...], absent: tuple[int, ...], is_closed: bool
