@@ -199,8 +199,8 @@ def _command(name: str, seed: int, directory: Path, options: dict[str, Any]) -> 
     words = ["penstock", "drill", name, "--dir", str(directory), "--seed", str(seed)]
     defaults = {each.name: each.default for each in drill.params}
     for option in ("steady", "fault", "minutes", *SHAPE):
-        if options[option] != defaults[option]:
-            value = options[option]
+        value = options[option]
+        if value is not None and value != defaults[option]:
             words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
 

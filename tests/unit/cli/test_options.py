@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from penstock.cli.commands.drill import _command, drill
 from penstock.cli.options import ConsumeFrom, Timestamp, key_values
 
 
@@ -48,3 +50,9 @@ def test_settings_are_key_equals_value() -> None:
     runner = CliRunner()
     assert runner.invoke(probe, ["--set", "a=1", "--set", "b = x=y "]).output == "{'a': '1', 'b': 'x=y'}\n"
     assert runner.invoke(probe, ["--set", "a"]).exit_code == 2
+
+
+def test_a_drill_is_repeated_by_what_it_was_given_and_nothing_else() -> None:
+    given = drill.make_context("drill", ["kill-both", "--dir", "d", "--fault", "4"])
+    told = _command("kill-both", 3, Path("d"), given.params)
+    assert told == "penstock drill kill-both --dir d --seed 3 --fault 4"
