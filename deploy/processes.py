@@ -189,12 +189,12 @@ def stop(processes: Sequence[Managed], timeout_s: float, number: signal.Signals 
     return killed
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last ``count`` lines that were written to ``path``."""
+def last_lines(path: Path, count: int, start: int = 0) -> list[str]:
+    """The last ``count`` lines that were written to ``path``, from its byte ``start`` on."""
     with contextlib.suppress(OSError), open(path, "rb") as source:
         source.seek(0, os.SEEK_END)
         size = source.tell()
-        source.seek(max(0, size - 200 * 1024))
+        source.seek(max(start, size - 200 * 1024))
         return source.read().decode(errors="replace").splitlines()[-count:]
     return []
 
