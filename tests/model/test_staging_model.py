@@ -160,17 +160,18 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.do(self.shards["broker-a"][exactly_once.ExactlyOnce].writers.finish("w", self.following))
         self.following += 1
 
-    @rule()
-    def abort(self) -> None:
+    @rule(asks=st.booleans())
+    def abort(self, asks: bool) -> None:
+        """The job asks what is decided and drops the rest, or drops all, and the shards ask."""
         job = self.job
         if job.batch < 0:
             return
-        decided = self.do(
-            self.shards["broker-a"][exactly_once.ExactlyOnce].writers.give_up("w", job.batch, list(job.keys))
-        )
-        rest = [key for key in job.keys if key not in decided]  # type: ignore[operator]
+        keys = list(job.keys)
+        if asks:
+            decided = self.do(self.shards["broker-a"][exactly_once.ExactlyOnce].writers.give_up("w", job.batch, keys))
+            keys = [key for key in keys if key not in decided]  # type: ignore[operator]
         for parts in self.shards.values():
-            self.do(parts[exactly_once.ExactlyOnce].staging.drop("w", job.batch, rest))
+            self.do(parts[exactly_once.ExactlyOnce].staging.drop("w", job.batch, keys))
 
     @rule(shard=st.sampled_from(SHARDS))
     def time_passes(self, shard: str) -> None:

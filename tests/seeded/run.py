@@ -23,6 +23,7 @@ LOCKS = "tests/unit/broker/consume/test_locks.py::"
 ORDERLY = "tests/unit/client/consume/test_orderly_locks.py::"
 POP = "tests/unit/broker/features/pop/test_pop.py::"
 RETRY = "tests/unit/broker/features/test_retry.py::"
+STAGING = "tests/unit/broker/features/test_staging.py::"
 
 # Every one of the tests named must fail with the patch; without it all pass, as `make test` shows.
 FOUND_BY = {
@@ -103,6 +104,8 @@ FOUND_BY = {
         "tests/unit/broker/group/test_leadership.py",
     ),
     "33": ("tests/model/test_power_cut_snapshots.py", "tests/unit/broker/core/test_snapshots.py"),
+    "34": (STAGING + "test_a_chunk_that_another_mastership_may_have_cut_off_is_not_answered_as_safe",),
+    "35": ("tests/unit/broker/features/test_hostile_writers.py::test_a_drop_by_anybody_leaves_what_is_decided",),
 }
 SECONDS_MAX = 600
 
