@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock.gateway.http2.frames import Code, Setting, settings
-from penstock.gateway.v2 import service, telemetry
+from penstock.gateway.v2 import callers, service, telemetry
 from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.service import SERVICE, Service
 from penstock.gateway.v2.telemetry import Telemetry
@@ -137,7 +136,7 @@ def test_a_refusal_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_receive_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "caller_of", partial(service.caller_of, default_s=0.2))
+    monkeypatch.setattr(callers, "DEADLINE_S", 0.2)
     over = asyncio.Event()
 
     async def receive(caller: Any, request: wire.ReceiveMessageRequest) -> AsyncGenerator[Any, None]:
