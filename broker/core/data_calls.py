@@ -190,7 +190,7 @@ class PlacingCalls(Generic[P]):
         self._open: set[_PlacingStream[P]] = set()
 
     def __call__(self, link: Link) -> _PlacingStream[P]:
-        """One stream, until its client ends it or :meth:`close`."""
+        """One stream, until its connection ends."""
         stream = _PlacingStream(self, link, self._open.discard)
         self._open.add(stream)
         return stream
@@ -200,10 +200,18 @@ class PlacingCalls(Generic[P]):
         return not any(stream.owes for stream in self._open)
 
     async def close(self) -> None:
-        """End every stream when it has answered what it read. Before, ``LogEvents.is_open`` was made false."""
+        """Read nothing more; return when what was read has its answer. Before, ``LogEvents.is_open`` was made false.
+
+        The connections stay: answers to other methods may be due over them.
+        """
         if self._open:
             await asyncio.sleep(LAST_REQUESTS_S)
         await asyncio.gather(*(stream.end() for stream in list(self._open)))
+
+    def close_links(self) -> None:
+        """Close the streams' connections, over which nobody owes an answer any more."""
+        for stream in list(self._open):
+            stream.close_link()
 
 
 class _PlacingStream(Generic[P]):
@@ -242,11 +250,14 @@ class _PlacingStream(Generic[P]):
             self._answering.cancel()
 
     async def end(self) -> None:
-        """Read nothing more, and close when everything that was read is answered."""
+        """Read nothing more, and return when everything that was read is answered."""
         self._link.hold(True, self._method.name)
         if self._answering is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._answering
+
+    def close_link(self) -> None:
+        """Send what is answered, then close the connection."""
         self._link.close()
 
     def _place(self, content: memoryview) -> P | PenstockError:

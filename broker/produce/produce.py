@@ -39,3 +39,4 @@ class Produce(Feature):
 
     async def stop(self) -> None:
         await self.streams.close()
+        self.streams.close_links()  # of the features that answer over them this one stops last

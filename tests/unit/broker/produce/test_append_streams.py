@@ -11,11 +11,12 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.core import data_calls
+from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.produce.produce import Produce
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, TopicNotFound
 from penstock.proto.wire import broker_pb2
-from tests.support.broker.requests import batch
+from tests.support.broker.requests import batch, chunk
 from tests.support.broker.running_broker import running
 from tests.support.data import DataConnection, connected
 from tests.support.waiting import eventually
@@ -124,9 +125,37 @@ def test_a_stopping_broker_refuses_by_name_and_ends_idle_streams_at_once(tmp_pat
             broker.core.events.is_open = False
             await busy.send(batch())
             assert isinstance(await busy.refusal(), BrokerUnavailable)
-            await asyncio.wait_for(broker.features[Produce].streams.close(), 5)
+            await asyncio.wait_for(broker.features[Produce].stop(), 5)
             for stream in (busy, idle):
                 assert await stream.ended()
+
+    asyncio.run(check())
+
+
+def test_a_stopping_broker_answers_appends_also_where_the_same_connection_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller), streaming(broker) as stream:
+            await caller.create_topic()
+            stages = broker.features[ExactlyOnce].stages
+            assert await stream.connection.ask(Method.STAGE, chunk()) == b""
+            allowed = asyncio.Event()
+            acknowledge = broker.features[Produce].send.acknowledge
+
+            async def held(placed: object) -> broker_pb2.AppendReceipt:
+                await allowed.wait()
+                return await acknowledge(placed)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(broker.features[Produce].send, "acknowledge", held)
+            await stream.send(batch())
+            await eventually(lambda: not broker.features[Produce].streams.is_answered(), what="an append that waits")
+            broker.core.events.is_open = False
+            await stages.close()
+            allowed.set()
+            assert list((await stream.answer()).queue_offsets) == [0]
+            await broker.features[Produce].stop()
+            assert await stream.ended()
 
     asyncio.run(check())
 
