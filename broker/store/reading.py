@@ -23,7 +23,9 @@ from .results import ReadResult, ReadStatus
 log = logging.getLogger(__name__)
 
 _ENTRIES_AT_FIRST, _ENTRIES_AT_ONCE = 2048, 16_384
-"""So many are looked at, and twice as many each time that those were all taken: small records are many."""
+"""So many are looked at, and twice as many each time that those were all taken: small records are many.
+
+Where so few are wanted that fewer may do, fewer; blank ones among them do not, so twice as many come on top."""
 _SCANNED_MAX = 1 << 17
 """Entries that one filtered read looks at: 2.6 MB, about a millisecond; the next read goes on behind them."""
 _EXTENDED_SCANNED_MAX = 1 << 12
@@ -98,12 +100,13 @@ class Reader:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW, high, low, high)
         wanted = _ANY if tags is None else np.array(sorted(tags), np.int32)
         result = ReadResult(ReadStatus.FOUND, offset, low, high)
-        end, at_once = min(high, offset + _SCANNED_MAX), _ENTRIES_AT_FIRST
+        end, at_once, blank = min(high, offset + _SCANNED_MAX), _ENTRIES_AT_FIRST, 0
         while result.next_offset < end and result.count < max_count:
             left, chosen_max = max_bytes - result.bytes, max_count - result.count
             if result.count and left <= 0:
                 break
-            looked = _ENTRIES_AT_FIRST if tags is not None else min(at_once, _fitting(left), chosen_max)
+            fitting = min(_fitting(left), chosen_max) + 2 * blank
+            looked = _ENTRIES_AT_FIRST if tags is not None else min(at_once, fitting)
             entries = self._queues.entries(slot, result.next_offset, min(end - result.next_offset, looked))
             count = len(entries) // ENTRY_BYTES
             if tags is not None:
@@ -131,7 +134,7 @@ class Reader:
             result.next_offset += scanned
             if scanned < count:
                 break
-            at_once = min(2 * at_once, _ENTRIES_AT_ONCE)
+            at_once, blank = min(2 * at_once, _ENTRIES_AT_ONCE), count - chosen
         if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         return result
@@ -257,9 +260,10 @@ class Reader:
         if self._queues.entry(slot, offset).physical_offset + _RECENT_BYTES > self._log.end_offset:
             return [], high
         found: list[Absent] = []
-        at_once = _ENTRIES_AT_FIRST
+        at_once, blank = _ENTRIES_AT_FIRST, 0
         while offset < high and max_bytes > 0:
-            entries = self._queues.entries(slot, offset, min(high - offset, at_once, _fitting(max_bytes)))
+            looked = min(at_once, _fitting(max_bytes) + 2 * blank)
+            entries = self._queues.entries(slot, offset, min(high - offset, looked))
             count = len(entries) // ENTRY_BYTES
             scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
@@ -269,7 +273,7 @@ class Reader:
             if scanned < count or count == 0:
                 break
             max_bytes -= size
-            at_once = min(2 * at_once, _ENTRIES_AT_ONCE)
+            at_once, blank = min(2 * at_once, _ENTRIES_AT_ONCE), count - chosen
         return found, offset
 
     def _with_hashes(self, entries: Bytes, count: int) -> tuple[Bytes, bool]:

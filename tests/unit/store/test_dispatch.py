@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import Store
+from penstock.broker.store.disk import Bytes
 from penstock.formats.record.layout import PhysicalOffset, Record, SysFlag, decode_record, encode_record
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
@@ -286,6 +287,42 @@ def test_blank_entries_stand_for_records_that_the_log_tells_are_lost(live: bool,
         assert store.removal.first_from("t", 0, starts[5] + 1) == 47
         assert store.removal.first_from("t", 0, starts[4]) == 4
     assert store.append("t", batch("t", [b"next"]), queues=1).queue_offsets == [100]
+    store.close()
+
+
+def test_few_messages_behind_very_many_blank_entries_are_found_in_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
+    sizes = {"segment_bytes": 4 << 20, "consume_queue_bytes": 1_000_000}
+    source = Store.open(store_config(tmp_path / "source", **sizes))
+    source.append("t", batch("t", [b"first"]), queues=1)
+    placed = [source.append("t", batch("t", [b""] * 5000), queues=1) for _ in range(6)]
+    source.append("t", batch("t", [b"last"]), queues=1)
+    dispatch_all(source)
+    start, end = placed[0].start, placed[-1].end
+    log = bytes(source.read_bytes(0, 4 << 20))
+    log = log[:start] + _lost(start, end - start, source.lookup.store_timestamp_at("t", 0, 0) or 0) + log[end:]
+    source.close()
+    store = Store.open(store_config(tmp_path / "new", **sizes))
+    store.append_bytes(0, memoryview(log))
+    dispatch_all(store)
+    looked: list[int] = []
+    entries = store.reader._queues.entries
+
+    def counted(slot: int, offset: int, count: int) -> Bytes:
+        looked.append(count)
+        return entries(slot, offset, count)
+
+    monkeypatch.setattr(store.reader._queues, "entries", counted)
+    result = store.reader.read("t", 0, 1, 1, max_count=1)
+    assert (result.count, result.next_offset) == (1, 30_002)
+    assert looked[0] == 1
+    assert len(looked) < 20
+    looked.clear()
+    assert store.reader.absent_until("t", 0, 1, 1)[1] == 30_002
+    assert looked[0] == 1
+    assert len(looked) < 20
     store.close()
 
 
