@@ -43,6 +43,7 @@ class Loading:
         self._seen: deque[tuple[float, int]] = deque()  # when the queue of halves ended where
         self._scan_after_s = min(core.config.transactions.timeout_ms / 2000, SCAN_AFTER_S)
         self._settle_at = 0.0
+        self._loading = asyncio.Lock()  # one task reads for all that wait: after a failover every end does
 
     def on_role(self) -> None:
         """The mastership is over, or a new one begins."""
@@ -60,9 +61,13 @@ class Loading:
 
     async def load(self, journal: Journal) -> bool:
         """True if the halves are known now."""
+        if not self._is_loaded():
+            async with self._loading:
+                return self._is_loaded() or await self._load(journal)
+        return True
+
+    async def _load(self, journal: Journal) -> bool:
         decisions, store = self._decisions, self._store
-        if self._is_loaded():
-            return True
         if store.dispatched_offset < self._log_end:
             return False
         high = self._range(names.HALF_TOPIC)[1]
@@ -82,8 +87,6 @@ class Loading:
             keys.append(own)
         if journal.is_over:
             return False
-        if self._is_loaded():  # by another task meanwhile
-            return True
         if self._table.ops > op_high:  # a snapshot knew ops that a power cut took, and perhaps what the last one left
             journal.put(TX_DONE, {"ops": max(op_high - 1, 0)})
         if keys:

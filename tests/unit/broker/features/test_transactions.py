@@ -14,11 +14,12 @@ import pytest
 
 from penstock.broker.core import dispatch
 from penstock.broker.core.tables.topics import Topic
+from penstock.broker.features.transactions import loading
 from penstock.broker.features.transactions.ops import read_op
 from penstock.broker.features.transactions.table import TransactionTable
 from penstock.formats.epochs import Epoch
 from penstock.formats.record.batch import RecordBatch
-from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.layout import Record, SysFlag
 from penstock.formats.record.properties import decode_properties
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -371,6 +372,21 @@ async def test_ends_at_the_same_time_decide_once() -> None:
     bodies = node.bodies()
     assert len(bodies) == len(set(bodies))
     assert len(bodies) in (50, 0) or await node.states((10, 5)) == [(ROLLED_BACK, 5)]
+
+
+@in_loop
+async def test_what_is_open_is_read_once_however_many_ends_wait_for_it() -> None:
+    node = opened()
+    await node.halves([b"%d" % number for number in range(20)])
+    for number in range(10):
+        await node.end(COMMIT, (number, 1))
+    again = Node.after(node)
+    read: list[Record] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "read_op", lambda record: (read.append(record), read_op(record))[1])
+        await asyncio.gather(*(again.end(COMMIT, (number, 1)) for number in range(10, 20)))
+    assert len(read) == 10
+    assert sorted(again.bodies()) == sorted(b"%d" % number for number in range(20))
 
 
 @in_loop
