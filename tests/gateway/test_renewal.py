@@ -45,6 +45,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held is due at the next look."""
     monkeypatch.setattr(renewal, "AHEAD_S", renewal.INVISIBLE_MS / 1000)
     monkeypatch.setattr(renewal, "LOOK_S", 0.0)
+    monkeypatch.setattr(renewal, "SPARED_S", 0.0)
 
 
 def renewing(brokers: _Brokers, is_living: Callable[[str], bool] = lambda _: True) -> renewal.Renewal:
@@ -129,6 +130,28 @@ def test_a_renewal_that_keeps_failing_is_given_up() -> None:
         for _ in range(renewal.FAILURES_MAX + 2):
             await held.look()
         assert len(brokers.asked) == renewal.FAILURES_MAX
+
+    asyncio.run(scenario())
+
+
+def test_no_renewal_begins_while_an_end_is_on_its_way_by_the_receipt_that_it_was_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the broker would refuse the end, and its client would have the message again."""
+
+    async def scenario() -> None:
+        brokers = _Brokers(RENEWED)
+        held = renewing(brokers)
+        held.hold("text", GIVEN, "client")
+        monkeypatch.setattr(renewal, "SPARED_S", 1000.0)
+        assert await held.current("text", GIVEN) == GIVEN
+        await held.look()
+        assert not brokers.asked
+        monkeypatch.setattr(renewal, "SPARED_S", 0.0)
+        held.hold("other", GIVEN, "client")
+        await held.current("other", GIVEN)
+        await held.look()
+        assert len(brokers.asked) == 1, "it is over for that one only, and for a time"
 
     asyncio.run(scenario())
 

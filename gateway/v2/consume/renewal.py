@@ -33,6 +33,8 @@ HELD_MAX: Final = 200_000
 """Deliveries that are renewed at a time; of further ones the clients have the first minute."""
 GONE_MS: Final = 1000
 LOOK_S: Final = 1.0
+SPARED_S: Final = 10.0
+"""An end may be on its way for so long by the receipt that it was told: no renewal makes that void meanwhile."""
 FAILURES_MAX: Final = 3
 _TOGETHER: Final = 512
 _TIMEOUT_S: Final = 5.0
@@ -81,12 +83,17 @@ class Renewal:
         return text in self._held
 
     async def current(self, text: str, handle: Receipt) -> Receipt:
-        """What the handle ``text``, which says ``handle``, stands for by now; a renewal under way is waited for."""
+        """What the handle ``text``, which says ``handle``, stands for by now; a renewal under way is waited for.
+
+        No other begins for :data:`SPARED_S`.
+        """
         held = self._held.get(text)
         if held is None:
             return handle
         if held.asking is not None:  # it makes the handle of before void
             await asyncio.wait({held.asking})
+        if held.due_s < time.monotonic() + SPARED_S:
+            self._again(held, SPARED_S)
         return held.handle
 
     def drop(self, text: str) -> None:
@@ -129,10 +136,10 @@ class Renewal:
         now = time.monotonic()
         due: list[_Held] = []
         while self._due and self._due[0][0] <= now:
-            _, text = heapq.heappop(self._due)
+            due_s, text = heapq.heappop(self._due)
             held = self._held.get(text)
-            if held is None or held.due_s > now or self._left.get(text) is held:
-                continue  # over, or renewed since, or to be let go
+            if held is None or held.due_s != due_s or self._left.get(text) is held:
+                continue  # over, or renewed since, or spared, or to be let go
             if now - held.given_s >= LIFE_S:
                 self.drop(text)
             else:
