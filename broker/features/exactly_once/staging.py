@@ -40,6 +40,7 @@ from penstock.proto.errors import (
     InvalidArgument,
     MessageNotFound,
     MessageTooLarge,
+    NotMaster,
     StagedDataGone,
     TopicNotFound,
 )
@@ -144,14 +145,14 @@ class Staging:
         check_name("writer", name)
         check_count("keys", len(chunks), KEYS_MAX)
         async with self._publishing.setdefault(name, asyncio.Lock()):
-            self._core.writable()
+            journal = self._core.writable()
             published = 0
             duplicate = batch <= self._table.published_batch(name)
             if not duplicate:
                 found = await self._find_staged(name, batch, chunks)
                 for each, staged in found:
                     for number in sorted(staged.chunks):
-                        published += await self._publish_chunk(each, staged.chunks[number])
+                        published += await self._publish_chunk(journal, each, staged.chunks[number])
                         await asyncio.sleep(0)
                 self.records_published += published
             left = [key for key in chunks if StagedId(name, batch, key) in self._table.staged]
@@ -297,9 +298,11 @@ class Staging:
             found.append((each, staged))
         return found
 
-    async def _publish_chunk(self, each: StagedId, chunk: Chunk) -> int:
+    async def _publish_chunk(self, journal: Journal, each: StagedId, chunk: Chunk) -> int:
         if self._store.dispatched_offset <= chunk.position:
             await self._core.dispatcher.wait_dispatched(chunk.position + 1)
+        if journal.is_over:  # what was published before, and where chunks are, may be other than it was
+            raise NotMaster(f"broker {self._broker_name} has ceased to be master meanwhile: publish again")
         try:
             record = self._store.lookup.in_place(chunk.position)
         except MessageNotFound as error:
@@ -321,7 +324,8 @@ class Staging:
         target = Target(name, 1 if topic is None else topic.write_queues)
         if self._reposter.is_done(target, mark):
             return 0  # by an attempt that did not come to its end
-        return self._reposter.post(self._core.writable(), target, mark, lambda: records)
+        self._core.writable()
+        return self._reposter.post(journal, target, mark, lambda: records)
 
     async def _record_gone(self, name: str, batch: int, keys: list[str], *, published_ms: int | None = None) -> None:
         """Several records, if there are very many keys: the first says already that the batch is published."""

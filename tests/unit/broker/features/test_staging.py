@@ -34,6 +34,7 @@ from tests.support.broker.kit import SYNC, Kit, in_loop
 from tests.support.broker.requests import BORN, chunk, wanting
 from tests.support.broker.running_broker import running
 from tests.support.data import connected
+from tests.support.waiting import eventually
 
 KEYS = {"k": {"broker-a": 1}}
 
@@ -109,6 +110,30 @@ async def test_a_publication_that_was_cut_short_goes_on_behind_its_last_chunk() 
     assert again.bodies() == [b"0", b"1"]
     assert await again[ExactlyOnce].staging.publish("w", 0, {"k": 3}) == (1, False)
     assert again.bodies() == [b"0", b"1", b"2"]
+
+
+@in_loop
+async def test_a_publication_ends_with_the_mastership_in_which_it_began() -> None:
+    """What it has published may be cut off by then: the next attempt looks at all of it."""
+    parts = await opened(holds=True)
+    staging = parts[ExactlyOnce].staging
+    await parts.stage([b"0"], mark=(7, 0, 0))
+    parts.confirm()
+    parts.dispatch()
+    await parts.stage([b"1"], chunk=1, mark=(7, 0, 1))
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 2}})
+    publishing = asyncio.create_task(staging.publish("w", 0, {"k": 2}))
+    await eventually(lambda: parts.core.dispatcher._waiting, what="it waits for its second chunk")
+    parts.change_role(master=False)
+    parts.change_role(master=True)
+    parts.confirm()
+    parts.dispatch()
+    with pytest.raises(NotMaster):
+        await publishing
+    assert parts.tables[StagingTable].published_batch("w") == -1
+    assert await staging.publish("w", 0, {"k": 2}) == (1, False)
+    parts.confirm()
+    assert parts.bodies() == [b"0", b"1"]
 
 
 @in_loop
