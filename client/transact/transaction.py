@@ -154,6 +154,10 @@ class Transaction:
         accumulator.cost = cost
         if cost > accumulator.limit:
             self._seal(topic)
+        if self._open.get(topic) is not accumulator:
+            with self._changed:  # an end takes what is open, unless it is gone already
+                if self._open.get(topic) is not accumulator and accumulator.withdraw(body, encoded, sharding_key):
+                    self._require_open()
 
     def produce_many(
         self,
@@ -325,19 +329,13 @@ class Transaction:
 
     def _settle(self, state: TransactionState, deadline: float) -> None:
         """Wait for the halves, then decide: from here on nothing else can be decided."""
-        if state is TransactionState.COMMIT:
-            for topic in list(self._open):
-                self._seal(topic)
-        with self._changed:
-            self._changed.wait_for(lambda: self._pending == 0, max(deadline - time.monotonic(), 0.0))
-            if state is TransactionState.COMMIT and self._pending:
-                raise OutcomeUnknown(
-                    f"transaction {self.id}: {self._pending} messages are not stored yet, nothing is decided: commit "
-                    "it again, or roll it back"
-                )
-            error = self._error if state is TransactionState.COMMIT else None
-            self.state = state if error is None else TransactionState.ROLLBACK
-            self._open = {}
+        is_decided = False
+        while not is_decided:  # others may produce meanwhile
+            if state is TransactionState.COMMIT:
+                for topic in list(self._open):
+                    self._seal(topic)
+            is_decided = self._decides(state, deadline)
+        error = self._error if state is TransactionState.COMMIT else None
         if error is not None:
             try:
                 self._producer.decide(self._stored, self.state, max(deadline - time.monotonic(), 0.0))
@@ -346,6 +344,23 @@ class Transaction:
             else:
                 self._tell()
             raise error
+
+    def _decides(self, state: TransactionState, deadline: float) -> bool:
+        """Wait for the halves that are sent, and decide; False: some of what is to be committed is to be sent first."""
+        is_commit = state is TransactionState.COMMIT
+        with self._sealing, self._changed:
+            self._changed.wait_for(lambda: self._pending == 0, max(deadline - time.monotonic(), 0.0))
+            if is_commit and self._pending:
+                raise OutcomeUnknown(
+                    f"transaction {self.id}: {self._pending} messages are not stored yet, nothing is decided: commit "
+                    "it again, or roll it back"
+                )
+            left, self._open = self._open, {}
+            if is_commit and any(map(len, left.values())):
+                self._open = left
+                return False
+            self.state = TransactionState.ROLLBACK if is_commit and self._error is not None else state
+        return True
 
     def _tell(self) -> None:
         """Trace the end, once."""
