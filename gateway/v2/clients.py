@@ -136,8 +136,9 @@ class Clients:
         return found
 
     def publishes(self, client: Client, topic: str) -> None:
-        """The client sends to that topic, and can be asked about its transactions."""
-        if topic not in client.topics and len(client.topics) < TOPICS_MAX:
+        """The client, unless it has ended, sends to that topic, and can be asked about its transactions."""
+        is_known = self._known.get(client.client_id) is client  # else nothing would forget it again
+        if is_known and topic not in client.topics and len(client.topics) < TOPICS_MAX:
             client.topics[topic] = None
             self._publishers.setdefault(topic, {})[client.client_id] = client
 

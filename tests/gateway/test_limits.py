@@ -200,6 +200,16 @@ def test_a_stream_ends_whose_client_sends_no_settings_and_calls_nothing(monkeypa
     assert (settled.is_over, silent.is_over, calling.is_over) == (False, True, False)
 
 
+def test_a_client_that_has_ended_meanwhile_publishes_nothing_that_is_kept() -> None:
+    known = Clients()
+    client = known.heard(CALLER)
+    stream = known.open(client)
+    known.forget(CALLER.client_id)
+    known.publishes(client, "topic")  # by settings that it sent before
+    assert known.publishers("topic") == []
+    known.closed(client, stream)
+
+
 def test_a_client_whose_stream_has_ended_lives_for_some_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Clients()
     client = known.heard(CALLER)
