@@ -25,7 +25,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.kernels import PlaceStatus, place_batch
 from penstock.formats.record.layout import BLANK_BYTES, Host, body_of, decode_record
 from penstock.formats.record.properties import TAGS, encode_properties
+from penstock.formats.record.reposting.rewriting import put_queues
 from penstock.proto import names
 from penstock.proto.errors import (
     CorruptBatch,
@@ -321,11 +322,11 @@ class Staging:
                 f"topic {name} was deleted with decided messages staged for it: create it again, or they stay",
                 topic=name,
             )
-        target = Target(name, 1 if topic is None else topic.write_queues)
+        target = Target(name, 1 if topic is None else max(topic.write_queues, 1))
         if self._reposter.is_done(target, mark):
             return 0  # by an attempt that did not come to its end
         self._core.writable()
-        return self._reposter.post(journal, target, mark, lambda: records)
+        return self._reposter.post(journal, target, mark, lambda: _in_queues(records, target.queues))
 
     async def _record_gone(self, name: str, batch: int, keys: list[str], *, published_ms: int | None = None) -> None:
         """Several records, if there are very many keys: the first says already that the batch is published."""
@@ -356,3 +357,9 @@ class Staging:
         known = self._writers.forget_unknown()
         for name in [name for name, lock in self._publishing.items() if name not in known and not lock.locked()]:
             del self._publishing[name]
+
+
+def _in_queues(records: memoryview, queues: int) -> memoryview | np.ndarray[Any, np.dtype[np.uint8]]:
+    """The records of a chunk, with others for queues that their topic has had when they were staged."""
+    out = np.empty(len(records), np.uint8)
+    return out if put_queues(np.frombuffer(records, np.uint8), queues, out) else records

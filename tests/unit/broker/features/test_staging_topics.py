@@ -98,3 +98,16 @@ async def test_a_publication_of_several_topics_that_was_cut_short_goes_on_in_eac
     parts.add_topic("bills")
     assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 2}) == (1, False)
     assert (parts.bodies("orders"), parts.bodies("bills")) == ([b"orders"], [b"bills"])
+
+
+@in_loop
+async def test_decided_messages_of_queues_that_were_removed_come_in_those_that_are_left() -> None:
+    parts = await opened()
+    await parts.append([b"before"], queue_id=3)
+    await parts.stage([b"a", b"b"], queue_id=1)
+    await parts.stage([b"c"], queue_id=3, chunk=1, mark=(7, 0, 1))
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 2}})
+    parts.add_topic(queues=2)
+    assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 2}) == (3, False)
+    assert parts.bodies(queues=2) == [b"a", b"b", b"c"]
+    assert parts.bodies() == [b"a", b"b", b"c", b"before"]
