@@ -240,6 +240,24 @@ def test_a_stream_goes_on_where_it_was_and_meets_new_queues(
     assert read(spark, brokers, topic).select("queueId").distinct().count() == 4
 
 
+def test_an_idempotent_stream_writes_to_the_queues_that_are_left_of_those_it_began_with(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    target = f"{topic}-out"
+    options = {"deliveryGuarantee": "idempotent", "maxOffsetsPerTrigger": "10"}
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(target, queues=4)
+        send(brokers, topic, [b"first %d" % number for number in range(20)])
+        stream(spark, brokers, topic, tmp_path, target, **options)
+        admin.update_topic(target, write_queues=1)
+        admin.update_topic(target, queues=1)
+    before = bodies(read(spark, brokers, target))
+    wanted = [b"second %d" % number for number in range(40)]
+    send(brokers, topic, wanted)
+    stream(spark, brokers, topic, tmp_path, target, **options)
+    assert bodies(read(spark, brokers, target)) == before + Counter(wanted)
+
+
 def is_level(admin: Admin) -> bool:
     try:
         return admin.group_lag("etl").lag == 0

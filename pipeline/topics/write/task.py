@@ -7,9 +7,12 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-from penstock.client.cluster import reworded
+import numpy as np
+
+from penstock.client.cluster import WriteQueues, reworded
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, TopicNotFound
@@ -84,6 +87,7 @@ class Task:
         self._content = Content() if options.producer_id else None
         self._refused = 0  # rows, that are dead letters now
         self._refused_topics: dict[str, str] = {}  # topics of a column, and why they take nothing
+        self._write_queues: dict[str, dict[str, int]] = {}  # topic -> what each broker group has now
         self._noted: set[str] = set()  # topics of which the content knows when they were created
         self._turn = identity.partition + identity.batch  # so that small batches reach every target in turn
 
@@ -211,9 +215,26 @@ class Task:
     def _send_parts(self, sender: Sender, parts: Iterable[tuple[Layout, Destination, Column, Iterable[Piece]]]) -> None:
         for layout, destination, bodies, pieces in parts:
             self._note(layout.topic, bodies)
-            for piece in pieces:
+            for piece in map(partial(self._in_queues, layout), pieces):
                 for small in cut(piece.placed(destination), self._settings.batch_bytes, len(layout.topic)):
                     self._send(sender, layout, small, destination)
+
+    def _in_queues(self, layout: Layout, piece: Piece) -> Piece:
+        """The piece, with others for queues that were removed since brokers keep the layout: nobody would read them."""
+        if self._options.guarantee != "idempotent":
+            return piece  # the layout is of now
+        topic = layout.topic
+        if topic not in self._write_queues:
+            now = patiently(
+                lambda _: WriteQueues.of(self._cluster.route(topic)),
+                self._options.timeout_s,
+                f"a task that writes to topic {topic}",
+            )
+            self._write_queues[topic] = dict(now.shards)
+        count = self._write_queues[topic].get(layout.targets[piece.target].broker, 0)
+        if not count or int(piece.queue_ids.max()) < count:
+            return piece
+        return piece._replace(queue_ids=piece.queue_ids % np.int32(count))
 
     def _send(self, sender: Sender, layout: Layout, piece: Piece, destination: Destination) -> None:
         target = layout.targets[piece.target]
