@@ -25,7 +25,7 @@ def topic(
     name_server: str,
     topics: str | Sequence[str],
     *,
-    columns: Iterable[str] | None = None,
+    columns: str | Iterable[str] | None = None,
     since: Time | None = None,
     until: Time | None = None,
     queues: Mapping[str, Iterable[int]] | None = None,
@@ -42,7 +42,7 @@ def topic(
     evaluate. ``options``: others of ``format("penstock")``.
 
     Raises:
-        ConfigError: an unknown column, or a time or broker that is none.
+        ConfigError: an unknown column, a time or broker that is none, or an empty list.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
     given = {"nameServer": name_server, **{name: _text(value) for name, value in options.items()}}
@@ -55,7 +55,10 @@ def topic(
         if time is not None:
             given[option] = time.isoformat() if isinstance(time, datetime) else str(time)
     if tags is not None:
-        given["subExpression"] = tags if isinstance(tags, str) else " || ".join(tags)
+        wanted = [tags] if isinstance(tags, str) else list(tags)
+        if not any(wanted):
+            raise ConfigError("tags: none is named, which would read all: name one, or leave tags out")
+        given["subExpression"] = " || ".join(wanted)
     if condition is not None:
         given["filterSql"] = condition
     reader = (spark.readStream if stream else spark.read).format("penstock").options(**given)
@@ -68,10 +71,10 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _schema(wanted: Iterable[str], properties: str) -> str:
+def _schema(wanted: str | Iterable[str], properties: str) -> str:
     """The columns in Spark's words."""
     known = with_properties(MESSAGE_COLUMNS, properties)
-    names = list(wanted)
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
         if name not in known:
             raise ConfigError(f"columns: no column {name!r}{hint(name, known)}; there are {', '.join(known)}")

@@ -82,3 +82,13 @@ def test_a_stream_of_everything_needs_no_more_than_the_topic() -> None:
 def test_a_column_that_is_none_is_refused_before_spark_is_asked(columns: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         topic(Session(), "a:1", "orders", columns=columns)
+
+
+def test_one_column_may_be_a_text() -> None:
+    assert topic(Session(), "a:1", "orders", columns="tags").columns == "tags string"
+
+
+@pytest.mark.parametrize("tags", [[], "", [""]])
+def test_no_tags_are_not_taken_for_all(tags: list[str] | str) -> None:
+    with pytest.raises(ConfigError, match="tags: none is named, which would read all"):
+        topic(Session(), "a:1", "orders", tags=tags)
