@@ -29,7 +29,9 @@ _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 def register(spark: Any) -> None:
-    """Make the formats of Penstock known to ``spark``; registering again is harmless.
+    """Make the formats of Penstock known to ``spark``, and the calling thread able to write; again is harmless.
+
+    Spark looks for a source to write to in the thread's active session alone, and a new thread has none.
 
     From then on their errors are of :mod:`penstock.proto.errors`' classes besides Spark's, see :mod:`.own_errors`.
 
@@ -42,6 +44,8 @@ def register(spark: Any) -> None:
     with _complete_environment(context) if context is not None else contextlib.nullcontext():
         for module, name in SOURCES:
             spark.dataSource.register(getattr(importlib.import_module(module), name))
+    if context is not None:
+        context._jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 @contextlib.contextmanager

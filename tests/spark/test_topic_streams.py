@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.client import Admin
-from penstock.pipeline import behind
+from penstock.pipeline import behind, register
 from penstock.pipeline.topics.cluster import Cluster as View
-from penstock.proto.errors import ChangedBatch
+from penstock.proto.errors import ChangedBatch, MessageTooLarge
 from tests.spark.test_topics import bodies, read, send
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
@@ -39,6 +40,42 @@ def test_queries_of_a_session_share_an_environment_that_never_grows(
         assert sum(each.numInputRows for each in query.recentProgress) == 20
     assert function.envVars()["SPARK_PYTHON_RUNTIME"] == "PYTHON_WORKER"  # this is the map that Spark writes to
     assert set(function.envVars().keySet()) == before
+
+
+def test_a_thread_that_has_registered_writes_and_starts_streams(
+    spark: Any, brokers: Cluster, topic: str, tmp_path: Path
+) -> None:
+    options = {"nameServer": brokers.nameservers, "topic": topic, "checkpointLocation": str(tmp_path / "checkpoint")}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("from a stream")
+
+    def write() -> None:
+        register(spark)
+        rows = spark.sql("SELECT 'from a batch' AS body")
+        rows.write.format("penstock").options(**options).mode("append").save()
+        lines = spark.readStream.format("text").load(str(tmp_path / "in")).selectExpr("value AS body")
+        writer = lines.writeStream.format("penstock").options(**options).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert set(bodies(read(spark, brokers, topic))) == {b"from a batch", b"from a stream"}
+
+
+@pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
+def test_chunks_that_brokers_do_not_take_name_the_option_that_makes_them_smaller(
+    spark: Any, tmp_path: Path, guarantee: str, errors: Any
+) -> None:
+    with cluster(tmp_path, shards=1, replicas=1, maxMessageSize=64 << 10) as brokers:
+        brokers.start()
+        with Admin(brokers.nameservers) as admin:
+            admin.create_topic("orders", queues=1)
+        rows = spark.range(0, 400, 1, 1).selectExpr("repeat('x', 1000) AS body")
+        sink = rows.write.format("penstock").mode("append")
+        sink = sink.options(nameServer=brokers.nameservers, topic="orders", deliveryGuarantee=guarantee)
+        errors(MessageTooLarge, "batchBytes at once: give this option less than the brokers' maxMessageSize", sink.save)
+        sink.option("batchBytes", "50k").save()
+        assert read(spark, brokers, "orders").count() == 400
 
 
 def test_a_stream_that_waits_for_brokers_can_be_stopped(spark: Any, tmp_path: Path) -> None:
