@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock.client.cluster import Calls, local_host, pause_before_retry_s, store_host_of
+from penstock.client.cluster import Calls, local_host, pause_before_retry_s, reworded, store_host_of
 from penstock.formats.columns import Column
 from penstock.formats.destination import Destination
 from penstock.formats.record.framing import frame_batch, marked
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.producer_mark import mark_property
 from penstock.proto.data_frames import Method
-from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError
+from penstock.proto.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, PenstockError
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendHeader
 from penstock.proto.wire.pipeline_pb2 import StageHeader, StageReply
 
@@ -27,6 +27,10 @@ from .routing import Piece
 
 COUNT_MAX = 65_536
 WAIT_S_MAX = 0.5
+_TOO_MUCH = (
+    "the sink sends about batchBytes at once: give this option less than the brokers' maxMessageSize (an idempotent "
+    "writer keeps that of its first run, so with a new checkpoint or producerId), or raise that"
+)
 PENDING_MAX = 4  # chunks that wait behind the one under way, per target
 
 LaneKey = tuple[Destination, str, int]
@@ -199,6 +203,8 @@ class Sender:
         lane.attempt += 1
         pause_s = pause_before_retry_s(error, lane.attempt, lane.deadline)
         if pause_s is None:
+            if isinstance(error, MessageTooLarge) and "index" not in error.details and len(chunk.queue_ids) > 1:
+                raise reworded(error, _TOO_MUCH) from error
             raise error
         if lane.reminder is None:
             lane.reminder = Reminder(f"a task that writes to topic {chunk.destination.topic} at {chunk.broker}")

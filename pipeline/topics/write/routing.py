@@ -134,7 +134,7 @@ class Layout:
         if highest >= counts.max():
             row = int(wanted.argmax())
             raise InvalidArgument(
-                f"row {row} of the batch: topic {self.topic} has no queue {highest}: below {counts.max()} there are"
+                f"row {row} of the batch: topic {self.topic} has no queue {highest}: its last one is {counts.max() - 1}"
             )
         shards = np.empty(len(wanted), np.int64)
         for queue_id in np.unique(wanted).tolist():

@@ -232,7 +232,7 @@ def test_queue_ids_are_those_that_were_asked_for() -> None:
     rows = Rows(batch(body=[b"x"] * 4, queueId=[0, 1, 3, 2]))
     found = {(layout.targets[p.target].broker, q) for p in layout.split(rows, 0) for q in p.queue_ids.tolist()}
     assert found == {("a", 0), ("b", 1), ("a", 2), ("a", 3)}
-    with pytest.raises(InvalidArgument, match="row 0 of the batch: topic t has no queue 4"):
+    with pytest.raises(InvalidArgument, match="row 0 of the batch: topic t has no queue 4: its last one is 3"):
         list(layout.split(Rows(batch(body=[b"x"], queueId=[4])), 0))
 
 
