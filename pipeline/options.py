@@ -22,7 +22,7 @@ from penstock.runtime.nearest import hint
 
 REQUIRED: Final[Any] = dataclasses.MISSING
 TIME_EXPECTED: Final = (
-    "a time as 2030-01-31, 2030-01-31T12:30:00+01:00, or milliseconds since 1970, but not of eight digits"
+    "a time as 2030-01-31, 2030-01-31T12:30:00+01:00, or milliseconds since 1970, but not of eight or ten digits"
 )
 TABLE_PROPERTIES: Final = ("comment", "collation", "location", "provider", "owner", "external", "is_managed_location")
 """Which Spark gives a source of a table in its catalog. Source: Spark's ``CatalogV2Util.TABLE_RESERVED_PROPERTIES``."""
@@ -272,13 +272,15 @@ def parse_time_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of them or of an ISO 8601 time, UTC where it names no zone.
 
     Raises:
-        ValueError: neither, or eight digits, which may be both.
+        ValueError: neither, or digits that may be something else: eight a date, ten a time in seconds.
     """
     if text.lstrip("-").isdecimal():
         if len(text) == 8 and text.isdecimal():
             raise ValueError(
                 f"{text} may be a date or milliseconds since 1970: write {text[:4]}-{text[4:6]}-{text[6:]}"
             )
+        if len(text) == 10 and text.isdecimal():
+            raise ValueError(f"{text} may be seconds or milliseconds since 1970: write {text}000")
         return int(text)
     time = datetime.fromisoformat(text)
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

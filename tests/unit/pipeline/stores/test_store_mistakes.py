@@ -167,12 +167,19 @@ def test_numbers_of_queues_that_no_chosen_topic_has_are_refused(tmp_path: Path) 
         parse_options({"storePath": "a", "queueIds": "0,-1"})
 
 
-def test_eight_digits_are_neither_taken_for_a_date_nor_for_milliseconds() -> None:
+@pytest.mark.parametrize("digits", ["20300101", "1893456000"])
+def test_a_date_or_seconds_are_not_taken_for_milliseconds(digits: str) -> None:
     for name in ("startTimestamp", "endTimestamp"):
-        with pytest.raises(ConfigError, match=f"{name} is '20300101': expected a time as 2030-01-31, .*eight digits"):
-            parse_options({"storePath": "a", name: "20300101"})
+        told = f"{name} is '{digits}': expected a time as 2030-01-31, .*not of eight or ten digits"
+        with pytest.raises(ConfigError, match=told):
+            parse_options({"storePath": "a", name: digits})
+
+
+def test_a_time_that_may_be_several_is_told_with_the_right_form() -> None:
     with pytest.raises(ValueError, match="20300101 may be a date or milliseconds since 1970: write 2030-01-01"):
         parse_time_ms("20300101")
+    with pytest.raises(ValueError, match="1893456000 may be seconds or milliseconds since 1970: write 1893456000000"):
+        parse_time_ms("1893456000")
     assert parse_time_ms("2030-01-01") == parse_time_ms("1893456000000") == 1_893_456_000_000
 
 
