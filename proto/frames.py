@@ -57,7 +57,7 @@ def new_bytes(size: int) -> tuple[bytes, memoryview]:
     """``size`` bytes of uninitialised memory, and a view to fill them by before anybody else sees them."""
     made: bytes = _new_bytes(None, size)
     if not size:
-        return made, memoryview(b"")
+        return made, memoryview(bytearray())
     return made, memoryview((ctypes.c_char * size).from_address(_address_of(made))).cast("B")
 
 

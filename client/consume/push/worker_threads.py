@@ -29,8 +29,11 @@ class WorkerThreads:
             thread.start()
 
     def join(self, deadline_s: float, caller: threading.Thread | None) -> list[str]:
-        """Wait until all have ended but ``caller``; the names of those that have not at the deadline."""
-        waited_for = [thread for thread in self.members if thread is not caller]
+        """Wait until all have ended but ``caller``; the names of those that have not at the deadline.
+
+        Those that have not begun yet, as when the first one's listener closes its consumer, find it closed.
+        """
+        waited_for = [thread for thread in self.members if thread is not caller and thread.ident is not None]
         for thread in waited_for:
             thread.join(timeout=max(deadline_s - time.monotonic(), 0.01))
         return [thread.name for thread in waited_for if thread.is_alive()]

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.client import Admin
 from penstock.client.consume.consumer_config import ConsumerConfig
+from penstock.client.consume.push.worker_threads import WorkerThreads
 from penstock.client.message import MessageView
 from penstock.proto.errors import ConfigError, GroupNotFound
 from tests.support.client.push_consumers import Seen, consumer, numbered
@@ -24,6 +26,14 @@ from tests.support.waiting import wait_until
 def cluster() -> Iterator[RunningCluster]:
     with RunningCluster(topics={"orders": 2}) as made:
         yield made
+
+
+def test_the_first_worker_may_end_while_the_others_have_not_begun() -> None:
+    """Its listener closes the consumer, which is about to start them: they find it closed."""
+    workers = WorkerThreads("g", lambda _: None, count=2)
+    workers.members[0].start()
+    assert workers.join(time.monotonic() + 20, None) == []
+    assert not workers.members[0].is_alive()
 
 
 def test_close_waits_for_running_listeners_and_commits_them(cluster: RunningCluster) -> None:
