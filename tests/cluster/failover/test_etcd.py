@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.bench.health import broker_statuses
+from penstock.broker.group.held_membership import FILE_NAME
 from penstock.cli.main import cli
 from penstock.deploy import LocalCluster
 from tests.support.cluster.failover import assert_all_there, create_topic, local_cluster, read_all, wait_master, writing
@@ -55,6 +56,8 @@ def test_any_nameserver_elects_etcd_may_be_away_and_everything_is_there_after_a_
 
 def test_brokers_that_run_on_say_that_their_coordinator_was_wiped(shard: LocalCluster) -> None:
     wait_master(shard)
+    stores = [shard.directory / node.name / "store" for node in shard.plan.nodes if node.is_broker]
+    wait_until(lambda: all((store / FILE_NAME).exists() for store in stores), 30, "both to know whose they are")
     shard.kill("coordinator-0")
     shutil.rmtree(shard.directory / "coordinator-0" / "etcd")
     shard.restart("coordinator-0")
