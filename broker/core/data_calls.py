@@ -234,7 +234,7 @@ class _PlacingStream(Generic[P]):
         """See :class:`~penstock.runtime.data_port.Conversation`."""
         outcome = self._place(content)
         if not self._waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
-            self._answer(number, outcome)
+            self._tell(number, outcome if isinstance(outcome, PenstockError) else self._placing.receipt(outcome))
             return
         self._waiting.append((number, outcome))
         if self._answering is None:
@@ -266,29 +266,29 @@ class _PlacingStream(Generic[P]):
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
             return reported(error, self._method.name)
 
-    def _answer(self, number: int, outcome: P | PenstockError) -> None:
-        if isinstance(outcome, PenstockError):
-            self._link.refuse(number, self._method, outcome)
-        else:
-            self._link.answer(number, self._method, self._placing.receipt(outcome).SerializeToString())
-
     async def _answer_waiting(self) -> None:
         waiting = self._waiting
         while waiting:
             number, outcome = waiting[0]
-            if not isinstance(outcome, PenstockError):
-                try:
-                    receipt = await self._placing.acknowledge(outcome)
-                except Exception as error:  # noqa: BLE001  as above
-                    self._link.refuse(number, self._method, reported(error, self._method.name))
-                else:
-                    self._link.answer(number, self._method, receipt.SerializeToString())
-            else:
-                self._link.refuse(number, self._method, outcome)
+            self._tell(number, await self._said(outcome))
             waiting.popleft()
             if len(waiting) == UNANSWERED_MAX // 2:
                 self._link.hold(False, self._method.name)
         self._answering = None
+
+    async def _said(self, outcome: P | PenstockError) -> Message | PenstockError:
+        if isinstance(outcome, PenstockError):
+            return outcome
+        try:
+            return await self._placing.acknowledge(outcome)
+        except Exception as error:  # noqa: BLE001  as above
+            return reported(error, self._method.name)
+
+    def _tell(self, number: int, said: Message | PenstockError) -> None:
+        if isinstance(said, PenstockError):
+            self._link.refuse(number, self._method, said)
+        else:
+            self._link.answer(number, self._method, said.SerializeToString())
 
 
 class Standing:

@@ -42,7 +42,7 @@ def topic(
     evaluate. ``options``: others of ``format("penstock")``.
 
     Raises:
-        ConfigError: an unknown column, a time or broker that is none, or an empty list.
+        ConfigError: a column that is not known, text that names no time or broker, or an empty list.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
     given = {"nameServer": name_server, **{name: _text(value) for name, value in options.items()}}
