@@ -1,7 +1,7 @@
 """Detached processes that are found again through a file, and never taken for another one.
 
 A pid alone is not enough: the system gives it to somebody else after a while. The file therefore holds the
-process's start time too, and a process counts as ours when both agree and its command line names our file.
+process's start too, and a process counts as ours when both agree and its command line names our file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ POLL_S = 0.02
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A log above it becomes ``NODE.log.1`` when its node starts again, whatever the node did about it."""
 LOG_FILE_VARIABLE = "PENSTOCK_LOG_FILE"
-_START_TIME_SLACK_S = 2.0  # the system derives it from its clock, which may be set meanwhile
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Processes started by this one: only their parent can clear them away when they have ended."""
@@ -33,11 +32,11 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 class Managed:
     """A process as its pid file describes it. ``needle`` is a part of its command line.
 
-    ``log_start``: how long its log was when it was started.
+    ``started``: of :func:`start_of`. ``log_start``: how long its log was when it was started.
     """
 
     pid: int
-    create_time: float
+    started: int
     needle: str
     log_start: int = 0
 
@@ -51,13 +50,13 @@ class Managed:
             with process.oneshot():
                 if process.status() == psutil.STATUS_ZOMBIE:
                     return None
-                if abs(process.create_time() - self.create_time) > _START_TIME_SLACK_S:
+                if start_of(self.pid) != self.started:
                     return None
                 command_line = process.cmdline()
                 # Our own child's is empty for a moment while the system starts the program, even after Popen returned.
                 is_starting = not command_line and child is not None
                 return process if is_starting or self.needle in command_line else None
-        except psutil.Error:
+        except (psutil.Error, OSError):
             return None
 
     @property
@@ -98,10 +97,8 @@ class Managed:
             return child.poll() is None
         try:
             process = psutil.Process(self.pid)
-            is_ours = abs(process.create_time() - self.create_time) <= _START_TIME_SLACK_S
-            return (
-                is_ours and process.status() == psutil.STATUS_ZOMBIE and len(os.listdir(f"/proc/{self.pid}/task")) > 1
-            )
+            is_ended = start_of(self.pid) == self.started and process.status() == psutil.STATUS_ZOMBIE
+            return is_ended and len(os.listdir(f"/proc/{self.pid}/task")) > 1
         except (psutil.Error, OSError):
             return False
 
@@ -113,6 +110,18 @@ class Managed:
                 return False
             time.sleep(POLL_S)
         return True
+
+
+def start_of(pid: int) -> int:
+    """When a process was started, in ticks since the boot (``starttime`` of proc(5)).
+
+    Not a time of day: the system derives that from its clock, which may be set meanwhile.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        return int(stat.read().rpartition(")")[2].split()[19])  # the name, in parentheses, may hold anything
 
 
 def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str, cwd: Path) -> Managed:
@@ -135,27 +144,27 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
             env={"GRPC_VERBOSITY": "NONE", **os.environ, LOG_FILE_VARIABLE: str(log_path)},
         )
     _children[child.pid] = child
-    try:
-        create_time = psutil.Process(child.pid).create_time()
-    except psutil.NoSuchProcess:  # ended at once: whoever waits for it reads why in its log
-        create_time = 0.0
-    _write_down(pid_path, child.pid, create_time, log_start)
-    return Managed(child.pid, create_time, needle, log_start)
+    started = 0
+    with contextlib.suppress(OSError):  # ended at once: whoever waits for it reads why in its log
+        started = start_of(child.pid)
+    _write_down(pid_path, child.pid, started, log_start)
+    return Managed(child.pid, started, needle, log_start)
 
 
-def _write_down(pid_path: Path, pid: int, create_time: float, log_start: int = 0) -> None:
+def _write_down(pid_path: Path, pid: int, started: int, log_start: int = 0) -> None:
     draft = pid_path.with_suffix(".pid.new")
-    draft.write_text(json.dumps({"pid": pid, "create_time": create_time, "log_start": log_start}) + "\n")
+    draft.write_text(json.dumps({"pid": pid, "started": started, "log_start": log_start}) + "\n")
     os.replace(draft, pid_path)
 
 
 def adopt(lost: Mapping[Path, Sequence[str]]) -> None:
     """Write down the processes that no file names any more, by how their command lines end: pid path → last words."""
-    for process in psutil.process_iter(["cmdline", "create_time"]) if lost else ():
+    for process in psutil.process_iter(["cmdline"]) if lost else ():
         words = process.info["cmdline"] or []
         for pid_path, last in lost.items():
             if words[-len(last) :] == list(last) and pid_path.parent.is_dir():
-                _write_down(pid_path, process.pid, process.info["create_time"])
+                with contextlib.suppress(OSError):  # it has ended
+                    _write_down(pid_path, process.pid, start_of(process.pid))
 
 
 def find(pid_path: Path, needle: str) -> Managed | None:
@@ -163,7 +172,7 @@ def find(pid_path: Path, needle: str) -> Managed | None:
     try:
         document = json.loads(pid_path.read_text())
         log_start = int(document.get("log_start", 0))
-        return Managed(int(document["pid"]), float(document["create_time"]), needle, log_start)
+        return Managed(int(document["pid"]), int(document["started"]), needle, log_start)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

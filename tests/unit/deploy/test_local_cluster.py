@@ -124,7 +124,7 @@ def test_a_recycled_pid_is_never_taken_for_a_node(cluster: LocalCluster) -> None
     cluster.kill("broker-a-0")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
         try:
-            document = {"pid": stranger.pid, "create_time": psutil.Process(stranger.pid).create_time()}
+            document = {"pid": stranger.pid, "started": processes.start_of(stranger.pid)}
             (cluster.directory / "broker-a-0" / "broker-a-0.pid").write_text(json.dumps(document))
             with pytest.raises(DeployError, match="does not run"):
                 cluster.kill("broker-a-0")
@@ -132,6 +132,15 @@ def test_a_recycled_pid_is_never_taken_for_a_node(cluster: LocalCluster) -> None
             assert stranger.poll() is None
         finally:
             stranger.kill()
+
+
+def test_a_clock_that_is_set_makes_no_node_a_stranger(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.up(shards=1, replicas=1, base_port=0)
+    booted = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted + 86)  # it follows the clock: NTP, a VM resumed
+    cluster.freeze("broker-a-0")
+    cluster.thaw("broker-a-0")
+    assert cluster.down() == ["broker-a-0", "nameserver-0"]
 
 
 def test_a_taken_port_is_named_with_what_to_do_and_nothing_is_started(cluster: LocalCluster) -> None:
