@@ -93,6 +93,7 @@ class Story(Stage):
         super().__init__(folder)
         self._flights = flights
         self._job: subprocess.Popen[bytes] | None = None
+        self._checkpoint = folder / "checkpoint"
         self._history = folder / "history"
         self._stores: dict[str, str] = {}
         self._totals: dict[str, tuple[int, int]] = {}
@@ -101,9 +102,10 @@ class Story(Stage):
         """Run all of it. True if every place agrees."""
         self._start_cluster()
         self._produce()
-        self._stream()
-        spark = self._start_spark()
+        self._start_stream()
+        spark = self._start_spark()  # Java starts while the stream goes on
         try:
+            self._end_stream()
             self._count_topic(spark, SOURCE)
             self._count_sums(spark)
             self._archive(spark)
@@ -165,27 +167,32 @@ class Story(Stage):
         self._totals["data set"] = count, delay
         self._say(f"{count:,} flights produced and acknowledged, key = tail number, tag = carrier")
 
-    def _stream(self) -> None:
-        checkpoint = self._folder / "checkpoint"
-        job = self._job = self._start_job(checkpoint)
-        self._await(job, lambda: self._committed(checkpoint) >= BATCHES // 2 - 1, "the job's first half")
+    def _start_stream(self) -> None:
+        """The job is killed in the middle, and started again."""
+        job = self._start_job()
+        self._await(job, lambda: self._committed() >= BATCHES // 2 - 1, "the job's first half")
         self._kill_job(job)
-        self._say(f"stream: {self._committed(checkpoint) + 1} of about {BATCHES} batches done, job killed with SIGKILL")
-        job = self._job = self._start_job(checkpoint)
+        self._say(f"stream: {self._committed() + 1} of about {BATCHES} batches done, job killed with SIGKILL")
+        self._start_job()
+
+    def _end_stream(self) -> None:
+        job = self._job
+        assert job is not None
         self._await(job, lambda: job.poll() is not None, "the job's end")
         if job.returncode:
             raise click.ClickException(f"the streaming job failed, see {self._folder / 'job.log'}")
-        self._say(f"stream: started again from its checkpoint, {self._committed(checkpoint) + 1} batches in all")
+        self._say(f"stream: started again from its checkpoint, {self._committed() + 1} batches in all")
 
-    def _start_job(self, checkpoint: Path) -> subprocess.Popen[bytes]:
+    def _start_job(self) -> subprocess.Popen[bytes]:
         batch = str(max(1, self._flights // BATCHES))
         with (self._folder / "job.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", JOB, self._namesrv, SOURCE, SUMS, str(checkpoint), batch],
+            self._job = subprocess.Popen(
+                [sys.executable, "-m", JOB, self._namesrv, SOURCE, SUMS, str(self._checkpoint), batch],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+        return self._job
 
     def _await(self, job: subprocess.Popen[bytes], condition: Any, what: str) -> None:
         deadline = time.monotonic() + JOB_TIMEOUT_S
@@ -206,10 +213,9 @@ class Story(Stage):
             os.killpg(job.pid, signal.SIGKILL)
         job.wait(30)
 
-    @staticmethod
-    def _committed(checkpoint: Path) -> int:
+    def _committed(self) -> int:
         """The last batch that Spark has noted as done, -1 without one."""
-        folder = checkpoint / "commits"
+        folder = self._checkpoint / "commits"
         if not folder.exists():
             return -1
         return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=-1)
