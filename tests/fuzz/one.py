@@ -22,6 +22,7 @@ INSTRUMENTED = (
     "penstock.formats.record.layout",
     "penstock.formats.record.producer_mark",
     "penstock.formats.record.properties",
+    "penstock.formats.trace",
     "penstock.nameserver.config",
     "penstock.proto.frames",
     "penstock.runtime.conf",
