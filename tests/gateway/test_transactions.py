@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.errors import LimitReached
 from penstock.proto.names import TOPIC_LENGTH_MAX
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
+from penstock.runtime.clock import SystemClock
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.gateway import Client, RunningGateway, Telemetry, message, topic_of_type
 from tests.support.waiting import eventually, wait_until
@@ -317,3 +319,14 @@ def test_a_half_is_asked_about_after_its_gateway_and_its_broker_have_died() -> N
             (record,) = wait_until(lambda: broker.records("topic"), what="the committed message").values()
             assert b"asked about" in record
             stream.close()
+
+
+def test_halves_are_found_at_brokers_whose_clocks_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemClock, "wall_ms", lambda self: time.time_ns() // 1_000_000 + 600_000)
+    with RunningCluster() as cluster:
+        topic_of_type(cluster, "topic", "TRANSACTION")
+        with RunningGateway(cluster) as one, RunningGateway(cluster) as other:
+            with Client(one.address) as client, Client(other.address) as elsewhere:
+                stream = producing(client, "topic")
+                assert elsewhere.code("EndTransaction", end("topic", sent(client, "topic"), COMMIT)) == "OK"
+                stream.close()

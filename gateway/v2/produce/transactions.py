@@ -243,9 +243,7 @@ class Transactions:
 
     async def _found(self, topic: str, transaction_id: str, timeout_s: float) -> Place | None:
         """The half by the brokers' index: another gateway has stored it, or this one before it was started again."""
-        request = QueryMessagesRequest(
-            topic=HALF_TOPIC, key=transaction_id, max_count=_FOUND_MAX, end_timestamp_ms=time.time_ns() // 1_000_000
-        )
+        request = QueryMessagesRequest(topic=HALF_TOPIC, key=transaction_id, max_count=_FOUND_MAX)
         answers, _ = await self._brokers.in_thread(
             self._brokers.calls.everywhere, "QueryMessages", request, min(timeout_s, END_S)
         )
