@@ -17,7 +17,7 @@ from typing import Any, Final
 from penstock.proto.errors import DiskFull, PenstockError, StorageError
 from penstock.proto.wire import data_pb2
 from penstock.proto.wire.common_pb2 import Empty
-from penstock.runtime.clock import Clock, SystemClock
+from penstock.runtime.clock import Clock, DueClock, SystemClock
 
 from .admin.administration import Administration
 from .config import BrokerConfig
@@ -82,6 +82,7 @@ def make_core(
     return Core(
         config=config,
         clock=clock,
+        due_clock=DueClock(clock),
         store=store,
         tables=tables,
         role=role,
@@ -159,6 +160,7 @@ class Broker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(core.dispatcher.run(), name="dispatch")
+                tasks.create_task(core.due_clock.run(), name="clock")
                 tasks.create_task(core.tables.files.run(lambda: core.store.dispatched_offset), name="snapshots")
                 for feature in self.features.made:
                     tasks.create_task(feature.run(), name=type(feature).__name__)

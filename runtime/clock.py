@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+log = logging.getLogger(__name__)
+
+JUMP_MS: Final = 1000
+BELIEVED_SHARE: Final = 0.1
+BELIEVED_S: Final = 600.0
+"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this share of the
+jump, or for this long. A machine that was paused for a minute is followed in six seconds, a wrong hour in six minutes.
+"""
+LOOK_S: Final = 1.0
+QUIET_S: Final = 60.0
+"""So often at most, it is told that the wall clock was set."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -39,32 +54,89 @@ class SteadyClock:
     """Wall time that does not run ahead: nothing is deleted, or delivered, because somebody set the clock forward.
 
     It follows the wall clock back at once, by which things happen later, and forward only by ``tolerated_ms`` at a
-    time, or when the jump has lasted for ``believed_after_s``: until then it goes on with monotonic time.
+    time, or when the jump has lasted for ``believed_after_s``, or for ``believed_share`` of itself: until then it goes
+    on with monotonic time.
     """
 
     def __init__(
-        self, wall_ms: int, monotonic_s: float, *, tolerated_ms: int = 60_000, believed_after_s: float = 6 * 3600.0
+        self,
+        wall_ms: int,
+        monotonic_s: float,
+        *,
+        tolerated_ms: int = 60_000,
+        believed_after_s: float = 6 * 3600.0,
+        believed_share: float = math.inf,
     ) -> None:
         self._tolerated_ms = tolerated_ms
         self._believed_after_s = believed_after_s
-        self._now_ms = wall_ms
+        self._believed_share = believed_share
+        self._now_ms = float(wall_ms)  # with fractions: it may be looked at many times in a millisecond
         self._at_s = monotonic_s
-        self._ahead_since: float | None = None
+        self._ahead: tuple[float, float] | None = None  # by how much at least, and since when
+
+    @property
+    def is_behind(self) -> bool:
+        """True while the wall clock is ahead, and not believed."""
+        return self._ahead is not None
+
+    def reckoned_ms(self, monotonic_s: float) -> float:
+        """What the wall clock says if nobody has set it since the last look."""
+        return self._now_ms + 1000 * (monotonic_s - self._at_s)
 
     def now_ms(self, wall_ms: int, monotonic_s: float) -> int:
         """Milliseconds since 1970, given what both clocks say."""
-        expected = self._now_ms + round(1000 * (monotonic_s - self._at_s))
+        reckoned = self.reckoned_ms(monotonic_s)
         self._at_s = monotonic_s
-        if wall_ms <= expected + self._tolerated_ms:
-            self._now_ms, self._ahead_since = wall_ms, None
+        ahead = wall_ms - reckoned
+        if ahead <= self._tolerated_ms:
+            self._now_ms, self._ahead = float(wall_ms), None
         else:
-            if self._ahead_since is None:
-                self._ahead_since = monotonic_s
-            lasted = monotonic_s - self._ahead_since >= self._believed_after_s
-            self._now_ms = wall_ms if lasted else expected
-            if lasted:
-                self._ahead_since = None
-        return self._now_ms
+            least, since = self._ahead or (ahead, monotonic_s)
+            least = min(least, ahead)
+            is_believed = monotonic_s - since >= min(self._believed_after_s, self._believed_share * least / 1000)
+            self._now_ms, self._ahead = (reckoned + least, None) if is_believed else (reckoned, (least, since))
+        return round(self._now_ms)
+
+
+class DueClock:
+    """One for all of a broker, which looks at it always: what jumped hours ago, while nothing waited, is old news."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        now_s = clock.monotonic_s()
+        rule = {"believed_after_s": BELIEVED_S, "believed_share": BELIEVED_SHARE}
+        self._steady = SteadyClock(clock.wall_ms(), now_s, tolerated_ms=JUMP_MS, **rule)
+        self._told_s: float | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """True while the wall clock is ahead, and not believed."""
+        return self._steady.is_behind
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970; goes ahead of monotonic time by jumps that have lasted alone."""
+        wall_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
+        reckoned_ms, was_behind = self._steady.reckoned_ms(now_s), self._steady.is_behind
+        found = self._steady.now_ms(wall_ms, now_s)
+        is_ahead = self._steady.is_behind and not was_behind
+        is_loud = self._told_s is None or now_s - self._told_s >= QUIET_S
+        if (is_ahead or wall_ms < reckoned_ms - JUMP_MS) and is_loud:
+            self._told_s = now_s
+            log.warning(
+                "wall clock was set %s wall=%s reckoned=%s seconds=%.1f: %s",
+                *("ahead" if is_ahead else "back", _shown(wall_ms), _shown(reckoned_ms)),
+                abs(wall_ms - reckoned_ms) / 1000,
+                "what waits for its time goes by the reckoned one, until a tenth of that has passed, at most ten minutes"
+                if is_ahead
+                else "what waits for its time comes as much later",
+            )
+        return found
+
+    async def run(self) -> None:
+        """Look at it, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.now_ms()
 
 
 def boot_id() -> str:
@@ -73,3 +145,7 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def _shown(time_ms: float) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.proto.errors import NotCurrent, NotEnoughReplicas, OutcomeUnknown
-from penstock.runtime.clock import Clock
+from penstock.runtime.clock import Clock, DueClock
 
 from ..config import BrokerConfig
 from .acknowledge import Acknowledgements
@@ -28,6 +28,7 @@ class Core:
 
     config: BrokerConfig
     clock: Clock
+    due_clock: DueClock
     store: Store
     tables: Tables
     role: Role

@@ -12,7 +12,6 @@ import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.proto.errors import MessageTooLarge
-from penstock.runtime.clock import Clock, SteadyClock
 
 from .journal import Target
 from .reposting import Records
@@ -20,15 +19,7 @@ from .reposting import Records
 if TYPE_CHECKING:
     from ..store.queues.kernels import Longs
 
-JUMP_MS: Final = 1000
-BELIEVED_S: Final = 600.0
-"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this long."""
 _AS_BEFORE: Final = np.empty(0, np.int64)
-
-
-def due_clock(clock: Clock) -> SteadyClock:
-    """The clock that says what is due."""
-    return SteadyClock(clock.wall_ms(), clock.monotonic_s(), tolerated_ms=JUMP_MS, believed_after_s=BELIEVED_S)
 
 
 class Waiting:

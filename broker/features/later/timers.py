@@ -36,7 +36,7 @@ from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge, PenstockError
 
 from ...core.core import Core
-from ...core.delivering import Waiting, due_clock
+from ...core.delivering import Waiting
 from ...core.journal import Journal, Target
 from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter
 from .recalls import BODY, Recall, Recalls, recalls_in
@@ -105,7 +105,6 @@ class Timers:
         self._clock = core.clock
         self._table = core.tables[TimerTable]
         self._reposter = Reposter(core)
-        self._steady = due_clock(core.clock)
         self._journal: Journal | None = None  # of this mastership; what an earlier one began is nobody's any more
         self._wheel: TimerWheel | None = None
         self._scanned = 0
@@ -262,7 +261,7 @@ class Timers:
 
     async def _next_backlog(self, wheel: TimerWheel) -> _Backlog | None:
         """What is due, or else what is to be rolled."""
-        now_ms = self._steady.now_ms(self._clock.wall_ms(), self._clock.monotonic_s())
+        now_ms = self._core.due_clock.now_ms()
         due, offsets = wheel.take(now_ms)
         self._looked_ms, self._taken_ms = now_ms, max(self._taken_ms, now_ms)
         until_ms, end, is_rolled = now_ms, self._scanned, False

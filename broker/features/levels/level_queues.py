@@ -26,7 +26,7 @@ from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge
 
 from ...core.core import Core
-from ...core.delivering import Waiting, due_clock
+from ...core.delivering import Waiting
 from ...core.journal import Journal, Target
 from ...core.reposting import Reposter
 from ...store.queues.kernels import Longs
@@ -56,7 +56,6 @@ class LevelQueues:
         self._levels_ms = levels_ms
         self._table = core.tables[LevelTable]
         self._reposter = Reposter(core)
-        self._steady = due_clock(core.clock)
         self._journal: Journal | None = None  # of this mastership
         self._known_end = 0  # of the log when it began: what it says is known once that is dispatched
         self._ends: list[int] = []  # of the queues, then: what a snapshot says beyond, a power cut has taken
@@ -221,8 +220,7 @@ class LevelQueues:
 
     def _count_due(self, due: Longs, queue_id: int, first: int, high: int) -> int:
         """How many of the first messages, which begin at ``first``, are due."""
-        now_s = self._clock.monotonic_s()
-        now_ms = self._steady.now_ms(self._clock.wall_ms(), now_s)
+        now_ms, now_s = self._core.due_clock.now_ms(), self._clock.monotonic_s()
         level_ms = self._levels_ms[min(queue_id, len(self._levels_ms) - 1)]
         is_due, is_wrong = due <= now_ms, due > now_ms + level_ms + AHEAD_MS
         if is_wrong.any():

@@ -28,7 +28,6 @@ from penstock.runtime.data_sending import Data
 
 from ...core.core import Core
 from ...core.data_calls import DataCalls
-from ...core.delivering import due_clock
 from ...core.failed import ensure_group
 from ...core.feature import Feature, Hold
 from ...core.journal import Journal
@@ -64,7 +63,6 @@ class Pop(Feature):
         self.waiters = Waiters(core.config.limits.fetches_max, core.dispatcher.hurry)
         self._giver = Giver(core, self.state)
         self._finisher = Finisher(core, self.state)
-        self._due = due_clock(core.clock)
         self._table = core.tables[PopTable]
         self._received: dict[str, float] = {}  # group -> when it received last, by the monotonic clock
         self._given = 0
@@ -297,8 +295,7 @@ class Pop(Feature):
                 self.waiters.wake(topic)
 
     def _now(self) -> int:
-        clock = self.core.clock
-        return self._due.now_ms(clock.wall_ms(), clock.monotonic_s())
+        return self.core.due_clock.now_ms()
 
     def _on_taken(self, base: int, end: int) -> None:
         log.error("log file goes with messages in flight base=%d end=%d: they do not come again", base, end)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.broker.core.delivering import BELIEVED_S
+from penstock.runtime.clock import BELIEVED_S
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later import timers as timers_module
 from penstock.broker.features.later.later import Later
