@@ -53,7 +53,7 @@ class Checks:
             return
         await self._each(journal, "N", waiting.offsets[waiting.offsets < self._renew_below])
         waiting = decisions.known().waiting
-        waiting = waiting.part(waiting.due <= self._core.clock.wall_ms())
+        waiting = waiting.part(waiting.due <= decisions.now_ms())
         is_over = waiting.times >= self._check_max
         due = np.flatnonzero(~is_over & self._producers.are_here(waiting.groups))
         due = due[np.argsort(waiting.groups[due], kind="stable")]

@@ -366,25 +366,30 @@ class Decisions:
         rows, _ = self.rows(records.data, *own)
         rows.times += is_asked
         rows.offsets = np.arange(first, first + len(chosen))
-        rows.due = self.due(np.full(len(rows), self._core.clock.wall_ms()), rows.times, np.full(len(rows), -1))
+        rows.due = self.due(np.zeros(len(rows), np.int64), rows.times, np.full(len(rows), -1))
         self.halves.grow(first + len(chosen))
         self.halves.add(rows)
 
     def rows(self, data: Any, positions: Longs, sizes: Any, offsets: Longs) -> tuple[Waiting, Longs]:
-        """Halves as their records tell of them, and hashes of their unique keys; those that are none are never due."""
+        """Halves as their records tell of them, and hashes of their unique keys; of those that are none the group is 0."""
         from penstock.formats.record.reposting.halves import facts_of
 
         stored, immunity, times, firsts, groups, keys = (np.empty(len(offsets), np.int64) for _ in range(6))
         facts_of(data, positions, sizes, stored, immunity, times, firsts, groups, keys)
         times = np.maximum(times, 0)
         firsts = np.where(firsts >= 0, firsts, offsets)
-        return Waiting(offsets, firsts, self.due(stored, times, immunity), times, groups), keys
+        ages = np.maximum(self._core.due_clock.now_ms() - stored, 0)  # the log's times may be ahead of the clock
+        return Waiting(offsets, firsts, self.due(ages, times, immunity), times, groups), keys
 
-    def due(self, stored: Longs, times: Longs, immunity_s: Longs) -> Longs:
-        """When each is to be asked about: some time after it was stored, or was asked about last."""
+    def now_ms(self) -> int:
+        """The time by which halves are due, which is monotonic: nobody sets it."""
+        return round(self._core.clock.monotonic_s() * 1000)
+
+    def due(self, ages_ms: Longs, times: Longs, immunity_s: Longs) -> Longs:
+        """When each is to be asked about: some time after it was stored, or was asked about last, so long ago."""
         settings = self._settings
         at_first = np.where(immunity_s >= 0, immunity_s * 1000, settings.timeout_ms)
-        due: Longs = stored + np.where(times > 0, settings.check_interval_ms, at_first)
+        due: Longs = self.now_ms() - ages_ms + np.where(times > 0, settings.check_interval_ms, at_first)
         return due
 
     def _is_behind(self, firsts: Longs) -> bool:
