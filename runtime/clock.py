@@ -15,9 +15,8 @@ log = logging.getLogger(__name__)
 JUMP_MS: Final = 1000
 BELIEVED_SHARE: Final = 0.1
 BELIEVED_S: Final = 600.0
-"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this share of the
-jump, or for this long. A machine that was paused for a minute is followed in six seconds, a wrong hour in six minutes.
-"""
+"""A wall clock that is set ahead by more than ``JUMP_MS`` brings nothing early, unless it stays so for this share of
+the jump, or for this long. So a machine that was paused for a minute is followed in six seconds."""
 LOOK_S: Final = 1.0
 QUIET_S: Final = 60.0
 """So often at most, it is told that the wall clock was set."""
@@ -126,9 +125,9 @@ class DueClock:
                 "wall clock was set %s wall=%s reckoned=%s seconds=%.1f: %s",
                 *("ahead" if is_ahead else "back", _shown(wall_ms), _shown(reckoned_ms)),
                 abs(wall_ms - reckoned_ms) / 1000,
-                "what waits for its time goes by the reckoned one, until a tenth of that has passed, at most ten minutes"
+                "what waits goes by the reckoned time, until it has stayed so for a tenth of that, or ten minutes"
                 if is_ahead
-                else "what waits for its time comes as much later",
+                else "what waits comes as much later",
             )
         return found
 

@@ -325,8 +325,8 @@ def test_halves_are_found_at_brokers_whose_clocks_are_ahead(monkeypatch: pytest.
     monkeypatch.setattr(SystemClock, "wall_ms", lambda self: time.time_ns() // 1_000_000 + 600_000)
     with RunningCluster() as cluster:
         topic_of_type(cluster, "topic", "TRANSACTION")
-        with RunningGateway(cluster) as one, RunningGateway(cluster) as other:
-            with Client(one.address) as client, Client(other.address) as elsewhere:
-                stream = producing(client, "topic")
-                assert elsewhere.code("EndTransaction", end("topic", sent(client, "topic"), COMMIT)) == "OK"
-                stream.close()
+        with RunningGateway(cluster) as gateway, Client(gateway.address) as client:
+            producing(client, "topic").close()
+            transaction_id = sent(client, "topic")
+        with RunningGateway(cluster) as other, Client(other.address) as client:
+            assert client.code("EndTransaction", end("topic", transaction_id, COMMIT)) == "OK"

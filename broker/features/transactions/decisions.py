@@ -371,7 +371,7 @@ class Decisions:
         self.halves.add(rows)
 
     def rows(self, data: Any, positions: Longs, sizes: Any, offsets: Longs) -> tuple[Waiting, Longs]:
-        """Halves as their records tell of them, and hashes of their unique keys; of those that are none the group is 0."""
+        """Halves as their records tell of them, and hashes of their unique keys; of what is none the group is 0."""
         from penstock.formats.record.reposting.halves import facts_of
 
         stored, immunity, times, firsts, groups, keys = (np.empty(len(offsets), np.int64) for _ in range(6))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.runtime.clock import BELIEVED_S
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later import timers as timers_module
 from penstock.broker.features.later.later import Later
@@ -16,6 +15,7 @@ from penstock.broker.features.later.timers import RUN_COUNT
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, InvalidArgument, MessageTooLarge
+from penstock.runtime.clock import BELIEVED_S
 from tests.support.broker.kit import in_loop
 from tests.support.broker.stores import HOST, batch
 from tests.support.broker.timing import ORDERS, START, Node, later_batch, later_properties
