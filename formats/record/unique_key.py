@@ -9,7 +9,7 @@
 | 14 | 2 | counter |
 
 Written as 32 upper-case hexadecimal digits. Containers often share address and process id: the random number tells
-them apart. A forked process takes a new one.
+them apart. A forked process takes a new one, and so does one whose clock is set back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 
 _SHORTEST_MONTH_MS = 28 * 86_400_000 - 3_600_000
 # A month may lose an hour to summer time. Later in a month the start is looked up for each key.
+_BACK_MS = 1000  # within which the counter tells keys apart
 
 
 def _local_address() -> bytes:
@@ -45,6 +46,7 @@ class _Source:
         self.prefix = (self.address + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)).hex().upper()
         self.counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
         self.month_start_ms = _month_start_ms(time.time())
+        self.latest_ms = 0
 
 
 def _month_start_ms(now_s: float) -> int:
@@ -63,6 +65,9 @@ def new_unique_key() -> str:
         source = _source = _Source(_local_address())
         os.register_at_fork(after_in_child=source.renew)
     now_ms = time.time_ns() // 1_000_000
+    if now_ms < source.latest_ms - _BACK_MS:
+        source.renew()
+    source.latest_ms = now_ms
     elapsed = now_ms - source.month_start_ms
     if not 0 <= elapsed < _SHORTEST_MONTH_MS:
         source.month_start_ms = _month_start_ms(now_ms / 1000)

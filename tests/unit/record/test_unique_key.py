@@ -39,6 +39,17 @@ def test_a_new_month_starts_the_time_again(monkeypatch: pytest.MonkeyPatch) -> N
         assert elapsed_s == moment - time.mktime((2031, month, 1, 0, 0, 0, 0, 0, -1))
 
 
+def test_times_that_come_again_have_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: moment_ns)
+    first = new_unique_key()
+    moment_ns -= 3600 * 1_000_000_000
+    assert new_unique_key()[:20] != first[:20]
+    again = new_unique_key()
+    moment_ns -= 5_000_000  # as threads see it that overtake each other
+    assert new_unique_key()[:20] == again[:20]
+
+
 def test_processes_with_the_same_address_and_id_still_differ() -> None:
     first, second = (unique_key._Source(b"\x0a\0\0\1") for _ in range(2))
     assert first.prefix[:12] == second.prefix[:12]
