@@ -81,8 +81,7 @@ def make_core(
     role = make_role(events)
     return Core(
         config=config,
-        clock=clock,
-        due_clock=DueClock(clock),
+        clock=DueClock(clock),
         store=store,
         tables=tables,
         role=role,
@@ -160,7 +159,7 @@ class Broker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(core.dispatcher.run(), name="dispatch")
-                tasks.create_task(core.due_clock.run(), name="clock")
+                tasks.create_task(core.clock.run(), name="clock")
                 tasks.create_task(core.tables.files.run(lambda: core.store.dispatched_offset), name="snapshots")
                 for feature in self.features.made:
                     tasks.create_task(feature.run(), name=type(feature).__name__)

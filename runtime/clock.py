@@ -98,7 +98,7 @@ class SteadyClock:
 
 
 class DueClock:
-    """One for all of a broker, which looks at it always: what jumped hours ago, while nothing waited, is old news."""
+    """A broker's clock, which also says what is due. It looks at itself always: a jump of hours ago is old news."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -112,8 +112,14 @@ class DueClock:
         """True while the wall clock is ahead, and not believed."""
         return self._steady.is_behind
 
-    def now_ms(self) -> int:
-        """Milliseconds since 1970; goes ahead of monotonic time by jumps that have lasted alone."""
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def due_ms(self) -> int:
+        """Milliseconds since 1970, for what is to be done at a time: ahead of monotonic time by lasting jumps alone."""
         wall_ms, now_s = self._clock.wall_ms(), self._clock.monotonic_s()
         reckoned_ms, was_behind = self._steady.reckoned_ms(now_s), self._steady.is_behind
         found = self._steady.now_ms(wall_ms, now_s)
@@ -135,7 +141,7 @@ class DueClock:
         """Look at it, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self.now_ms()
+            self.due_ms()
 
 
 def boot_id() -> str:

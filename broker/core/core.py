@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.proto.errors import NotCurrent, NotEnoughReplicas, OutcomeUnknown
-from penstock.runtime.clock import Clock, DueClock
+from penstock.runtime.clock import DueClock
 
 from ..config import BrokerConfig
 from .acknowledge import Acknowledgements
@@ -27,8 +27,7 @@ class Core:
     """Data only: behaviour is in the members. Besides them there is one rule, who may write."""
 
     config: BrokerConfig
-    clock: Clock
-    due_clock: DueClock
+    clock: DueClock
     store: Store
     tables: Tables
     role: Role

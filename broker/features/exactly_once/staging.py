@@ -194,7 +194,7 @@ class Staging:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._core.events.journal is not None:
-                await self.settle_expired(self._core.due_clock.now_ms())
+                await self.settle_expired(self._core.clock.due_ms())
 
     async def settle_expired(self, now_ms: int) -> None:
         """Ask the coordinators about data whose time is over, and do as they say; failures are tried again later."""
@@ -231,7 +231,7 @@ class Staging:
                 f"chunk of {len(records)} bytes: at most {self._body_bytes_max} (maxMessageSize) can be staged, "
                 "a message with its properties: make it smaller, or raise maxMessageSize"
             )
-        return each, Staged(header.coordinator, self._core.due_clock.now_ms() + keep_ms)
+        return each, Staged(header.coordinator, self._core.clock.due_ms() + keep_ms)
 
     def _check_records(self, header: pipeline_pb2.StageHeader, records: memoryview, target: Target) -> None:
         """Refuse now what could not be published later: a trial of the very kernel that will place them."""

@@ -261,7 +261,7 @@ class Timers:
 
     async def _next_backlog(self, wheel: TimerWheel) -> _Backlog | None:
         """What is due, or else what is to be rolled."""
-        now_ms = self._core.due_clock.now_ms()
+        now_ms = self._core.clock.due_ms()
         due, offsets = wheel.take(now_ms)
         self._looked_ms, self._taken_ms = now_ms, max(self._taken_ms, now_ms)
         until_ms, end, is_rolled = now_ms, self._scanned, False

@@ -220,7 +220,7 @@ class LevelQueues:
 
     def _count_due(self, due: Longs, queue_id: int, first: int, high: int) -> int:
         """How many of the first messages, which begin at ``first``, are due."""
-        now_ms, now_s = self._core.due_clock.now_ms(), self._clock.monotonic_s()
+        now_ms, now_s = self._core.clock.due_ms(), self._clock.monotonic_s()
         level_ms = self._levels_ms[min(queue_id, len(self._levels_ms) - 1)]
         is_due, is_wrong = due <= now_ms, due > now_ms + level_ms + AHEAD_MS
         if is_wrong.any():

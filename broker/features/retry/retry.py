@@ -161,7 +161,7 @@ class Retry(Feature):
         # All of it is made before the first append: a call that is refused has stored none of its messages.
         made: list[tuple[Target, memoryview, ProducerMark]] = []
         if len(later) and later_before is None:
-            due = due_times(levels[later], times[later], group, self._levels_ms, self.core.due_clock.now_ms())
+            due = due_times(levels[later], times[later], group, self._levels_ms, self.core.clock.due_ms())
             where, target = self._later_place(journal, group, request.queue_id)
             mark = self._mark(request, len(later), allowed)
             made.append((target, failed_copies(records, later, times, due, target.topic, where, mark), mark))

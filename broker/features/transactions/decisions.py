@@ -378,7 +378,7 @@ class Decisions:
         facts_of(data, positions, sizes, stored, immunity, times, firsts, groups, keys)
         times = np.maximum(times, 0)
         firsts = np.where(firsts >= 0, firsts, offsets)
-        ages = np.maximum(self._core.due_clock.now_ms() - stored, 0)  # the log's times may be ahead of the clock
+        ages = np.maximum(self._core.clock.due_ms() - stored, 0)  # the log's times may be ahead of the clock
         return Waiting(offsets, firsts, self.due(ages, times, immunity), times, groups), keys
 
     def now_ms(self) -> int:

@@ -134,7 +134,7 @@ def test_staged_data_outlasts_a_clock_that_is_set_ahead_for_a_while(monkeypatch:
         await node.stage()
         looking = asyncio.create_task(node[ExactlyOnce].staging.run())
         clock.set_wall(START + 30 * 86_400_000)
-        await eventually(lambda: node.core.due_clock.is_behind)
+        await eventually(lambda: node.core.clock.is_behind)
         assert node.tables[StagingTable].staged
         clock.advance(BELIEVED_S)
         await eventually(lambda: not node.tables[StagingTable].staged)
