@@ -2,7 +2,7 @@
 
 A group whose last member went is *absent*: its messages are still there, so who reads a topic must know that it does
 not get all of it. It is remembered until a member returns, or an operator says that none will; a nameserver that was
-started since does not know of it.
+started since does not know of it. Its topics are those it is remembered with until a master says otherwise.
 
 A broker that dies is noticed at once, by the end of its stream. Silence is the other case: a frozen process, a cut
 cable. A report is due every :data:`HEARTBEAT_INTERVAL_MS`; after :data:`EXPIRY_MS` without one, and one sweep later at
@@ -116,6 +116,8 @@ class RouteTable:
             if old.session != session:
                 del self._keys[old.session]
                 ended = (old.session,)
+        if key.broker_name in self._absent:  # a slave that is back first may lack topics
+            shard.last_topics = self._absent[key.broker_name]
         returned = self._drop_absent(key.broker_name)
         self._shards[key.broker_name] = shard
         self._addresses[identity.address] = key

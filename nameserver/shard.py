@@ -90,7 +90,7 @@ class Shard:
     master: Member | None = None
     last_master_id: int = -1
     last_epoch: int = -1
-    last_master_topics: Topics | None = None  # None: no master was ever seen here
+    last_topics: Topics | None = None  # of the last master, or those remembered while all were gone
     weight: int = 0  # of the topics that it is remembered with: one each, and more for long attributes
 
     def check_one_master(self, broker_id: int, address: str, epoch: int) -> None:
@@ -110,20 +110,20 @@ class Shard:
             best = None
         self.master = best
         if best is not None:
-            self.last_master_id, self.last_epoch, self.last_master_topics = best.broker_id, best.epoch, best.topics
+            self.last_master_id, self.last_epoch, self.last_topics = best.broker_id, best.epoch, best.topics
 
     def topics(self) -> Topics:
         """The topics of the master, or of the last known one: reads go on without a master.
 
-        A nameserver that never saw a master takes the topics of the slave with the lowest id.
+        A nameserver that was told of none takes the topics of the slave with the lowest id.
         """
-        if self.last_master_topics is not None:
-            return self.last_master_topics
+        if self.last_topics is not None:
+            return self.last_topics
         return self.members[min(self.members)].topics if self.members else {}
 
     def leave(self, topics: Topics) -> None:
         """Keep nothing but ``topics``' weight: all members are gone."""
-        self.last_master_topics = None
+        self.last_topics = None
         self.weight = len(topics) + sum(shape.attribute_bytes for shape in topics.values()) // ATTRIBUTE_BYTES_PER_TOPIC
 
     def view(self) -> ShardView:

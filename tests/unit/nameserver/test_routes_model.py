@@ -125,7 +125,7 @@ class RoutesAgainstModel(RuleBasedStateMachine):
     ) -> None:
         self.sessions += 1
         address, instance = f"{name}-{broker_id}{'-moved' * moved}:1", f"{broker_id}{'-again' * again}"
-        group = self.groups.get(name, Group())
+        group = self.groups.get(name, Group(remembered=self.absent.get(name)))
         old = group.live.get(broker_id)
         twin = old is not None and address != old.address and instance != old.instance
         rival = role == MASTER and any(
