@@ -49,7 +49,7 @@ class Intake:
 
     def target(self, topic: Topic) -> Target:
         """Under which topic records for ``topic`` are stored now, and in how many queues."""
-        return Target(topic.name, topic.write_queues)
+        return Target(topic.name, topic.queues)
 
     def check_room(self) -> None:
         """Refuse what there is no room for.

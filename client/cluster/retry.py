@@ -71,13 +71,13 @@ def outcome_of(error: PenstockError) -> Outcome:
 
 
 def is_unwritable(error: PenstockError) -> bool:
-    """True if the broker group's part of the topic is not for writers (any more), which may be so there alone."""
-    return isinstance(error, Forbidden) and "perm" in error.details
+    """True if that part of the topic, its group's or a queue, is not for writers (any more), as routes will tell."""
+    return isinstance(error, Forbidden) and not error.details.keys().isdisjoint(("perm", "queues"))
 
 
 def counts_as_refusal(error: PenstockError) -> bool:
-    """True if a broker itself said no; False for a group that is between two masters, waits for its replicas, or has
-    just been closed to writers, which routes will tell."""
+    """True if a broker itself said no; False for a group that is between two masters, waits for its replicas, has just
+    been closed to writers, or has lost a queue, which routes will tell."""
     is_between = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
     return not (never_reached(error) or is_between or is_unwritable(error))
 

@@ -103,8 +103,8 @@ def test_truncated_repeated_and_miscounted_batches_are_refused(tmp_path: Path) -
         for count in (-1, 0, 1, 3, 2**31 - 1):
             header = broker_pb2.AppendHeader(topic="orders", count=count)
             await refused(caller.append_bytes(frames.pack(header, RECORDS)), CorruptBatch, InvalidArgument)
-        await refused(caller.append(topic="orders", queue_id=4), CorruptBatch)
-        await refused(caller.append(topic="orders", queue_id=-1), CorruptBatch)
+        await refused(caller.append(topic="orders", queue_id=4), Forbidden)
+        await refused(caller.append(topic="orders", queue_id=-1), Forbidden)
 
     attacked(tmp_path, attack)
 

@@ -57,6 +57,11 @@ class Topic:
         return bool(self.perm & names.PERM_WRITE)
 
     @property
+    def queues(self) -> int:
+        """Ids below it are legal, as in RocketMQ: who has an older route may write while the queues are drained."""
+        return max(self.read_queues, self.write_queues)
+
+    @property
     def created_ms(self) -> int:
         """When it was created here, which tells it from one of the same name that was deleted; 0 if unknown."""
         found = self.extra.get(CREATED_MS, 0)

@@ -63,9 +63,11 @@ class Later(Feature, Intake):
     def check(self, records: memoryview, topic: Topic) -> None:
         from penstock.formats.record.reposting.timers import TimerStatus, check_timers
 
+        from ...store.log.queue_ends import queue_gone
+
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
-        status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.write_queues, self._latest_ms())
+        status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.queues, self._latest_ms())
         if status == TimerStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return
@@ -74,6 +76,8 @@ class Later(Feature, Intake):
             raise InvalidArgument(
                 f"{where}: due more than {self._settings.delay_s_max} s (timerMaxDelaySec) from now", index=index
             )
+        if status == TimerStatus.BAD_QUEUE:
+            raise queue_gone(topic.name, index, topic.queues)
         if status == TimerStatus.PROPERTIES_TOO_LARGE:
             raise MessageTooLarge(f"{where}: its properties leave no room for what delivery adds", index=index)
         reason = TimerStatus(status).name.lower().replace("_", " ")

@@ -49,8 +49,10 @@ class DelayLevels(Feature, Intake):
     def check(self, records: memoryview, topic: Topic) -> None:
         from penstock.formats.record.reposting.timers import TimerStatus, check_levels
 
+        from ...store.log.queue_ends import queue_gone
+
         name = np.frombuffer(topic.name.encode(), np.uint8)
-        status, index = check_levels(np.frombuffer(records, np.uint8), name, topic.write_queues, self._count)
+        status, index = check_levels(np.frombuffer(records, np.uint8), name, topic.queues, self._count)
         if status == TimerStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return
@@ -60,6 +62,8 @@ class DelayLevels(Feature, Intake):
                 f"{where}: its delay level is none of 1..{self._count}, which this broker has (messageDelayLevel)",
                 index=index,
             )
+        if status == TimerStatus.BAD_QUEUE:
+            raise queue_gone(topic.name, index, topic.queues)
         if status == TimerStatus.PROPERTIES_TOO_LARGE:
             raise MessageTooLarge(f"{where}: its properties leave no room for what delivery adds", index=index)
         reason = TimerStatus(status).name.lower().replace("_", " ")

@@ -87,13 +87,17 @@ class Transactions(Feature, Intake):
     def check(self, records: memoryview, topic: Topic) -> None:
         from penstock.formats.record.reposting.halves import HalfStatus, check_halves
 
+        from ...store.log.queue_ends import queue_gone
+
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
-        status, index = check_halves(np.frombuffer(records, np.uint8), name, topic.write_queues)
+        status, index = check_halves(np.frombuffer(records, np.uint8), name, topic.queues)
         if status == HalfStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return
         where, index = f"topic {topic.name}, record {index} of the batch", int(index)
+        if status == HalfStatus.BAD_QUEUE:
+            raise queue_gone(topic.name, index, topic.queues)
         if status == HalfStatus.PROPERTIES_TOO_LARGE:
             raise MessageTooLarge(f"{where}: its properties leave no room for what a decision adds", index=index)
         reason = HalfStatus(status).name.lower().replace("_", " ")

@@ -123,7 +123,7 @@ class CommitLog:
         """
         records = self._with_room(ends, records, count) if self._config.append_record_crc else without_seals(records)
         file = self._file_for(len(records), is_state)
-        queues = len(ends.next_offsets)
+        queues = ends.queues
         if queues > len(self._touched_queues):
             self._touched_queues, self._touched_offsets = np.zeros(queues, np.int32), np.zeros(queues, np.int64)
         now_ms = max(self.last_store_timestamp_ms, self._clock.wall_ms())
@@ -143,7 +143,7 @@ class CommitLog:
             now_ms,
             self._host,
             ends.name,
-            ends.next_offsets,
+            ends.next_offsets[:queues],
             self._stamp,
             ends.seen,
             body_max,

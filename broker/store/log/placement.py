@@ -39,13 +39,13 @@ class Placement:
         self._known_end = -1
 
     def ends(self, topic: str, queues: int, dispatched: int) -> QueueEnds:
-        """Where the queues of ``topic`` go on: ``queues`` of them, and any more that exist."""
+        """Where the queues of ``topic`` go on, of which the first ``queues`` take records."""
         if not self.is_level:
             self.learn(dispatched)
         found = self._ends.get(topic)
         if found is None:
             found = self._ends[topic] = QueueEnds(topic, self._next_offsets(topic))
-        if queues > len(found.next_offsets):
+        if queues != found.queues:
             found.reserve(queues)
         return found
 

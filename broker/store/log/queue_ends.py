@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.record.kernels import PlaceStatus
-from penstock.proto.errors import CorruptBatch, MessageTooLarge
+from penstock.proto.errors import CorruptBatch, Forbidden, MessageTooLarge
 
 from ..disk import Bytes
 from ..queues.kernels import Longs
@@ -15,15 +15,20 @@ _TOO_LARGE = (PlaceStatus.BODY_TOO_LARGE, PlaceStatus.PROPERTIES_TOO_LARGE)
 
 
 class QueueEnds:
-    """Where the queues of one topic go on; ``next_offsets`` is indexed by queue id."""
+    """Where the queues of one topic go on; ``next_offsets`` is indexed by queue id.
+
+    ``queues``: those below it take records, those that exist beside them were removed.
+    """
 
     def __init__(self, topic: str, next_offsets: Longs) -> None:
         self.name: Bytes = np.frombuffer(topic.encode(), np.uint8)
         self.next_offsets = next_offsets
+        self.queues = 0
         self.seen: Longs = np.zeros(len(next_offsets), np.int64)
 
     def reserve(self, queues: int) -> None:
-        """Have at least that many queues; new ones begin at 0."""
+        """Have that many queues; new ones begin at 0."""
+        self.queues = queues
         missing = queues - len(self.next_offsets)
         if missing > 0:
             self.next_offsets = np.concatenate((self.next_offsets, np.zeros(missing, np.int64)))
@@ -31,7 +36,7 @@ class QueueEnds:
 
     def refusal(
         self, status: PlaceStatus, index: int, count: int | None, body_bytes_max: int
-    ) -> CorruptBatch | MessageTooLarge:
+    ) -> CorruptBatch | Forbidden | MessageTooLarge:
         """The error of a batch whose record ``index`` cannot be placed; ``count``: as its header says."""
         topic = bytes(self.name).decode()
         reason = status.name.lower().replace("_", " ")
@@ -47,5 +52,13 @@ class QueueEnds:
         if status == PlaceStatus.MISPLACED_MARK:
             reason = "carries a producer mark, which only a batch's first may"
         if status == PlaceStatus.BAD_QUEUE:
-            reason += f", the topic has {len(self.next_offsets)}"
+            return queue_gone(topic, index, self.queues)
         return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)
+
+
+def queue_gone(topic: str, index: int, queues: int) -> Forbidden:
+    """The error of a batch whose record ``index`` is for a queue that its topic, with so many, does not have."""
+    return Forbidden(
+        f"topic {topic}, record {index} of the batch: bad queue, the topic has {queues}: look up its route again",
+        queues=queues,
+    )

@@ -22,7 +22,6 @@ from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
     BrokerUnavailable,
-    CorruptBatch,
     Forbidden,
     InvalidArgument,
     LimitReached,
@@ -350,7 +349,7 @@ async def test_what_is_no_reply_is_refused_and_nothing_is_stored() -> None:
         with pytest.raises(InvalidArgument, match=error) as refused:
             await node.append_bytes(frames.pack(AppendHeader(topic="orders", later=4, **header), records))
         assert refused.value.details["index"] == 1
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(Forbidden, match="bad queue"):
         await node.append_bytes(reply_batch([("mine", b"one")], queue_id=1))
     with pytest.raises(TopicNotFound):
         await node.append_bytes(reply_batch([("mine", b"one")], topic="unknown"))

@@ -14,7 +14,7 @@ from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, Timer
 from penstock.broker.features.later.timers import RUN_COUNT
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, InvalidArgument, MessageTooLarge
+from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, Forbidden, InvalidArgument, MessageTooLarge
 from penstock.runtime.clock import BELIEVED_S
 from tests.support.broker.kit import in_loop
 from tests.support.broker.stores import HOST, batch
@@ -355,7 +355,7 @@ def test_what_cannot_be_delivered_is_refused_by_name(node: Node) -> None:
         check(later_batch([b"a", b"b"], [START, START + 86_401_000]))
     with pytest.raises(CorruptBatch, match=r"record 0 .* other topic"):
         check(later_batch([b"a"], [START], topic="others"))
-    with pytest.raises(CorruptBatch, match="bad queue"):
+    with pytest.raises(Forbidden, match="bad queue"):
         check(later_batch([b"a"], [START], queue_id=4))
     with pytest.raises(CorruptBatch, match="other topic"):
         check(batch(names.TIMER_TOPIC, [b"a"]))

@@ -158,17 +158,19 @@ async def test_what_is_no_half_of_the_group_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
+    ("settings", "error", "match"),
     [
-        ({"queue_id": 4}, "bad queue"),
-        ({"properties": {"TRAN_PREPARED_QUEUE_OFFSET": "3"}}, "not prepared"),
+        ({"queue_id": 4}, Forbidden, "bad queue"),
+        ({"properties": {"TRAN_PREPARED_QUEUE_OFFSET": "3"}}, CorruptBatch, "not prepared"),
     ],
 )
-def test_records_that_are_no_halves_are_refused(settings: dict[str, Any], match: str) -> None:
+def test_records_that_are_no_halves_are_refused(
+    settings: dict[str, Any], error: type[PenstockError], match: str
+) -> None:
     @in_loop
     async def check() -> None:
         node = opened()
-        with pytest.raises(CorruptBatch, match=match):
+        with pytest.raises(error, match=match):
             await node.halves([b"a"], **settings)
         assert node.records(names.HALF_TOPIC) == []
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from penstock.broker.core.tables.producers import SEQUENCES, ProducerTable
+from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.produce.produce import Produce
 from penstock.proto import names
@@ -54,7 +55,7 @@ async def test_an_append_is_answered_with_where_its_records_are() -> None:
         ({"topic": "readonly"}, Forbidden),
         ({"count": 0}, InvalidArgument),
         ({"count": 2}, CorruptBatch),
-        ({"queue_id": 4}, CorruptBatch),
+        ({"queue_id": 4}, Forbidden),
         ({"bodies": [b"x" * 70_000, b"x" * 70_000]}, MessageTooLarge),
         ({"producer": PRODUCER, "marked": False}, CorruptBatch),
     ],
@@ -73,6 +74,23 @@ def test_what_may_not_be_stored_is_refused_by_name_and_nothing_is_written(
         assert parts.store.end_offset == end
 
     check()
+
+
+@in_loop
+async def test_a_removed_queue_takes_nothing_more_and_batches_from_before_keep_their_receipts() -> None:
+    parts = Kit()
+    parts.add_topic()
+    first = await parts.append([b"a"], queue_id=3, producer=PRODUCER)
+    parts.put_topic(Topic("orders", 4, 2))
+    assert (await parts.append([b"b"], queue_id=3)).queue_offsets == [1], "while it is drained"
+    parts.put_topic(Topic("orders", 2, 2))
+    end = parts.store.end_offset
+    with pytest.raises(Forbidden, match="bad queue, the topic has 2") as refused:
+        await parts.append([b"c"], queue_id=3, producer=(*PRODUCER[:3], PRODUCER[3] + 1))
+    assert (refused.value.details, parts.store.end_offset) == ({"queues": 2}, end)
+    again = await parts.append([b"a"], queue_id=3, producer=PRODUCER)
+    assert (again.duplicate, again.physical_offset) == (True, first.physical_offset)
+    assert (await parts.append([b"c"], queue_id=1, producer=(*PRODUCER[:3], PRODUCER[3] + 2))).queue_offsets == [0]
 
 
 @in_loop

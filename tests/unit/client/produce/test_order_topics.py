@@ -13,10 +13,9 @@ from penstock.client.produce.sharding.key_moves import KEY_AWAY_S
 from penstock.formats.attributes.order_conf import ORDER_CONF, order_conf, ordered_shards, parse_order_conf
 from penstock.formats.hashing import string_hash
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, InvalidName
+from tests.support.client.lanes import NOW, bodies, lanes, part, start
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
-
-from .test_producer_lanes import NOW, bodies, lanes, part, start
 
 CONF = (("a", 1), ("b", 1))
 KEYS = [f"key-{number}" for number in range(12)]

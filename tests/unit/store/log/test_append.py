@@ -14,6 +14,7 @@ from penstock.formats.record.layout import decode_record
 from penstock.proto.errors import (
     CorruptBatch,
     DiskFull,
+    Forbidden,
     InvalidName,
     MessageTooLarge,
     StorageError,
@@ -104,12 +105,11 @@ def _damaged(position: int) -> bytes:
         ("orders", _damaged(88), 1),  # body
         ("orders", _damaged(5), 1),  # magic
         ("orders", batch("orders", [b"a", b"b"])[:-1], 1),
-        ("orders", batch("orders", [b"a", b"b"], [0, 4]), 1),
         ("orders", batch("other", [b"a"]), 0),
         ("orders", b"", 0),
         ("orders", batch("orders", [b"a"]) + batch("orders", [b"b"], mark=(7, 0, 0, 1)), 1),
     ],
-    ids=["body", "magic", "cut short", "queue", "topic", "empty", "mark in the middle"],
+    ids=["body", "magic", "cut short", "topic", "empty", "mark in the middle"],
 )
 def test_a_malformed_batch_is_refused_with_the_index_and_changes_nothing(
     tmp_path: Path, topic: str, records: bytes, index: int
@@ -123,6 +123,17 @@ def test_a_malformed_batch_is_refused_with_the_index_and_changes_nothing(
     assert store.end_offset == end
     assert store.append("orders", batch("orders", [b"next"]), queues=4).queue_offsets == [1]
     assert store.read_bytes(end, 1 << 20)[:4] == len(batch("orders", [b"next"])).to_bytes(4, "big")
+    store.close()
+
+
+def test_a_batch_for_a_queue_that_was_removed_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    store = Store.open(store_config(tmp_path))
+    end = store.append("orders", batch("orders", [b"first"], 4), queues=5).end
+    with pytest.raises(Forbidden, match="record 1 of the batch: bad queue, the topic has 4") as caught:
+        store.append("orders", batch("orders", [b"a", b"b"], [0, 4]), queues=4)
+    assert (caught.value.details, store.end_offset) == ({"queues": 4}, end)
+    assert store.append("orders", batch("orders", [b"next"]), queues=4).queue_offsets == [0]
+    assert store.append("orders", batch("orders", [b"next"], 4), queues=5).queue_offsets == [1]
     store.close()
 
 

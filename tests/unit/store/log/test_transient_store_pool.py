@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.store import Disk, FlushMode, Store
 from penstock.broker.store.log.transient_store_pool import TransientStorePool
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, DiskFull, FlowControl, StorageError, SyncFailed
+from penstock.proto.errors import DiskFull, FlowControl, Forbidden, StorageError, SyncFailed
 from tests.support.broker.stores import NEVER_MS, batch, bodies, dispatch_all, read, store_config
 from tests.support.clock import ManualClock
 from tests.support.crash.failing_disk import FailingDisk
@@ -173,7 +173,7 @@ def test_without_a_free_buffer_messages_are_refused_or_wait_for_a_commit(tmp_pat
 def test_a_batch_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     store = _open(tmp_path)
     end = _append(store, 0)
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(Forbidden):
         store.append("t", batch("t", [b"0001", b"0002"], [0, 5]), queues=1)
     assert store.appended_offset == end
     _append(store, 1)

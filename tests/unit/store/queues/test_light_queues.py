@@ -147,7 +147,7 @@ def test_what_cannot_be_dispatched_is_refused_by_name_and_costs_no_offset(
     with pytest.raises(error, match=text.replace("..", r"\.\.")):
         _put(store, _lit(A), properties)
     assert store.end_offset == end
-    with pytest.raises(CorruptBatch):  # refused behind the offsets
+    with pytest.raises(Forbidden):  # refused behind the offsets
         store.append("parent", batch("parent", [b"x"], 5, properties=[_lit(A)]), queues=1)
     _put(store, _lit(A))
     dispatch_all(store)

@@ -20,7 +20,7 @@ from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, DiskFull, InvalidArgument, MessageTooLarge
+from penstock.proto.errors import CorruptBatch, DiskFull, Forbidden, InvalidArgument, MessageTooLarge
 from tests.support import golden
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch, read, split
@@ -80,7 +80,7 @@ def test_what_clients_send_is_taken_and_other_levels_are_refused_by_name(tmp_pat
             feature.check(memoryview(sent), orders)
         with pytest.raises(CorruptBatch, match="other topic"):
             feature.check(memoryview(delayed(1, [b"x"], topic="order")), orders)
-        with pytest.raises(CorruptBatch, match="bad queue"):
+        with pytest.raises(Forbidden, match="bad queue"):
             feature.check(memoryview(delayed(1, [b"x"], queue_id=4)), orders)
         with pytest.raises(MessageTooLarge, match="no room for what delivery adds"):
             feature.check(memoryview(delayed(1, [b"x"], long="x" * 32_690)), orders)

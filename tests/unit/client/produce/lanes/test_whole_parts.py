@@ -21,8 +21,8 @@ from penstock.formats.destination import Ordinary
 from penstock.formats.record.layout import Host
 from penstock.proto.errors import MessageTooLarge
 from penstock.proto.wire.broker_pb2 import AppendReceipt
+from tests.support.client.lanes import NOW, bodies
 
-NOW = 1000.0
 NONE = Column.repeated(b"", 2)
 HOST = Host(bytes(4), 9)
 
@@ -44,10 +44,6 @@ def start(lanes: Lanes) -> list[list[bytes]]:
 
 def begun(lanes: Lanes) -> list[Batch]:
     return lanes.start(NOW, LANES, lambda name: True)
-
-
-def bodies(batch: Batch) -> list[bytes]:
-    return [body for each in batch.parts for body in each.bodies]
 
 
 def test_behind_two_small_batches_they_share_the_next_until_it_is_half_full() -> None:

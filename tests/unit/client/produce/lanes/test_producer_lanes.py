@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from penstock.client.cluster.queues import WriteQueues
-from penstock.client.produce.config import ProducerConfig
-from penstock.client.produce.health import BrokerHealth
 from penstock.client.produce.lanes import Lanes
-from penstock.client.produce.parts import LANES, Batch, Kind, Part
+from penstock.client.produce.parts import Batch, Kind, Part
 from penstock.client.produce.sharding.key_moves import KEY_AWAY_S
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -17,37 +14,17 @@ from penstock.proto.errors import (
     FlowControl,
     Forbidden,
     LaneForgotten,
-    MessageTooLarge,
     NotEnoughReplicas,
     NotMaster,
     OutcomeUnknown,
     PenstockError,
     TopicNotFound,
 )
+from tests.support.client.lanes import BROKEN, NOW, bodies, lanes, part, start
 
-NOW = 1000.0
-BROKEN = BrokerUnavailable("broker 1: unavailable: Socket closed", status="UNAVAILABLE")
 UNWRITABLE = Forbidden("topic orders may not be written: its perm is 4", perm=4)
+QUEUE_GONE = Forbidden("topic orders, record 0 of the batch: bad queue, the topic has 4", queues=4)
 NEVER_CONNECTED = BrokerUnavailable("broker 1: failed to connect to all addresses", status="UNAVAILABLE")
-
-
-def lanes(*shards: tuple[str, int], **settings: object) -> Lanes:
-    return Lanes("orders", ProducerConfig(**settings), BrokerHealth(), WriteQueues(shards))  # type: ignore[arg-type]
-
-
-def part(
-    *bodies: bytes, hashes: list[int] | None = None, kind: Kind = Kind.PRODUCE, deadline: float = NOW + 30
-) -> Part:
-    chosen = None if hashes is None else np.array(hashes, dtype=np.int32)
-    return Part(kind, list(bodies), None, cost=len(bodies) * 200, deadline=deadline, hashes=chosen)
-
-
-def bodies(batch: Batch) -> list[bytes]:
-    return [body for each in batch.parts for body in each.bodies]
-
-
-def start(lanes: Lanes, now: float = NOW) -> list[Batch]:
-    return lanes.start(now, LANES, lambda name: name in lanes.queues)
 
 
 def test_batches_without_keys_go_to_one_queue_after_the_other() -> None:
@@ -289,7 +266,9 @@ def test_a_waiting_send_gives_up_after_its_retries_and_a_produced_message_does_n
         assert bool(failures) is gives_up
 
 
-@pytest.mark.parametrize("error", [NEVER_CONNECTED, NotMaster("a slave"), NotEnoughReplicas("one of two"), UNWRITABLE])
+@pytest.mark.parametrize(
+    "error", [NEVER_CONNECTED, NotMaster("a slave"), NotEnoughReplicas("one of two"), UNWRITABLE, QUEUE_GONE]
+)
 def test_a_group_without_a_master_or_replicas_for_the_moment_uses_up_no_retries(error: PenstockError) -> None:
     topic = lanes(("a", 1), send_retries=0)
     topic.add([part(b"x", kind=Kind.SEND)])
@@ -339,118 +318,3 @@ def test_at_most_the_configured_batches_are_under_way_at_a_broker() -> None:
     topic.add(part(b"%d" % number) for number in range(10))
     assert len(topic.start(NOW, 3, bool)) == 3
     assert topic.start(NOW, 3, bool) == []
-
-
-def test_messages_with_and_without_keys_do_not_divide_each_others_batches() -> None:
-    topic = lanes(("a", 1))
-    topic.add([part(b"first")])
-    (first,) = start(topic)
-    for number in range(3):
-        topic.add([part(b"key %d" % number, hashes=[0]), part(b"%d" % number)])
-    assert start(topic) == []
-    topic.acknowledged(first)
-    (second,) = start(topic)
-    assert bodies(second) == [b"key 0", b"key 1", b"key 2", b"0", b"1", b"2"]
-    assert second.queue_ids.tolist() == [0] * 6
-
-
-def test_with_every_lane_busy_with_keys_what_has_none_goes_on_to_queues_in_turn() -> None:
-    topic = lanes(("a", 16))
-    topic.add([part(b"key", hashes=[3])])
-    (busy,) = topic.start(NOW, 1, bool)
-    for number in range(2):
-        topic.add([part(b"key", hashes=[3]), part(b"%d" % number)])
-        assert topic.start(NOW, 1, bool) == []
-        topic.acknowledged(busy)
-        (busy,) = topic.start(NOW, 1, bool)
-        assert busy.queue_ids.tolist() == [3, (3, 11)[number]]
-
-
-def test_what_cannot_ride_with_keys_has_every_other_batch_of_a_busy_lane() -> None:
-    topic = lanes(("a", 1))
-    topic.add([part(b"key 0", hashes=[0])])
-    (busy,) = start(topic)
-    topic.add([part(b"free", kind=Kind.SEND)])
-    sent = []
-    for number in range(1, 4):
-        topic.add([part(b"key %d" % number, hashes=[0])])
-        assert start(topic) == []
-        topic.acknowledged(busy)
-        (busy,) = start(topic)
-        sent += bodies(busy)
-    assert sent == [b"key 1", b"free", b"key 2", b"key 3"]
-
-
-def test_nothing_rides_to_a_group_that_is_avoided() -> None:
-    topic = lanes(("a", 2), ("b", 1))
-    topic.add([part(b"first", hashes=[0]), part(b"second", hashes=[1])])
-    first, _ = start(topic)
-    topic.on_error(first, NotEnoughReplicas("one of two"), NOW)
-    topic.add([part(b"free")])
-    (free,) = start(topic)
-    assert (free.lane.broker_name, bodies(free)) == ("b", [b"free"])
-    topic.add([part(b"more")])
-    (again,) = start(topic, NOW + 5)
-    assert (again.lane.broker_name, bodies(again)) == ("a", [b"first"])
-
-
-def test_a_keyed_batch_of_unknown_outcome_may_leave_a_group_that_stays_away() -> None:
-    topic = lanes(("a", 1), ("b", 1), retry_another_shard_on_unknown=True)
-    topic.add([part(b"key", hashes=[0])])
-    (batch,) = start(topic)
-    assert topic.on_error(batch, BROKEN, NOW) == []
-    topic.adopt(WriteQueues([("b", 1)]), NOW)
-    assert topic.start(NOW + 0.1, LANES, lambda name: name == "b") == []
-    assert topic.start(NOW + 2, LANES, lambda name: name == "b") == []
-    topic.start(NOW + 2.1, LANES, lambda name: name == "b")
-    assert topic.next_due(NOW + 2.1) == NOW + KEY_AWAY_S
-    (moved,) = topic.start(NOW + KEY_AWAY_S, LANES, lambda name: name == "b")
-    assert (moved.lane.broker_name, bodies(moved)) == ("b", [b"key"])
-
-
-def test_of_a_batch_that_was_not_stored_only_keys_keep_their_lane() -> None:
-    topic = lanes(("a", 1), ("b", 1))
-    topic.add([part(b"1", hashes=[0])])
-    (first,) = start(topic)
-    topic.add([part(b"2", hashes=[0])])
-    start(topic)
-    topic.add([part(b"free")])
-    topic.acknowledged(first)
-    (mixed,) = start(topic)
-    assert bodies(mixed) == [b"2", b"free"]
-    topic.add([part(b"3", hashes=[0])])
-    topic.on_error(mixed, NotEnoughReplicas("too few"), NOW)
-    (free,) = start(topic)
-    assert (free.lane.broker_name, bodies(free)) == ("b", [b"free"])
-    (keyed,) = start(topic, NOW + 5)
-    assert (keyed.lane, bodies(keyed)) == (mixed.lane, [b"2", b"3"])
-
-
-def test_after_a_message_was_too_large_keys_and_the_rest_are_tried_alone() -> None:
-    topic = lanes(("a", 1))
-    topic.add([part(b"first")])
-    (first,) = start(topic)
-    topic.add([part(b"1", hashes=[0]), part(b"2")])
-    start(topic)
-    topic.acknowledged(first)
-    (mixed,) = start(topic)
-    assert topic.on_error(mixed, MessageTooLarge("2 is too large"), NOW) == []
-    (alone,) = start(topic)
-    assert bodies(alone) == [b"1"]
-    topic.acknowledged(alone)
-    (other,) = start(topic)
-    assert bodies(other) == [b"2"]
-    (failure,) = topic.on_error(other, MessageTooLarge("too large"), NOW)
-    assert failure.parts == other.parts
-
-
-def test_messages_given_up_behind_a_refused_one_name_its_reason() -> None:
-    topic = lanes(("a", 1))
-    topic.add([part(b"tried", hashes=[0], deadline=NOW + 5)])
-    (batch,) = start(topic)
-    topic.add([part(b"behind", hashes=[0], deadline=NOW + 5)])
-    assert start(topic) == []
-    assert topic.on_error(batch, NotEnoughReplicas("one of two"), NOW) == []
-    failures = topic.expire(NOW + 6)
-    assert [type(failure.error) for failure in failures] == [NotEnoughReplicas, NotEnoughReplicas]
-    assert "not stored when the time was up" in failures[1].error.message
