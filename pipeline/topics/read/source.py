@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -146,8 +147,9 @@ class TopicReader(DataSourceReader):
         times = options.starting.timestamp_ms, options.ending.timestamp_ms
         by_time = options.starting.at == "timestamp", options.ending.at == "timestamp"
         if all(by_time) and times[0] > times[1]:
+            since, until = (datetime.fromtimestamp(at_ms / 1000, UTC).isoformat() for at_ms in times)
             raise ConfigError(
-                f"{options.starting.option} {times[0]} is behind {options.ending.option} {times[1]}: nothing is between"
+                f"{options.starting.option} {since} is behind {options.ending.option} {until}: nothing is between"
             )
         # Who names offsets means messages that are there. A time, or what a group has read, may be behind all of them.
         if backwards and (options.starting.at in ("latest", "offsets") or not any(by_time)):

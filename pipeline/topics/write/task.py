@@ -32,12 +32,13 @@ from .writers import WriterCalls, hash_64
 log = logging.getLogger(__name__)
 
 _CHANGED = (
-    "{error}. The batch has come again with other rows (a shuffle whose order is free, a random function), and "
-    "brokers keep the first ones. To go on with this checkpoint, start once with the sink's option skipBatch={batch} "
-    "(what is there stands for the batch: whole if the crash came behind its last write, else the rest of it is lost) "
-    "or rewriteBatch={batch} (it is written again: nothing is lost, what is there of it is doubled); "
-    "deliveryGuarantee=exactly-once beside either keeps it from happening again"
+    "{error}. The batch has come again with other rows (a shuffle whose order is free, a random function{or_twice}), "
+    "and brokers keep the first ones. To go on with this checkpoint, start once with the sink's option "
+    "skipBatch={batch} (what is there stands for the batch: whole if the crash came behind its last write, else the "
+    "rest of it is lost) or rewriteBatch={batch} (it is written again: nothing is lost, what is there of it is "
+    "doubled); deliveryGuarantee=exactly-once beside either keeps it from happening again"
 )
+_OR_TWICE = ", or another write in the same foreachBatch, which needs a producerId of its own"
 _CHANGED_JOB = (
     "{error}. A producerId stands for the same rows in the same partitions (no shuffle whose order is free, no random "
     "functions): else use deliveryGuarantee=exactly-once, or a producerId of their own for other data"
@@ -278,7 +279,8 @@ class Task:
         who = self._identity
         if not who.is_micro_batch:
             return ChangedBatch(f"producerId {who.writer}: " + _CHANGED_JOB.format(error=error.message))
-        text = _CHANGED.format(error=error.message, batch=who.batch)
+        or_twice = _OR_TWICE if self._options.producer_id else ""
+        text = _CHANGED.format(error=error.message, batch=who.batch, or_twice=or_twice)
         return ChangedBatch(f"query {who.writer}, batch {who.batch}, partition {who.partition}: {text}")
 
     def _require_no_more(self) -> None:

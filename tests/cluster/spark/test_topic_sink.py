@@ -134,10 +134,11 @@ def test_times_that_contradict_each_other_are_refused(brokers: Cluster) -> None:
         admin.create_topic("times", queues=1)
     write(brokers, "times", "at-least-once", "w", 0)
     given: dict[str, Any] = {"nameServer": brokers.nameservers, "subscribe": "times"}
-    given |= {"startingTimestamp": "2000", "endingTimestamp": "1000"}
-    with pytest.raises(ConfigError, match="startingTimestamp 2000 is behind endingTimestamp 1000"):
+    given |= {"startingTimestamp": "2026-11-28T10:00", "endingTimestamp": "2026-11-28"}
+    told = r"startingTimestamp 2026-11-28T10:00:00\+00:00 is behind endingTimestamp 2026-11-28T00:00:00\+00:00"
+    with pytest.raises(ConfigError, match=told):
         TopicReader(source_options(given, streaming=False), SCHEMA).partitions()
-    given |= {"startingOffsets": "latest", "endingTimestamp": "1000"}
+    given |= {"startingOffsets": "latest"}
     del given["startingTimestamp"]
     offsets = json.dumps({"times": {"broker-a": {"0": 7}}})
     behind = {**given, "startingOffsets": offsets}
