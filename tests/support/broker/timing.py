@@ -1,12 +1,12 @@
-"""A broker whose messages for later are delivered by a clock that a test turns."""
+"""Brokers whose messages wait for a time, by a clock that a test turns."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from penstock.broker.core.feature import Feature
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later.later import Later
 from penstock.formats.record.layout import Record
@@ -18,28 +18,72 @@ from tests.support.broker.stores import batch, read
 from tests.support.clock import ManualClock
 
 START = 1_700_000_000_000
-
-
 ORDERS = Topic("orders", 4, 4)
 
 
-class Node(Kit):
-    """A broker with its timers; :meth:`reopened` has the store alone."""
+class Timed(Kit):
+    """A broker with timers, and other features that have messages wait; :meth:`reopened` has the store alone."""
 
-    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        root: Path,
+        clock: ManualClock | None = None,
+        *,
+        features: Sequence[type[Feature]] = (Later,),
+        **settings: Any,
+    ) -> None:
         self.manual = clock or ManualClock(START)
-        super().__init__(
-            root,
-            features=(Later,),
-            clock=self.manual,
-            sizes={"consume_queue_bytes": 400},
-            **({"maxMessageSize": 1 << 18, "timerMaxDelaySec": 86_400} | settings),
-        )
+        super().__init__(root, features=features, clock=self.manual, **settings)
         self.timers = self[Later].timers
+        if self.tables.topic("orders") is None:
+            self.put_topic(ORDERS)
+        self.dispatch()
 
-    def reopened(self, *, unclean: bool = False) -> Node:
+    def reopened(self, *, unclean: bool = False) -> Self:
+        if not unclean:
+            self.snapshots.write_all(self.store.dispatched_offset)
         self.close(unclean=unclean)
-        return Node(self.root, self.manual)
+        return type(self)(self.root, self.manual)
+
+    async def turn(self, seconds: float = 0.0) -> None:
+        self.manual.advance(seconds)
+        await self.timers.turn()
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        if not self.role.holds:
+            self.confirm()
+        super().dispatch()
+
+    def records(self, topic: str = "orders", queue_id: int = 0) -> list[Record]:
+        self.dispatch()
+        return read(self.store, topic, queue_id)
+
+    def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+        return [record.body for record in self.records(topic, queue_id)]
+
+    def fail_appends(self, after: int = 0) -> list[int]:
+        """Let so many appends succeed; each one behind them finds no space, until the number is raised again."""
+        append, left = self.store.append, [after]
+
+        def failing(topic: str, records: Any, **settings: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise DiskFull("no space")
+            return append(topic, records, **settings)
+
+        self.store.append = failing  # type: ignore[method-assign]
+        return left
+
+
+class Node(Timed):
+    """A broker with timers alone, and messages for them."""
+
+    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: Any) -> None:
+        sizes = {"consume_queue_bytes": 400}
+        super().__init__(
+            root, clock, sizes=sizes, **({"maxMessageSize": 1 << 18, "timerMaxDelaySec": 86_400} | settings)
+        )
 
     def later(
         self, bodies: Sequence[bytes], delays_s: Sequence[float], *, topic: str = "orders", queue_id: int = 0
@@ -49,38 +93,9 @@ class Node(Kit):
         self.store.append(names.TIMER_TOPIC, records, queues=1)
         self.dispatch()
 
-    async def turn(self, seconds: float = 0.0) -> None:
-        self.manual.advance(seconds)
-        await self.timers.turn()
-        self.dispatch()
-
-    @contextlib.contextmanager
-    def full_disk(self) -> Iterator[None]:
-        """Every append fails in the block, for want of space."""
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            raise DiskFull("no space")
-
-        append, self.store.append = self.store.append, failing  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            self.store.append = append  # type: ignore[method-assign]
-
-    def dispatch(self) -> None:
-        self.confirm()
-        super().dispatch()
-
-    def records(self, topic: str = "orders", queue_id: int = 0) -> list[Record]:
-        self.dispatch()
-        return read(self.store, topic, queue_id)
-
     def first_waiting(self) -> int | None:
         self.flush()
         return next((hold.offset for hold in self[Later].holds()), None)
-
-    def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
-        return [record.body for record in self.records(topic, queue_id)]
 
 
 def later_properties(topic: str, queue_id: int, due: int) -> bytes:

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker.kit import close_all
-from tests.support.broker.timing import ORDERS, Node
+from tests.support.broker.timing import Node
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     async def made() -> Node:
-        node = Node(tmp_path / "store")
-        node.put_topic(ORDERS)
-        node.dispatch()
-        return node
+        return Node(tmp_path / "store")
 
     yield asyncio.run(made())
     close_all()

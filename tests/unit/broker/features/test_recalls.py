@@ -25,27 +25,13 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire.later_pb2 import RecallRequest
-from tests.support.broker.kit import SYNC, Kit, in_loop
-from tests.support.broker.stores import batch, bodies, read
-from tests.support.clock import ManualClock
-
-START = 1_700_000_000_000
+from tests.support.broker.kit import SYNC, in_loop
+from tests.support.broker.stores import batch, read
+from tests.support.broker.timing import START, Timed
 
 
-class Node(Kit):
+class Node(Timed):
     """A broker with its timers, whose messages' bodies are their keys."""
-
-    def __init__(self, root: Path, clock: ManualClock | None = None, **settings: Any) -> None:
-        self.manual = clock or ManualClock(START)
-        super().__init__(root, features=(Later,), clock=self.manual, **settings)
-        self.timers = self[Later].timers
-        if self.tables.topic("orders") is None:
-            self.put_topic(Topic("orders", 1, 1))
-        self.dispatch()
-
-    def reopened(self) -> Node:
-        self.close(unclean=True)
-        return Node(self.root, self.manual)
 
     def later(self, keys: Sequence[str], due_s: float = 10, *, topic: str = "orders") -> None:
         due = str(START + int(1000 * due_s))
@@ -62,20 +48,6 @@ class Node(Kit):
         request.MergeFrom(RecallRequest(**changes))
         reply = await self[Later].recall(request)
         return reply.in_time
-
-    async def turn(self, seconds: float = 0.0) -> None:
-        self.manual.advance(seconds)
-        await self.timers.turn()
-        self.dispatch()
-
-    def dispatch(self) -> None:
-        if not self.role.holds:
-            self.confirm()
-        super().dispatch()
-
-    def delivered(self, topic: str = "orders") -> list[bytes]:
-        self.dispatch()
-        return bodies(self.store, topic)
 
 
 def test_what_is_recalled_in_time_never_comes_and_all_else_does(tmp_path: Path) -> None:
@@ -173,7 +145,7 @@ def test_a_new_master_knows_what_is_recalled(tmp_path: Path) -> None:
         node.later(["a", "b"])
         await node.turn()
         assert await node.recall("a")
-        node = node.reopened()
+        node = node.reopened(unclean=True)
         with pytest.raises(BrokerUnavailable, match="try again"):
             await node.recall("a")
         await node.turn(9)
@@ -181,7 +153,7 @@ def test_a_new_master_knows_what_is_recalled(tmp_path: Path) -> None:
         assert node.store.end_offset == node.store.dispatched_offset
         await node.turn(1)
         assert node.delivered() == [b"b"]
-        node = node.reopened()
+        node = node.reopened(unclean=True)
         await node.turn()
         assert node.delivered() == [b"b"]
         assert not await node.recall("b")
@@ -214,7 +186,7 @@ def test_a_delivery_that_is_cut_short_brings_nothing_recalled(
         node.store.append = failing  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
             await node.turn(10)
-        node = node.reopened()
+        node = node.reopened(unclean=True)
         await node.turn()
         assert node.delivered() == [b"0", b"2", b"3", b"5"]
 
@@ -236,7 +208,7 @@ def test_what_is_recalled_stays_so_when_its_record_is_rolled_or_that_of_the_mess
         node.dispatch()
         node.timers.make_way(node.store.end_offset)  # and now everything
         await node.turn()
-        node = node.reopened()
+        node = node.reopened(unclean=True)
         node.later(["c"])
         await node.turn(10)
         assert node.delivered() == [b"c"]

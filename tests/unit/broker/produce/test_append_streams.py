@@ -13,6 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.core import data_calls
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.produce.produce import Produce
+from penstock.broker.produce.send import Placed
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, TopicNotFound
 from penstock.proto.wire import broker_pb2
@@ -53,6 +54,19 @@ async def streaming(broker: Broker) -> AsyncIterator[Stream]:
         yield Stream(connection)
 
 
+def held_answers(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """No append is acknowledged until the event is set."""
+    send, allowed = broker.features[Produce].send, asyncio.Event()
+    acknowledge = send.acknowledge
+
+    async def held(placed: Placed) -> broker_pb2.AppendReceipt:
+        await allowed.wait()
+        return await acknowledge(placed)
+
+    monkeypatch.setattr(send, "acknowledge", held)
+    return allowed
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_answers_keep_the_order_of_the_requests_and_errors_are_answers_too(tmp_path: Path, flush: str) -> None:
     async def check() -> None:
@@ -91,14 +105,7 @@ def test_a_stream_is_not_read_further_than_its_answers_are_taken(
     async def check() -> None:
         async with running(tmp_path, flushDiskType="SYNC_FLUSH") as (broker, caller), streaming(broker) as stream:
             await caller.create_topic()
-            allowed = asyncio.Event()
-            acknowledge = broker.features[Produce].send.acknowledge
-
-            async def held(placed: object) -> broker_pb2.AppendReceipt:
-                await allowed.wait()
-                return await acknowledge(placed)  # type: ignore[arg-type]
-
-            monkeypatch.setattr(broker.features[Produce].send, "acknowledge", held)
+            allowed = held_answers(broker, monkeypatch)
             await stream.send(*(batch([b"%d" % number]) for number in range(8)))
             counter = broker.core.counters.topic("orders")
             await eventually(lambda: counter.messages_in == 3, what="three that wait")
@@ -140,14 +147,7 @@ def test_a_stopping_broker_answers_appends_also_where_the_same_connection_stages
             await caller.create_topic()
             stages = broker.features[ExactlyOnce].stages
             assert await stream.connection.ask(Method.STAGE, chunk()) == b""
-            allowed = asyncio.Event()
-            acknowledge = broker.features[Produce].send.acknowledge
-
-            async def held(placed: object) -> broker_pb2.AppendReceipt:
-                await allowed.wait()
-                return await acknowledge(placed)  # type: ignore[arg-type]
-
-            monkeypatch.setattr(broker.features[Produce].send, "acknowledge", held)
+            allowed = held_answers(broker, monkeypatch)
             await stream.send(batch())
             await eventually(lambda: not broker.features[Produce].streams.is_answered(), what="an append that waits")
             broker.core.events.is_open = False

@@ -17,7 +17,7 @@ from penstock.broker.limits import Limits
 from penstock.proto.errors import Forbidden, LaneForgotten, LimitReached
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch
-from tests.support.broker.timing import ORDERS, Node
+from tests.support.broker.timing import Node
 
 FORGED = (1 << 62) - 1
 P = 0xABCDEF
@@ -53,7 +53,6 @@ def test_a_forged_mark_that_is_in_the_log_already_does_not_stop_deliveries(
     @in_loop
     async def run() -> None:
         node = Node(tmp_path / "store")
-        node.put_topic(ORDERS)
         node.store.append("orders", batch("orders", [b"forged"], mark=(PRODUCER_ID, 0, 0, FORGED)), queues=4)
         node.dispatch()
         assert node.tables.producers.last_sequence(PRODUCER_ID, "orders", 0) == FORGED

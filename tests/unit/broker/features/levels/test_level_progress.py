@@ -14,8 +14,9 @@ from penstock.formats.record.properties import encode_properties
 from penstock.proto import names
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch
+from tests.support.broker.timing import START
 from tests.support.clock import ManualClock
-from tests.unit.broker.features.levels.kit import START, Node
+from tests.unit.broker.features.levels.kit import Node
 
 
 def delay(it: Kit, body: bytes) -> None:
