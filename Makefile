@@ -1,11 +1,14 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-spark-full fuzz check bench bench-spark bench-peers bench-growth docs reference proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-long test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-spark-full fuzz check bench bench-spark bench-peers bench-growth docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
 export PYTHONDONTWRITEBYTECODE :=
 # Files go to the workers in the order that tests/conftest.py gives them; many wait for other processes: more than cores.
 WORKERS := 5
+PYTEST = $(PY) -m tests.support.kernels && $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A third of the work: whole jobs in Spark, whose parts have tests of their own, and drills.
+LONG := $(wildcard tests/spark/test_jobs*.py) tests/cluster/failover/test_drills.py
 PEERS := kafka-produce-100b kafka-produce-1k kafka-consume-100b kafka-consume-1k kafka-send-latency \
 	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions \
 	rocketmq-v2 rocketmq-v2-java rocketmq-v2-python rocketmq-v2-idle
@@ -25,9 +28,11 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
 	@$(PY) -m penstock.demo.spark --dir .demo-spark
 
-test: setup-spark ## all tests, 7 to 12 minutes on 2 cores
-	@$(PY) -m tests.support.kernels
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: setup-spark ## all tests but long ones; 6 to 9 minutes on 2 cores
+	@$(PYTEST) $(LONG:%=--ignore=%)
+
+test-long: setup-spark ## whole jobs in Spark and six short drills; 4 minutes
+	@$(PYTEST) $(LONG)
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
 	@command -v mkfs.xfs >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq xfsprogs >/dev/null; } || true
