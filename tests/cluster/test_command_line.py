@@ -21,8 +21,6 @@ import pytest
 from penstock.cli.main import main
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)  # the first start on a machine compiles kernels
-
 
 class Done(NamedTuple):
     """What a command's exit code is, and what it said."""

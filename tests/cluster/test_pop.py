@@ -69,7 +69,6 @@ class Worker:
                 self.acknowledged[message.body] += 1
 
 
-@pytest.mark.timeout(300)
 def test_acknowledged_stays_and_nothing_is_given_to_two_though_masters_are_killed(
     shard: LocalCluster,
 ) -> None:

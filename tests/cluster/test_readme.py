@@ -20,8 +20,6 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 SET_UP = re.compile(r"(make|pip) ")
 
-pytestmark = pytest.mark.timeout(300)  # the first start on a machine compiles kernels
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:

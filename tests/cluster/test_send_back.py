@@ -60,7 +60,6 @@ def copies(nameservers: str, topic: str) -> Counter[tuple[bytes, int]]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_no_failed_message_is_lost_or_doubled_though_masters_are_killed(shard: LocalCluster) -> None:
     nameservers = shard.plan.nameserver_addresses
     listener = Failing()

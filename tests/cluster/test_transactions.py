@@ -51,7 +51,6 @@ def kill_master(shard: LocalCluster) -> None:
     shard.restart(old.name)
 
 
-@pytest.mark.timeout(300)
 def test_each_transaction_ends_as_it_was_decided_though_masters_are_killed_at_every_step(shard: LocalCluster) -> None:
     nameservers = shard.plan.nameserver_addresses
     expected: Counter[bytes] = Counter()

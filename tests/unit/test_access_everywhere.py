@@ -131,6 +131,3 @@ def test_the_methods_of_the_cluster_are_those_that_only_brokers_call() -> None:
         "Coordination/ReadRegister",
         "Nameserver/BrokerSession",
     ]
-
-
-pytestmark = pytest.mark.timeout(60)

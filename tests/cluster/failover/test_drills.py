@@ -23,8 +23,6 @@ SHAPE = Shape(shards=1, replicas=3, nameservers=1, rate=100, producers=1, mode="
 TIMES = {"I8"}
 """How fast a shard comes back depends on the machine; here it is measured and not judged."""
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:

@@ -6,8 +6,6 @@ import asyncio
 import signal
 from pathlib import Path
 
-import pytest
-
 from penstock.broker.broker import FEATURES, serving
 from penstock.broker.consume.consume import Consume
 from penstock.broker.core.dispatch import Dispatcher
@@ -32,7 +30,6 @@ BODY = bytes(50_000)
 BATCHES = 60  # three log files
 
 
-@pytest.mark.timeout(240)
 def test_what_was_acknowledged_survives_kill_minus_nine(tmp_path: Path) -> None:
     async def produce(address: str) -> None:
         async with calling(address) as caller:
