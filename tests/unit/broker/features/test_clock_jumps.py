@@ -22,12 +22,11 @@ from penstock.runtime.clock import BELIEVED_S
 from tests.support.broker import popping, transacting
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch, bodies, read, split
-from tests.support.broker.timing import later_batch
+from tests.support.broker.timing import START, later_batch
 from tests.support.clock import ManualClock
 from tests.support.waiting import eventually
 from tests.unit.broker.features.levels import kit as levels
 
-START = levels.START
 SENT_UNTIL_S, EVERY_S = 200, 12
 LATER_S, LEVEL, LEVEL_S, INVISIBLE_S, ASKED_S, ASKED_AGAIN_S = 15, 3, 10, 30, 6, 30
 HOUR_S = 3600
