@@ -135,6 +135,10 @@ class Primary:
         """True if ``replica`` has everything acknowledged, by this master and those before it."""
         return self._table.is_level(replica)
 
+    def has(self, replica: ReplicaProgress, end: int) -> bool:
+        """True if ``replica`` has the log below ``end``."""
+        return self._table.has(replica, end)
+
     def replicas(self) -> list[ReplicaProgress]:
         """The slaves as last heard of, by id; those that are gone included."""
         self._observe()

@@ -274,5 +274,9 @@ class Progress:
 
     def is_level(self, replica: ReplicaProgress) -> bool:
         """True if the slave has everything acknowledged, by this master or an earlier one, and so may be elected."""
-        wanted = level_from(self.confirm, self._epoch_start)
+        return self.has(replica, self.confirm)
+
+    def has(self, replica: ReplicaProgress, end: int) -> bool:
+        """True if the slave has the log below ``end``, and what was there when this master began."""
+        wanted = level_from(end, self._epoch_start)
         return replica.connected and replica.has_acked and self._position(replica) >= wanted

@@ -24,8 +24,8 @@ class Standings:
         for each in primary.replicas():
             is_level = primary.is_level(each)
             mark_end, marked_at, level_at = self._marks.get(each.broker_id, (end, now, now))
-            if is_level and each.written >= mark_end:
-                level_at, mark_end, marked_at = marked_at, end, now
+            if primary.has(each, mark_end):  # to be level with a log that grows is a matter of the moment
+                level_at, mark_end, marked_at = now if primary.has(each, end) else marked_at, end, now
             self._marks[each.broker_id] = (mark_end, marked_at, level_at)
             is_silent = each.broker_id in silent or not each.connected
             found.append(

@@ -70,6 +70,19 @@ def test_a_slave_is_level_when_waiting_for_it_takes_nothing_back() -> None:
     assert progress.is_level(slave)
 
 
+def test_a_slave_that_follows_closely_stays_though_an_asynchronous_master_is_always_ahead() -> None:
+    progress = Progress(ReplicationConfig(), end=0, flushed=0, confirm=0, others=frozenset((1,)), needed=1)
+    slave, standings = progress.connect(1, "h:1", 0, 0.0), Standings()
+    for second in range(60):
+        slave.sent = 100 * second
+        progress.on_end(100 * second + 100, second)
+        progress.on_ack(slave, slave.sent, slave.sent, second)
+        progress.refresh(second)
+        assert not progress.is_level(slave)
+        found = standings.at(second, progress, progress.end, ())  # type: ignore[arg-type]
+        assert wanted_set(0, (0, 1), found, SetRules(), behind_ms_max=15_000) == {0, 1}, second
+
+
 def begun(flush_acknowledged: bool = False) -> Progress:
     """Broker 1 begins alone: its log ends at 1000, and as a slave it had heard that 950 is confirmed."""
     config = ReplicationConfig(sync=True, flush_acknowledged=flush_acknowledged)

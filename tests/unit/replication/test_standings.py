@@ -20,6 +20,9 @@ class Followers:
     def is_level(self, replica: ReplicaProgress) -> bool:
         return self.has_confirmed
 
+    def has(self, replica: ReplicaProgress, end: int) -> bool:
+        return self.has_confirmed and replica.written >= end
+
 
 def stand(standings: Standings, primary: Followers, now: float, end: int, silent: tuple[int, ...] = ()) -> Standing:
     (found,) = standings.at(now, primary, end, silent)
@@ -45,6 +48,14 @@ def test_a_slave_that_lacks_what_is_confirmed_reaches_no_mark() -> None:
     for now in (1.0, 2.0, 3.0):
         found = stand(standings, primary, now, 100)
     assert (found.is_level, found.behind_ms) == (False, 2000)
+
+
+def test_who_has_everything_again_is_behind_no_more() -> None:
+    standings, primary = Standings(), Followers()
+    stand(standings, primary, 1.0, 100)
+    assert stand(standings, primary, 50.0, 200).behind_ms == 49_000
+    primary.slave.written = 300
+    assert stand(standings, primary, 51.0, 300).behind_ms == 0
 
 
 def test_who_is_gone_or_not_heard_is_silent() -> None:
