@@ -195,8 +195,8 @@ class Lanes:
         """A try of ``batch`` ended with ``error``; what is given up because of it."""
         outcome = outcome_of(error)
         batch.attempts += 1
-        is_healthy = isinstance(error, (FlushTimeout, ReplicaTimeout)) or is_unwritable(error)
-        if outcome is not Outcome.REFUSED and not is_healthy:
+        is_healthy = outcome is Outcome.REFUSED or isinstance(error, (FlushTimeout, ReplicaTimeout))
+        if not (is_healthy or is_unwritable(error)):
             self._health.on_failure(batch.lane.broker_name, now * 1000)
         if outcome is Outcome.REFUSED:
             return self._on_refused(batch, error)
@@ -414,16 +414,17 @@ class Lanes:
             part.refusals += counts_as_refusal(error)
             part.error = error
             is_enough = part.kind is Kind.SEND and part.refusals > self._config.send_retries
-            if is_enough or part.deadline <= now or part.kind is Kind.ONEWAY:
+            is_gone = part.place is not None and part.place[1] >= error.details.get("queues", NEVER)
+            if is_enough or is_gone or part.deadline <= now or part.kind is Kind.ONEWAY:
                 failures.append(Failure([part], error))
             else:
                 again.append(part)
-        has_other = any(
-            name != batch.lane.broker_name and not self._health.is_avoided(name, now * 1000)
-            for name, _ in self.queues.shards
-        )
-        pause = back_off_s(max((part.attempts for part in again), default=1))
-        self._again(batch.lane, again, now + pause, 0.0 if has_other else now + pause, is_moving)
+        others = [name for name, _ in self.queues.shards if name != batch.lane.broker_name]
+        attempts = max((part.attempts for part in again), default=1)
+        may_ask = attempts <= len(others) or not is_unwritable(error)  # none is avoided for that: not in circles
+        has_other = may_ask and not all(self._health.is_avoided(name, now * 1000) for name in others)
+        retry_at = now + back_off_s(attempts)
+        self._again(batch.lane, again, retry_at, 0.0 if has_other else retry_at, is_moving)
         return failures
 
     def _again(self, lane: Lane, parts: list[Part], keyed_at: float, free_at: float, is_moving: bool) -> None:
@@ -445,6 +446,5 @@ class Lanes:
             self._line_of(part).appendleft(part)
 
     def _give_up(self, batch: Batch) -> Failure:
-        self._leave(batch)
         error = batch.unknown or OutcomeUnknown(f"topic {self.topic}: no answer")
-        return Failure(batch.parts, reworded(error, "not known to be stored when the time was up"))
+        return self.failed(batch, reworded(error, "not known to be stored when the time was up"))

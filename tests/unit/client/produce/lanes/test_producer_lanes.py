@@ -318,3 +318,29 @@ def test_at_most_the_configured_batches_are_under_way_at_a_broker() -> None:
     topic.add(part(b"%d" % number) for number in range(10))
     assert len(topic.start(NOW, 3, bool)) == 3
     assert topic.start(NOW, 3, bool) == []
+
+
+@pytest.mark.parametrize("error", [UNWRITABLE, QUEUE_GONE])
+def test_groups_that_all_refuse_what_routes_have_not_told_yet_are_not_asked_in_circles(error: PenstockError) -> None:
+    topic = lanes(("a", 8), ("b", 8))
+    topic.add([part(b"1")])
+    asked = []
+    while (started := start(topic)) and len(asked) < 10:
+        asked += [batch.lane.broker_name for batch in started]
+        assert [failure for batch in started for failure in topic.on_error(batch, error, NOW)] == []
+    assert asked == ["a", "b"]
+    assert NOW < topic.next_due(NOW) <= NOW + 1
+
+
+def test_who_chose_a_removed_queue_is_told_and_holds_up_nobody_in_its_lane() -> None:
+    topic = lanes(("a", 16))
+    parts = [part(b"gone"), part(b"kept")]
+    for each, queue_id in zip(parts, (11, 3), strict=True):
+        each.bind(("a", queue_id))
+    topic.add(parts)
+    (batch,) = start(topic)
+    assert batch.queue_ids.tolist() == [11, 3]
+    (failure,) = topic.on_error(batch, QUEUE_GONE, NOW)
+    assert (failure.parts, failure.error) == (parts[:1], QUEUE_GONE)
+    (again,) = start(topic, NOW + 1)
+    assert bodies(again) == [b"kept"]
