@@ -50,6 +50,17 @@ def test_times_that_come_again_have_other_keys(monkeypatch: pytest.MonkeyPatch) 
     assert new_unique_key()[:20] == again[:20]
 
 
+def test_a_small_step_back_gives_no_key_twice_though_the_counter_has_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_ns, step_ns, keys = time.time_ns(), 2000, set()
+    for begin_ns in (start_ns, start_ns + (70_000 - 65_536) * step_ns):
+        moments = iter(range(begin_ns, begin_ns + 70_000 * step_ns, step_ns))
+        monkeypatch.setattr(time, "time_ns", lambda moments=moments: next(moments))
+        keys |= {new_unique_key() for _ in range(70_000)}
+    assert len(keys) == 140_000
+
+
 def test_processes_with_the_same_address_and_id_still_differ() -> None:
     first, second = (unique_key._Source(b"\x0a\0\0\1") for _ in range(2))
     assert first.prefix[:12] == second.prefix[:12]
