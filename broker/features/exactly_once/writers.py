@@ -179,10 +179,16 @@ class Writers:
         return held
 
     def _check_run(self, held: Writer, run: str, *, is_opening: bool = False) -> None:
-        if run in held.fenced or (run != held.run and not is_opening):
+        if run in held.fenced:
             raise StaleProducer(
                 f"writer {held.name}: run {run} is fenced: run {held.run} has taken over (epoch {held.epoch}); if both "
                 "run on, two queries use one writer name: give each its own",
+                epoch=held.epoch,
+            )
+        if run != held.run and not is_opening:
+            raise StaleProducer(
+                f"writer {held.name}: run {run} does not have it here, run {held.run} does (epoch {held.epoch}): a "
+                "failover has cut off what was recorded of the newer one: start the query again",
                 epoch=held.epoch,
             )
 

@@ -56,7 +56,7 @@ class Settling:
         (answer,) = self._each([receipt], ask)
         if answer.check_point < 0:
             raise ReceiptExpired(
-                f"{_named([receipt])}: it was acknowledged before, its time can not be changed any more",
+                f"{_named([receipt])}: it was acknowledged before, or a change whose answer was lost let it come again",
                 receipts=[receipt.text()],
             )
         return receipt._replace(check_point=answer.check_point, epoch=answer.epoch, visible_ms=answer.visible_ms)

@@ -166,6 +166,14 @@ async def test_a_new_run_fences_the_ones_before() -> None:
 
 
 @in_loop
+async def test_a_run_of_which_a_failover_has_cut_off_the_record_is_told_so() -> None:
+    parts = await opened()
+    with pytest.raises(StaleProducer, match=r"run r2 does not have it here, run r1 does .* cut off"):
+        await parts[ExactlyOnce].writers.decide("w", "r2", 0, {})
+    assert (await parts[ExactlyOnce].writers.open_writer("w", "r2")).epoch == 2
+
+
+@in_loop
 async def test_a_batch_is_decided_only_when_the_one_before_is_finished() -> None:
     parts = await opened()
     await parts.stage()
