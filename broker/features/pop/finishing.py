@@ -205,7 +205,7 @@ class Finisher:
         is_dead = kind is Kind.DEAD
         name = (names.DLQ_PREFIX if is_dead else names.RETRY_PREFIX) + group.name
         topic = ensure_group_topic(self._core, journal, name, DEAD_QUEUES if is_dead else max(group.retry_queues, 1))
-        return Target(name, topic.write_queues)
+        return Target(name, max(topic.write_queues, 1))
 
     def _post(self, journal: Journal, op: Op, records: Records, chosen: Longs, point: int) -> None:
         """Append the copies of an op, unless they are there."""

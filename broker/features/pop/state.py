@@ -134,8 +134,9 @@ class PopState:
         held = [queue for queue in self.queues.values() if len(queue)]
         floor = min((queue.floor for queue in held), default=self.op_end)
         old = max(self.op_end - OPS_BEHIND_MAX, self._first_op_behind(floor))
-        for queue in [queue for queue in held if queue.floor < old][:STATED_AT_ONCE]:
-            self.record(journal, [queue.state()])
+        for queue in sorted(held, key=lambda queue: queue.floor)[:STATED_AT_ONCE]:
+            if queue.floor < old:
+                self.record(journal, [queue.state()])
         floor = min((queue.floor for queue in held), default=self.op_end)
         position = self._position(names.POP_TOPIC, QUEUE, floor)
         places = [self._position(queue.topic, queue.queue_id, queue.low) for queue in held]
