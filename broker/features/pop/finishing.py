@@ -248,7 +248,8 @@ class Finisher:
         offsets = receipts.offsets
         if queue is None:
             return np.full(len(offsets), RECEIPT_UNKNOWN), NOTHING
-        return queue.statuses(offsets, receipts.point, receipts.until_ms, now_ms, self._state.op_end)
+        until_ms = receipts.until_ms if receipts.point >= self._state.set_at else 0
+        return queue.statuses(offsets, receipts.point, until_ms, now_ms, self._state.op_end)
 
     def _same(self, journal: Journal, records: Records | None) -> Records:
         if records is None:

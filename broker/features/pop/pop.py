@@ -295,7 +295,7 @@ class Pop(Feature):
                 self.waiters.wake(topic)
 
     def _now(self) -> int:
-        return self.core.clock.due_ms()
+        return self.state.now_ms()
 
     def _on_taken(self, base: int, end: int) -> None:
         log.error("log file goes with messages in flight base=%d end=%d: they do not come again", base, end)

@@ -99,6 +99,12 @@ class PopQueue:
         said = point, until_ms, now_ms, self.next, op_end
         return statuses, live[: look(self._table, self._count, offsets, *said, statuses, live)]
 
+    def put_off(self, by_ms: int) -> None:
+        """Have what waits for a time come so much later by the clock."""
+        visible = self.rows.visible
+        visible[visible != PARKED] += by_ms
+        self.due_ms += by_ms if self.due_ms != NEVER else 0
+
     def apply(self, op: Op, point: int) -> None:
         """Take what the op at the offset ``point`` of the queue of ops says."""
         if op.kind is Kind.STATE:

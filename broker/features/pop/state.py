@@ -14,6 +14,7 @@ from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import WAIT, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable
+from penstock.runtime.clock import JUMP_MS
 
 from ...core.core import Core
 from ...core.journal import Journal, Target
@@ -57,6 +58,20 @@ class PopState:
         self._log_end = self._store.end_offset
         self._loading = asyncio.Lock()
         self._roll_below = 0
+        self._ahead_ms = self._ahead()
+        self.set_at = 0
+        """Receipts of check points below it say times of a clock that was set since."""
+
+    def now_ms(self) -> int:
+        """The broker's time. Once that was set, what is in flight is put off by as much: it was given for so long."""
+        set_ms = round(self._ahead() - self._ahead_ms)
+        if abs(set_ms) > JUMP_MS:
+            self._ahead_ms += set_ms
+            for queue in self.queues.values():
+                queue.put_off(set_ms)
+            self.set_at = self.op_end
+            self.make_way(self.end)  # whoever is master next knows it too
+        return self._core.clock.due_ms()
 
     async def load(self, journal: Journal) -> None:
         """Return when the queues are known.
@@ -149,6 +164,10 @@ class PopState:
     def make_way(self, end: int) -> None:
         """Let nothing of the log below ``end`` be needed for its ops."""
         self._roll_below = max(self._roll_below, end)
+
+    def _ahead(self) -> float:
+        """How far the broker's time is ahead of monotonic time, in milliseconds."""
+        return self._core.clock.due_ms() - 1000 * self._core.clock.monotonic_s()
 
     def _first_op_behind(self, floor: int) -> int:
         """The first op that does not lie in what retention wants to take, from ``floor`` on."""

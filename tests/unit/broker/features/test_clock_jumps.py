@@ -110,7 +110,8 @@ def test_nothing_is_early_nor_later_than_the_clock_was_wrong(
             await it.second(sends=it.now_s < SENT_UNTIL_S and it.now_s % EVERY_S == 0)
         assert it.came.keys() == it.due.keys()
         late = {body: it.came[body] - due for body, due in it.due.items()}
-        assert {body: by_s for body, by_s in late.items() if not 0 <= by_s <= late_s} == {}
+        most = {body: 2 if body.startswith("popped") else late_s for body in late}  # which was given for a duration
+        assert {body: by_s for body, by_s in late.items() if not 0 <= by_s <= most[body]} == {}
         times = it.store_times()
         assert times == sorted(times)
         for half, (sent, first, *again) in it.asked.items():

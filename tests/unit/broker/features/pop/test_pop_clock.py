@@ -1,0 +1,75 @@
+"""The broker's clock is set while messages are in flight: they come again after the time for which they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.broker.features.pop.pop import SETTLE_S
+from tests.support.broker.kit import in_loop
+from tests.support.broker.popping import START, Node, bodies, opened
+
+HOUR_S = 3600
+
+
+def steps_back(at_s: float) -> float:
+    return -0.9 * at_s
+
+
+def fast(at_s: float) -> float:
+    return 1.5 * (at_s // 10)
+
+
+def set_once(by_s: float) -> Callable[[float], float]:
+    return lambda at_s: by_s * (at_s > 60)
+
+
+@pytest.mark.parametrize(
+    "wrong_s",
+    [
+        pytest.param(set_once(-HOUR_S), id="an hour back"),
+        pytest.param(set_once(HOUR_S), id="an hour ahead, which is believed"),
+        pytest.param(steps_back, id="back by nine tenths of a second each second"),
+        pytest.param(fast, id="ahead by a second and a half every ten"),
+    ],
+)
+def test_a_message_comes_again_after_its_time_however_the_clock_is_set(wrong_s: Callable[[float], float]) -> None:
+    @in_loop
+    async def run() -> None:
+        node = opened()
+        (given,) = await node.receive(1, invisible_ms=HOUR_S * 1000)
+        came_s = 0
+        for second in range(1, HOUR_S + 10):
+            node.manual.set_wall(START + round(1000 * (second - 1 + wrong_s(second))))
+            await node.pass_s(1)
+            came_s = came_s or second * bool(node.records())
+        assert [record.body for record in node.records()] == bodies([given])
+        assert HOUR_S - 2 <= came_s <= HOUR_S + 2
+
+    run()
+
+
+@in_loop
+async def test_a_receipt_is_good_for_as_long_as_its_message_was_given() -> None:
+    node = opened()
+    first, second = await node.receive(2, invisible_ms=30_000)
+    node.manual.set_wall(START - HOUR_S * 1000)
+    await node.pass_s(29)
+    assert await node.acknowledge(first) == []
+    await node.pass_s(2)
+    assert await node.acknowledge(second) != []
+
+
+@in_loop
+async def test_who_is_master_next_knows_what_was_put_off() -> None:
+    node = opened()
+    given = await node.receive(2, invisible_ms=30_000)
+    node.manual.set_wall(START - HOUR_S * 1000)
+    await node.pass_s(SETTLE_S)
+    await node.pass_s(SETTLE_S)
+    successor = Node.after(node)
+    await successor.pass_s(27)
+    assert successor.records() == []
+    await successor.pass_s(3)
+    assert [record.body for record in successor.records()] == bodies(given)
