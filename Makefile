@@ -7,8 +7,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # Files go to the workers in the order that tests/conftest.py gives them; many wait for other processes: more than cores.
 WORKERS := 5
 PYTEST = $(PY) -m tests.support.kernels && $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# A third of the work: whole jobs in Spark, whose parts have tests of their own, and drills.
-LONG := $(wildcard tests/spark/test_jobs*.py) tests/cluster/failover/test_drills.py
+# Nearly half of the work: whole jobs in Spark, whose parts have tests of their own, drills, and models' searches.
+LONG := $(wildcard tests/spark/test_jobs*.py) tests/cluster/failover/test_drills.py tests/model/test_crash_model.py \
+	$(wildcard tests/model/test_election*.py)
 PEERS := kafka-produce-100b kafka-produce-1k kafka-consume-100b kafka-consume-1k kafka-send-latency \
 	rocketmq-waiting-senders rocketmq-waiting-senders-flush rocketmq-transactions \
 	rocketmq-v2 rocketmq-v2-java rocketmq-v2-python rocketmq-v2-idle
@@ -31,7 +32,7 @@ demo-spark: setup-spark ## flights as a stream through Spark, a death in the mid
 test: setup-spark ## all tests but long ones; 6 to 9 minutes on 2 cores
 	@$(PYTEST) $(LONG:%=--ignore=%)
 
-test-long: setup-spark ## whole jobs in Spark and six short drills; 4 minutes
+test-long: setup-spark ## whole jobs in Spark, six short drills, models of crashes and elections; 6 minutes
 	@$(PYTEST) $(LONG)
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
