@@ -29,10 +29,10 @@ demo: setup ## a sharded cluster, real data, two deaths, and the numbers agree
 demo-spark: setup-spark ## flights as a stream through Spark, a death in the middle, a lake, and the totals agree
 	@$(PY) -m penstock.demo.spark --dir .demo-spark
 
-test: setup-spark ## all tests but long ones; 6 to 9 minutes on 2 cores
+test: setup-spark ## all tests but long ones; 7 to 10 minutes on 2 cores
 	@$(PYTEST) $(LONG:%=--ignore=%)
 
-test-long: setup-spark ## whole jobs in Spark, six short drills, models of crashes and elections; 6 minutes
+test-long: setup-spark ## whole jobs in Spark, six short drills, models of crashes and elections; 4 minutes
 	@$(PYTEST) $(LONG)
 
 test-crash: setup-spark ## power cuts on mounted file systems (needs root), and many more crash histories; 20 minutes
