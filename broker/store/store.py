@@ -180,13 +180,12 @@ class Store:
         visible to replication, not yet to readers, not durable: see ``set_confirm`` and ``request_flush``; with a
         transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
         the broker's own state are committed on return, for its tables take them over at once. ``records`` are copied.
-        ``queues``: queue ids below it are legal. ``count``: how many records there must
-        be. ``is_kept``: they are here already, as other records: as large as was allowed, in as many light queues.
+        ``queues``: queue ids below it are legal. ``count``: how many records there must be. ``is_kept``: they are
+        here already, as other records: as large as was allowed, in as many light queues.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
-            Forbidden: too many light queues, or the topic's queues are of a kind that is not written here; or a record
-                is for another queue, as ``details['queues']`` says.
+            Forbidden: too many light queues, a kind of queues not written here, or ids beyond ``details['queues']``.
             DiskFull, StoreClosed, SyncFailed, StorageError: nothing was stored; a state record: not committed yet.
             FlowControl: no buffer of the pool is free; nothing was stored.
         """

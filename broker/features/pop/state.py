@@ -58,20 +58,21 @@ class PopState:
         self._log_end = self._store.end_offset
         self._loading = asyncio.Lock()
         self._roll_below = 0
-        self._ahead_ms = self._ahead()
+        self._ahead_ms = self._ahead(self._core.clock.due_ms())
         self.set_at = 0
         """Receipts of check points below it say times of a clock that was set since."""
 
     def now_ms(self) -> int:
         """The broker's time. Once that was set, what is in flight is put off by as much: it was given for so long."""
-        set_ms = round(self._ahead() - self._ahead_ms)
+        now_ms = self._core.clock.due_ms()
+        set_ms = round(self._ahead(now_ms) - self._ahead_ms)
         if abs(set_ms) > JUMP_MS:
             self._ahead_ms += set_ms
             for queue in self.queues.values():
                 queue.put_off(set_ms)
             self.set_at = self.op_end
             self.make_way(self.end)  # whoever is master next knows it too
-        return self._core.clock.due_ms()
+        return now_ms
 
     async def load(self, journal: Journal) -> None:
         """Return when the queues are known.
@@ -165,9 +166,9 @@ class PopState:
         """Let nothing of the log below ``end`` be needed for its ops."""
         self._roll_below = max(self._roll_below, end)
 
-    def _ahead(self) -> float:
-        """How far the broker's time is ahead of monotonic time, in milliseconds."""
-        return self._core.clock.due_ms() - 1000 * self._core.clock.monotonic_s()
+    def _ahead(self, now_ms: int) -> float:
+        """How far the broker's time, which is ``now_ms``, is ahead of monotonic time, in milliseconds."""
+        return now_ms - 1000 * self._core.clock.monotonic_s()
 
     def _first_op_behind(self, floor: int) -> int:
         """The first op that does not lie in what retention wants to take, from ``floor`` on."""
