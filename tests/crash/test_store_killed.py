@@ -6,42 +6,20 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.store import Store
 from tests.support.broker.stores import read, store_config
+from tests.support.cluster.nursery import start_from_nursery
 
-WRITER = """
-import sys
-from pathlib import Path
-from tests.support.broker.stores import batch, flush, store_config
-from tests.support.waiting import wait_until
-from penstock.broker.store import FlushMode, Store
 
-pool_size = int(sys.argv[3])
-mode = FlushMode.ASYNC_FLUSH if pool_size else FlushMode.SYNC_FLUSH
-store = Store.open(
-    store_config(
-        Path(sys.argv[1]), flush_mode=mode, flush_thorough_interval_ms=30, is_pooled=pool_size > 0,
-        pool_size=pool_size or 1,
-    )
-)
-number = int(sys.argv[2])
-while True:
-    bodies = [b"%08d-%d" % (number, part) + b"." * 300 for part in range(5)]
-    result = store.append("t", batch("t", bodies, [number % 3] * 5, mark=(7, 0, 0, number)), queues=3)
-    if pool_size:
-        store.request_commit(result.end)
-        wait_until(lambda: store.end_offset >= result.end, what="the commit")
-    else:
-        flush(store)
-    store.set_confirm(store.end_offset)
-    store.dispatch()
-    print(number, flush=True)
-    number += 1
-"""
+@pytest.fixture(autouse=True)
+def _forked_writers() -> Iterator[None]:
+    with start_from_nursery(sys.modules[__name__]):
+        yield
 
 
 @pytest.mark.parametrize(("seed", "pool_size"), [(0, 0), (3, 1), (4, 2)])
@@ -53,7 +31,7 @@ def test_what_was_flushed_or_committed_survives_kill_minus_nine_again_and_again(
     for _ in range(3):
         stop_at = following + randomly.randrange(1, 60)
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(following), str(pool_size)],
+            [sys.executable, "-m", "tests.support.crash.killed_writer", str(tmp_path), str(following), str(pool_size)],
             stdout=subprocess.PIPE,
             text=True,
         ) as child:

@@ -48,6 +48,7 @@ _FORKED = (
     "penstock.nameserver",
     "penstock.drill.load.worker",
     "penstock.bench.load.worker",
+    "tests.support.crash.killed_writer",
     "tests.support.spark.sink_job",
 )
 
