@@ -5,11 +5,13 @@ Of two distributions in one environment each keeps its files: ours has no ``pens
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 
 DISTRIBUTION = "penstock-mq"
 
 
+@functools.cache
 def version() -> str:
-    """The installed version."""
+    """The installed version, which is looked for once."""
     return metadata.version(DISTRIBUTION)
