@@ -39,12 +39,13 @@ def _forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     from penstock.bench.load import crew
+    from penstock.cli.commands import kernels
     from penstock.deploy import processes
     from tests.support.broker import running_broker
     from tests.support.cluster import cluster
     from tests.support.cluster.nursery import start_from_nursery
 
-    with start_from_nursery(crew, processes, cluster, running_broker):
+    with start_from_nursery(crew, kernels, processes, cluster, running_broker):
         yield
 
 

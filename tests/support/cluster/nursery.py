@@ -46,6 +46,7 @@ _LOADED_FIRST = (
 _FORKED = (
     "penstock.broker",
     "penstock.nameserver",
+    "penstock.cli.commands.kernels",
     "penstock.drill.load.worker",
     "penstock.bench.load.worker",
     "tests.support.crash.killed_writer",
@@ -120,6 +121,7 @@ class ForkedProcess:
         self._lock = threading.Lock()
         self.stdin: IO[Any] | None = None
         self.stdout: IO[Any] | None = None
+        self.stderr: IO[Any] | None = None
         request = {
             "command": self.args,
             "env": dict(os.environ if env is None else env),
@@ -144,13 +146,20 @@ class ForkedProcess:
                 descriptors = [closed_here(input_end)]
             else:
                 descriptors = [descriptor_of(stdin, 0)]
-            if stdout == subprocess.PIPE:
+
+            def read_here(stream: int | IO[Any] | None, inherited: int) -> IO[Any] | None:
+                if stream != subprocess.PIPE:
+                    descriptors.append(descriptor_of(stream, inherited))
+                    return None
                 ours, output_end = os.pipe()
-                self.stdout = _opened(ours, "r", text)
                 descriptors.append(closed_here(output_end))
+                return _opened(ours, "r", text)
+
+            self.stdout = read_here(stdout, 1)
+            if stderr == subprocess.STDOUT:
+                descriptors.append(descriptors[1])
             else:
-                descriptors.append(descriptor_of(stdout, 1))
-            descriptors.append(descriptors[1] if stderr == subprocess.STDOUT else descriptor_of(stderr, 2))
+                self.stderr = read_here(stderr, 2)
             self._status, status_end = os.pipe()
             descriptors.append(closed_here(status_end))
             self.pid = nursery.fork(request, descriptors)
@@ -194,7 +203,7 @@ class ForkedProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in (self.stdin, self.stdout):
+        for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:
                 stream.close()
         self.wait()
