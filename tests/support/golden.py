@@ -9,8 +9,9 @@ import functools
 import gzip
 import json
 import os
+import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,3 +105,25 @@ def records(name: str) -> list[tuple[dict[str, Any], bytes]]:
         start, at = divmod(message["physicalOffset"], size)
         found.append((message, files[start * size][at : at + message["totalSize"]]))
     return found
+
+
+def variants() -> list[dict[str, Any]]:
+    """The damaged copies of the set ``crashed``."""
+    found: list[dict[str, Any]] = json.loads((GOLDEN / "crashed" / "variants.json").read_text())
+    return found
+
+
+def damage(root: Path, steps: Sequence[Mapping[str, Any]]) -> None:
+    """Apply patches as ``variants.json`` has them: ``zero``, ``hex``, ``truncate``, ``delete``."""
+    for step in steps:
+        path = root / step["file"]
+        if step.get("delete"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        elif "truncate" in step:
+            with path.open("ab") as file:
+                file.truncate(step["truncate"])
+        else:
+            data = bytes(step["zero"]) if "zero" in step else bytes.fromhex(step["hex"])
+            with path.open("r+b") as file:
+                file.seek(step["offset"])
+                file.write(data)

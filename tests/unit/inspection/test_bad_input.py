@@ -12,7 +12,8 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.inspection import list_store, summarize, verify
-from tests.unit.inspection.trees import damage, unpack, untouched
+from tests.support.golden import damage
+from tests.unit.inspection.trees import unpack, untouched
 
 COMMANDS = (
     ["inspect", "{}"],

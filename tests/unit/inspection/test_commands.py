@@ -10,7 +10,8 @@ import pytest
 
 from penstock.cli.main import main
 from tests.support import golden
-from tests.unit.inspection.trees import damage, unpack, untouched
+from tests.support.golden import damage
+from tests.unit.inspection.trees import unpack, untouched
 
 MESSAGE_NAMES = [
     *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),

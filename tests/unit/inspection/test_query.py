@@ -12,7 +12,8 @@ import pytest
 from penstock.inspection import StoreQuery, list_store, message_document
 from penstock.proto.errors import MessageNotFound, TopicNotFound
 from tests.support import golden
-from tests.unit.inspection.trees import damage, unpack, untouched
+from tests.support.golden import damage
+from tests.unit.inspection.trees import unpack, untouched
 
 TIME_MAX = (1 << 63) - 1
 

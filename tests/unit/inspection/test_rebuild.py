@@ -13,7 +13,8 @@ from penstock.inspection import list_store, rebuild, verify
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import LOST_TOPIC
 from tests.support import golden
-from tests.unit.inspection.trees import damage, unpack, untouched, variants
+from tests.support.golden import damage, variants
+from tests.unit.inspection.trees import unpack, untouched
 
 EQUAL = ("normal", "direct", "direct-crc", "multi-queue", "ha/classic/master", "ha/classic/slave")
 """Sets whose queues and index must come out byte for byte."""

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.inspection import Verification, list_store, verify
 from tests.support import golden
-from tests.unit.inspection.trees import damage, unpack, untouched, variants
+from tests.support.golden import damage, variants
+from tests.unit.inspection.trees import unpack, untouched
 
 NOTES = {
     "direct": ["the queue begins late: 7 entries of filling"],

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,25 +34,3 @@ def unpack(name: str, directory: Path) -> Path:
     """The golden store without its large timer wheel."""
     only = ["commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "abort"]
     return golden.unpack(name, directory, only=[*only, "config", "epochFileCheckpoint", "lock"])
-
-
-def variants() -> list[dict[str, Any]]:
-    """The damaged copies of the set ``crashed``."""
-    found: list[dict[str, Any]] = json.loads((golden.GOLDEN / "crashed" / "variants.json").read_text())
-    return found
-
-
-def damage(root: Path, steps: Sequence[Mapping[str, Any]]) -> None:
-    """Apply patches as ``variants.json`` has them: ``zero``, ``hex``, ``truncate``, ``delete``."""
-    for step in steps:
-        path = root / step["file"]
-        if step.get("delete"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif "truncate" in step:
-            with path.open("ab") as file:
-                file.truncate(step["truncate"])
-        else:
-            data = bytes(step["zero"]) if "zero" in step else bytes.fromhex(step["hex"])
-            with path.open("r+b") as file:
-                file.seek(step["offset"])
-                file.write(data)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +115,6 @@ def test_what_went_on_in_ours_is_one_log_with_what_was_there(tmp_path: Path) -> 
     store.close()
 
 
-VARIANTS = json.loads((golden.GOLDEN / "crashed/variants.json").read_bytes())
 REFUSED = {
     "bad-body-near-end": Corrupt,
     "bad-body-early": Corrupt,
@@ -126,26 +123,11 @@ REFUSED = {
 }
 
 
-def _apply(variant: Any, root: Path) -> None:
-    for patch in variant["patch"]:
-        path = root / patch["file"]
-        if patch.get("delete"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif "truncate" in patch:
-            with path.open("ab") as file:
-                file.truncate(patch["truncate"])
-        else:
-            content = bytes(patch["zero"]) if "zero" in patch else bytes.fromhex(patch["hex"])
-            with path.open("r+b") as file:
-                file.seek(patch["offset"])
-                file.write(content)
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["name"])
+@pytest.mark.parametrize("variant", golden.variants(), ids=lambda variant: variant["name"])
 def test_damaged_copies_of_the_crashed_store(variant: Any, tmp_path: Path) -> None:
     """Where RocketMQ loses entries that are in the log, or cuts sound records, Penstock has or keeps them."""
     golden.unpack("crashed", tmp_path)
-    _apply(variant, tmp_path)
+    golden.damage(tmp_path, variant["patch"])
     refusal = REFUSED.get(variant["name"])
     if refusal is not None:
         before = tree(tmp_path / "commitlog")
