@@ -59,6 +59,9 @@ class Method(NamedTuple):
 
     Until then it must not need one, as :func:`asyncio.timeout` does.
     """
+    takes: Callable[[Call], bool] | None = None
+    """Asked first about a call whose request is there, as its sender wrote it. True: it takes the call over, and
+    finishes it later, or has it go alone (:meth:`Call.go_alone`)."""
 
 
 class CallOver(Exception):
@@ -209,6 +212,11 @@ class Call:
         )
         self._close()
 
+    def go_alone(self) -> None:
+        """Have it answered after all, by who took it over and does not answer it."""
+        if not self.is_over:
+            self._start()
+
     def end(self, status: Status = Status.OK, text: str = "") -> None:
         """End the answer, behind what is pending; the first who does counts."""
         if self.is_over or self._last is not None:
@@ -216,6 +224,7 @@ class Call:
         self._last = status, text
         if self.pending:
             self.until = min(self.until, self._connection.now() + TAKEN_S)
+            self._connection.due = min(self._connection.due, self.until)
         else:
             self._say_last()
 
@@ -226,10 +235,11 @@ class Call:
         """True if it began a moment ago."""
         return self._connection.now() - self._born < NEW_S
 
-    def is_late(self, now: float) -> bool:
-        """True if it takes longer than it may."""
-        is_slow = not self.is_half_closed and not self._method.is_streaming and now >= self._born + UNARY_S
-        return is_slow or now >= self.until
+    @property
+    def late_at(self) -> float:
+        """When it takes longer than it may."""
+        is_asked = self.is_half_closed or self._method.is_streaming
+        return self.until if is_asked else min(self.until, self._born + UNARY_S)
 
     def keep(self, count: int) -> None:
         """Count what it takes besides its messages."""
@@ -280,7 +290,9 @@ class Call:
             self.fail(Status.INTERNAL, "a call without its request")
         else:
             self.request = self.messages.popleft()
-            self._start()
+            takes = self._method.takes
+            if takes is None or isinstance(self.request, Packed) or not takes(self):
+                self._start()
 
     def pump(self) -> None:
         """Send as much of what is pending as the windows take."""

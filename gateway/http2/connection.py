@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self.calls: dict[int, Call] = {}
         self.out = Outgoing(server.loop)
         self.heard_at = self.now()
+        self.due = self.heard_at  # nothing of it is late before
         self.is_greeted = False  # True once the client has said what every client begins with
         self._server = server
         self._transport: Any = None
@@ -142,9 +143,10 @@ class Connection(asyncio.Protocol):
     def look(self, now: float, ask_s: float, answer_s: float) -> None:
         """End what took too long, and ask a client that was silent for ``ask_s`` whether it lives."""
         for call in list(self.calls.values()):
-            if call.is_late(now):
+            if now >= call.late_at:
                 call.fail(Status.DEADLINE_EXCEEDED, "the call took longer than its deadline")
         silent_s = now - self.heard_at
+        self.due = min([self.heard_at + ask_s, *[call.late_at for call in self.calls.values()]])
         if not self.is_greeted:
             if silent_s >= ask_s:
                 self.abort("it says nothing")
@@ -343,7 +345,8 @@ class Connection(asyncio.Protocol):
                 error = str(wrong)
         call = Call(self, stream, method or self._server.unknown, metadata, timeout_s)
         self.calls[stream] = call
-        call.keep(sum(len(name) + len(value) for name, value in fields))
+        call.keep(self._headers.block_bytes)
+        self.due = min(self.due, call.late_at)
         if is_all:
             call.half_close()
         if error:

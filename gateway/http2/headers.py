@@ -10,9 +10,9 @@ import re
 from collections import deque
 from typing import Final
 
-from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
+
+from .huffman import decoded
 
 Field = tuple[str, str]
 """Name and value."""
@@ -48,6 +48,8 @@ class HeaderDecoder:
         self._entries: deque[tuple[Field, int]] = deque()  # with their sizes, the newest first
         self._bytes = 0  # of all of them
         self._bytes_max = TABLE_BYTES
+        self.block_bytes = 0
+        """Of the newest block's fields: their names, their values and 32 more for each."""
 
     def decode(self, block: bytes) -> list[Field]:
         """The fields.
@@ -57,7 +59,7 @@ class HeaderDecoder:
         """
         try:
             return self._decoded(block)
-        except (IndexError, HPACKDecodingError) as error:
+        except IndexError as error:
             raise HeadersError(f"a block of header fields that ends too early, or is none: {error}") from None
 
     def _decoded(self, block: bytes) -> list[Field]:
@@ -89,6 +91,7 @@ class HeaderDecoder:
             if total > FIELDS_BYTES_MAX:
                 raise HeadersError(f"header fields of more than {FIELDS_BYTES_MAX} bytes")
             fields.append(field)
+        self.block_bytes = total
         return fields
 
     def _entry(self, index: int) -> tuple[Field, int]:
@@ -149,7 +152,12 @@ def _text(block: bytes, at: int) -> tuple[bytes, int]:
     if end > len(block):
         raise HeadersError("a block of header fields that ends within a field")
     text = block[at:end]
-    return (decode_huffman(text) if is_huffman else text), end
+    if is_huffman:
+        plain = decoded(text)
+        if plain is None:
+            raise HeadersError("a text that is not in Huffman's code, as it says")
+        text = plain
+    return text, end
 
 
 def encoded(*fields: tuple[bytes, bytes]) -> bytes:

@@ -157,7 +157,7 @@ class Server:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self.loop.time()
-            for connection in list(self.connections):
+            for connection in [each for each in self.connections if each.due <= now]:
                 connection.look(now, ASK_S, ANSWER_S)
 
     # Connections that come.

@@ -25,6 +25,7 @@ from .consume.renewal import Renewal
 from .groups import Groups
 from .messages import BODY_BYTES_MAX
 from .produce.sending import Sending
+from .produce.together import Together
 from .produce.transactions import Transactions
 from .routes import Routes
 from .service import Service
@@ -51,6 +52,7 @@ class Port:
         self.groups = Groups(self.brokers)
         self.transactions = Transactions(self.brokers, self.clients, producer)
         self.sending = Sending(self.brokers, producer, self.transactions, self.clients)
+        self.together = Together(self.brokers, producer, self.sending, self.clients)
         self.renewal = Renewal(self.brokers, self.clients.is_living)
         self.finishing = Finishing(self.brokers, self.renewal)
         self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
@@ -77,11 +79,9 @@ class Port:
             "QueryOffset": self.offsets.query,
         }
         streaming: dict[str, Any] = {"ReceiveMessage": self.receiving.receive, "PullMessage": self.offsets.pull}
-        plain: dict[str, Any] = {
-            "SendMessage": self.sending.send_plain,
-            "AckMessage": self.finishing.acknowledge_plain,
-        }
-        return self._service.methods(unary, plain, streaming, self.telemetry)
+        plain: dict[str, Any] = {"AckMessage": self.finishing.acknowledge_plain}
+        taking: dict[str, Any] = {"SendMessage": self.together.take}
+        return self._service.methods(unary, plain, taking, streaming, self.telemetry)
 
     async def sweep_forever(self) -> None:
         """Forget clients that are silent, and what was kept for them."""

@@ -28,6 +28,7 @@ STREAMS_MAX: Final = 10_000
 
 Unary = Callable[[Caller, Any], Awaitable[Any]]
 Plain = Callable[[Caller, bytes], Awaitable[bytes | None]]
+Taking = Callable[[Caller, Call], bool]
 Streaming = Callable[[Caller, Any], AsyncGenerator[Any, None]]
 """Gives messages, or bytes: messages end to end, each with its head (:meth:`~..http2.call.Call.write_framed`)."""
 Answer = Callable[[Call], Awaitable[None]]
@@ -46,10 +47,14 @@ class Service:
         self,
         unary: dict[str, Unary],
         plain: dict[str, Plain],
+        taking: dict[str, Taking],
         streaming: dict[str, Streaming],
         telemetry: Telemetry,
     ) -> dict[str, Method]:
-        """What answers each of the service's methods, by path; ``plain`` is asked first, and may have no answer."""
+        """What answers each of the service's methods, by path.
+
+        ``taking`` is asked first, and may take a call over; then ``plain``, which may have no answer.
+        """
         made: dict[str, Method] = {}
         for method in SERVICE.methods:
             asked, answer = getattr(wire, method.input_type.name), getattr(wire, method.output_type.name)
@@ -61,8 +66,17 @@ class Service:
                 made[path] = Method(self._streaming(name, streaming.get(name), asked, answer))
             else:
                 answers = self._unary(name, unary.get(name), plain.get(name), asked, answer)
-                made[path] = Method(answers, begins_at_once=True)
+                made[path] = Method(answers, begins_at_once=True, takes=self._taking(taking.get(name)))
         return made
+
+    def _taking(self, take: Taking | None) -> Callable[[Call], bool] | None:
+        def takes(call: Call) -> bool:
+            try:
+                return take is not None and take(caller_of(call, self._access), call)
+            except Refusal:
+                return False  # it is told alone
+
+        return None if take is None else takes
 
     def _unary(
         self, name: str, method: Unary | None, plain: Plain | None, asked: type[Wire], answer: type[Any]

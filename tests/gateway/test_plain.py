@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.client import Forbidden, SendReceipt, SendStatus
@@ -16,9 +18,10 @@ from penstock.formats.record.properties import PROPERTIES_ROOM, TRANSIENT_PREFIX
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.messages import SYSTEM_NAMES, draft_of
 from penstock.gateway.v2.names import topic_of
-from penstock.gateway.v2.produce import sending
-from penstock.gateway.v2.produce.plain import PlainSend, answer, read
-from penstock.gateway.v2.produce.sending import _STORED, _entry, _response
+from penstock.gateway.v2.produce import sending, together
+from penstock.gateway.v2.produce.plain import PlainSend, answers, survey
+from penstock.gateway.v2.produce.plain import read as read_counted
+from penstock.gateway.v2.produce.sending import STORED, entry, response, time_for
 from penstock.gateway.v2.status import Refusal
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
@@ -115,6 +118,11 @@ def as_one_by_one(content: bytes) -> tuple[str, list[tuple[str, bytes, dict[str,
     return topic, found
 
 
+def read(content: bytes, host: str) -> PlainSend | None:
+    count, _ = survey(content)
+    return read_counted(content, count, host) if count > 0 else None
+
+
 def check_same(content: bytes) -> bool:
     """Make sure that it is read as one by one, if it is read as plain; True if it is."""
     plain = read(content, CALLER.host)
@@ -182,6 +190,9 @@ def test_of_a_caller_with_an_odd_host_all_is_looked_at_closely(host: str) -> Non
     content = wire.SendMessageRequest(messages=[message("topic")]).SerializeToString()
     assert read(content, CALLER.host) is not None
     assert read(content, host) is None
+    # Only who says nothing of a host is of no account where each message says it.
+    told = wire.SendMessageRequest(messages=[message("topic", born_host="h")] * 2).SerializeToString()
+    assert (read(told, host) is None) == (host != "")
 
 
 def test_a_topic_that_is_longer_than_any_is_not_kept() -> None:
@@ -208,8 +219,12 @@ def test_the_answer_is_that_of_messages_one_by_one(offset: int, status: SendStat
         SendReceipt(message_id, "topic", "broker-a", 0, offset + number, "", status, 0)
         for number, message_id in enumerate(plain.message_ids)
     ]
-    expected = _response([_entry(*each) for each in zip(plain.message_ids, receipts, strict=True)])
-    assert answer(plain, offset, _STORED[status]) == expected.SerializeToString(deterministic=True)
+    made = [entry(*each) for each in zip(plain.message_ids, receipts, strict=True)]
+    for counts in ([32], [1] * 32, [5, 1, 26]):
+        ends = np.cumsum([0, *counts])
+        expected = [response(made[start:end]) for start, end in itertools.pairwise(ends.tolist())]
+        found = answers(plain, counts, offset, STORED[status])
+        assert found == [each.SerializeToString(deterministic=True) for each in expected]
 
 
 @pytest.fixture(scope="module")
@@ -252,32 +267,29 @@ def test_others_of_a_refused_batch_have_what_is_left_of_the_time(
     client: Client, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[float] = []
-    send, time_for = sending.Sending.send, sending._time_for
-
-    async def noting(self: sending.Sending, caller: Caller, request: wire.SendMessageRequest) -> Any:
-        times.append(caller.deadline_s)
-        return await send(self, caller, request)
 
     def noted(caller: Caller) -> float:
         times.append(caller.deadline_s)
         return time_for(caller)
 
-    monkeypatch.setattr(sending.Sending, "send", noting)
-    monkeypatch.setattr(sending, "_time_for", noted)
+    for module in (together, sending):
+        monkeypatch.setattr(module, "time_for", noted)
     cluster.brokers["broker-a"].faults.refuse("Append", MessageTooLarge("one of them"), times=1)
     assert codes(client.send(*[message("topic") for _ in range(3)])) == ["OK"] * 4
-    as_one, one_by_one, _ = times
+    as_one, one_by_one = times
     assert one_by_one < as_one
 
 
 def test_one_that_cannot_be_laid_out_takes_no_other_along(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unchecked(content: bytes, host: str) -> PlainSend | None:
-        found = read(content, host)
-        if found is None or found.message_ids != ["long"]:
+    def unchecked(content: bytes, count: int, host: str) -> PlainSend | None:
+        found = read_counted(content, count, host)
+        if found is None or "long" not in found.message_ids:
             return found
-        return found._replace(properties=Column.of([b"k\x01" + b"v" * 33_000 + b"\x02"]))
+        long = b"k\x01" + b"v" * 33_000 + b"\x02"
+        each = zip(found.message_ids, found.properties, strict=True)
+        return found._replace(properties=Column.of([long if name == "long" else mine for name, mine in each]))
 
-    monkeypatch.setattr(sending, "read", unchecked)
+    monkeypatch.setattr(together, "read", unchecked)
     with ThreadPoolExecutor(8) as callers:
         calls = [callers.submit(client.send, message("topic", message_id="long"))]
         calls += [callers.submit(client.send, *[message("topic") for _ in range(1 + n % 2)]) for n in range(40)]

@@ -66,18 +66,26 @@ _TRANSIENT = np.frombuffer(names.TRANSIENT_PREFIX.encode(), np.uint8)
 _NOT_PLAIN = (-1,) * 7
 
 
-@kernel(int64, BYTES)
+@kernel((int64,) * 3, BYTES)
 def count_messages(request):
-    """How many messages the request holds; -1: it holds something else."""
+    """How many messages the request holds, and where the first one's topic begins and ends.
+
+    (-1, 0, 0): it holds something else. The topic's ends are 0 where it is not what the message begins with.
+    """
     address, at, end, count = address_of(request), np.int64(0), np.int64(len(request)), np.int64(0)
+    topic, topic_end = np.int64(0), np.int64(0)
     while at < end:
         if load_u8(address, at) != _MESSAGES:
-            return np.int64(-1)
-        _, at = content_at(address, at + 1, end)
+            return np.int64(-1), np.int64(0), np.int64(0)
+        start, at = content_at(address, at + 1, end)
         if at < 0:
-            return np.int64(-1)
+            return np.int64(-1), np.int64(0), np.int64(0)
+        if count == 0 and start < at and load_u8(address, start) == _TOPIC:
+            topic, topic_end = content_at(address, start + 1, at)
+            if topic < 0:
+                return np.int64(-1), np.int64(0), np.int64(0)
         count += 1
-    return count
+    return count, topic, topic_end
 
 
 @kernel(boolean, int64, int64, int64)
@@ -252,7 +260,7 @@ def _put_user(address, at, end, out, out_at, hashes):
 def read_messages(request, caller, bodies, body_ends, properties, property_ends, spans):
     """Take the messages of a request of ``len(body_ends)`` messages; False: one of them is not plain.
 
-    ``caller``: the host that messages were born at that name none. Bodies and property strings go to their columns:
+    ``caller``: the host that messages were born at that name none; empty: each has to. Bodies and property strings go to their columns:
     ``bodies`` has ``len(request)`` bytes, ``properties`` that and ``OWN_BYTES + len(caller)`` a message. ``spans``:
     where the topic of all of them (one Resource) begins and ends in ``request``, then each message's id.
 
@@ -306,6 +314,8 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
             return False
         if host_end > host:
             properties_at = _put_pair(properties_out, properties_at, _HOST_PAIR, address, host, host_end)
+        elif len(caller) == 0:
+            return False
         else:
             properties_at = _put_pair(properties_out, properties_at, _HOST_PAIR, address_of(caller), 0, len(caller))
         if born_ms >= 0:

@@ -1,10 +1,11 @@
-"""SendMessage with messages that have nothing unusual about them: from the request's bytes to the answer's.
+"""SendMessage with messages that have nothing unusual about them: from requests' bytes to the answers'.
 
 No object is made of a message. What a request asks and gets is what :mod:`.sending` would do with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ from penstock.formats.columns import Bytes, Column
 from penstock.gateway.v2.wire.definition_pb2 import Code, Resource, Status
 from penstock.gateway.v2.wire.service_pb2 import SendMessageResponse, SendResultEntry
 
-from ..kernels.answers import ENTRY_BYTES, write_entries
+from ..kernels.answers import ENTRY_BYTES, write_answers
 from ..kernels.requests import HOST_BYTES_MAX, OWN_BYTES, count_messages, read_messages
 from ..names import resource_in
 from ..status import merged
@@ -42,17 +43,22 @@ class PlainSend(NamedTuple):
         return [content[start:end].decode() for start, end in zip(spans[::2], spans[1::2], strict=True)]
 
 
-def read(request: bytes, host: str) -> PlainSend | None:
-    """The messages of a SendMessageRequest; None where one of them, or the request, has to be looked at closely.
+def survey(request: bytes) -> tuple[int, bytes]:
+    """How many messages a SendMessageRequest has, and the first one's topic, a Resource; (-1, b""): another look."""
+    if len(request) > REQUEST_BYTES_MAX:
+        return -1, b""
+    count, start, end = count_messages(np.frombuffer(request, np.uint8))
+    return (count, request[start:end]) if 0 < count <= MESSAGES_MAX else (-1, b"")
 
-    ``host``: where messages were born that do not say it.
+
+def read(request: bytes, count: int, host: str) -> PlainSend | None:
+    """The ``count`` messages of requests laid end to end; None where one of them has to be looked at closely.
+
+    ``count``: as :func:`survey` tells it of each. ``host``: where messages were born that do not say it; "": all do.
     """
     size = len(request)
-    if size > REQUEST_BYTES_MAX:
-        return None
     content, born_host = np.frombuffer(request, np.uint8), _encoded(host)
-    count = count_messages(content)
-    if born_host is None or not 0 < count <= MESSAGES_MAX:
+    if born_host is None:
         return None
     bodies, body_ends = np.empty(size, np.uint8), np.empty(count, np.int64)
     properties = np.empty(size + count * (OWN_BYTES + len(born_host)), np.uint8)
@@ -71,20 +77,22 @@ def read(request: bytes, host: str) -> PlainSend | None:
     )
 
 
-def answer(sent: PlainSend, offset: int, status: Status) -> bytes:
-    """The answer to who sent these, which are stored in one queue from ``offset`` on, with that status each."""
+def answers(sent: PlainSend, counts: Sequence[int], offset: int, status: Status) -> list[bytes]:
+    """The answers to who sent so many each; all are stored in one queue from ``offset`` on, with that status."""
     whole, each = _beginnings(status.code, status.message)
     ids = int((sent.spans[3::2] - sent.spans[2::2]).sum())
-    out = np.empty(len(whole) + (len(each) + ENTRY_BYTES) * len(sent.bodies) + 2 * ids, np.uint8)
-    written = write_entries(sent.request, sent.spans, offset, whole, each, out)
-    return out[:written].tobytes()
+    out = np.empty(len(whole) * len(counts) + (len(each) + ENTRY_BYTES) * len(sent.bodies) + 2 * ids, np.uint8)
+    ends = np.array(counts, np.int64)
+    write_answers(sent.request, sent.spans, offset, whole, each, ends, out)
+    told, stops = out.tobytes(), ends.tolist()
+    return [told[start:stop] for start, stop in zip([0, *stops], stops)]
 
 
 @lru_cache(maxsize=4096)
 def _encoded(host: str) -> Bytes | None:
     """A host as kernels take it; None: of one whose name is not as plain."""
     is_plain = host.isascii() and host.isprintable() and " " not in host and len(host) <= HOST_BYTES_MAX
-    return np.frombuffer(host.encode(), np.uint8) if is_plain and host else None
+    return np.frombuffer(host.encode(), np.uint8) if is_plain else None
 
 
 @lru_cache

@@ -1,15 +1,16 @@
-"""SendMessage and RecallMessage. Messages of all clients share batches; one that is tried again is stored once."""
+"""SendMessage and RecallMessage. Messages of all clients share batches; one that is tried again is stored once.
+
+Most calls of SendMessage are taken by :mod:`.together`; here are those of which something has to be looked at closely.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from penstock.client import CorruptBatch, Message, MessageTooLarge, PenstockError, SendReceipt, SendStatus
+from penstock.client import Message, PenstockError, SendReceipt, SendStatus
 from penstock.client.aio import AsyncProducer
 from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.compression import Packed
@@ -21,7 +22,7 @@ from penstock.gateway.v2.wire.service_pb2 import (
     SendMessageResponse,
     SendResultEntry,
 )
-from penstock.proto.errors import InvalidArgument, MessageTypeConflict
+from penstock.proto.errors import InvalidArgument
 from penstock.proto.names import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
@@ -32,7 +33,7 @@ from ..messages import Draft, draft_of
 from ..names import topic_of
 from ..routes import accepted_types
 from ..status import Refusal, merged, named, ok, status_of
-from .plain import MESSAGES_MAX, answer, read
+from .plain import MESSAGES_MAX
 from .transactions import Transactions
 
 log = logging.getLogger(__name__)
@@ -43,10 +44,7 @@ TIMEOUT_S: Final = 10.0
 _HURRY: Final = 0.9
 """The answer is to be there before the client gives up."""
 
-_OF_ONE: Final = (CorruptBatch, MessageTooLarge, MessageTypeConflict)
-"""One message may be the reason that none of its batch is stored."""
-
-_STORED: Final = {
+STORED: Final = {
     SendStatus.SEND_OK: named(Code.OK),
     SendStatus.FLUSH_DISK_TIMEOUT: named(Code.MASTER_PERSISTENCE_TIMEOUT),
     SendStatus.FLUSH_SLAVE_TIMEOUT: named(Code.SLAVE_PERSISTENCE_TIMEOUT),
@@ -63,36 +61,6 @@ class Sending:
         self._transactions = transactions
         self._clients = clients
         self._taken: dict[str, tuple[TopicRoute, frozenset[int]]] = {}  # by topic: what it takes by its newest route
-
-    async def send_plain(self, caller: Caller, content: bytes) -> bytes | None:
-        """The answer, as bytes, to a request whose messages are plain; None: see :meth:`send`, nothing is sent.
-
-        Raises:
-            Refusal, PenstockError: no such topic.
-        """
-        plain, until_s = read(content, caller.host), time.monotonic() + caller.deadline_s
-        if plain is None:
-            return None
-        topic = topic_of(plain.topic, caller.namespace)
-        if NORMAL not in self._types_of(topic, await self._brokers.route(topic)):
-            return None
-        self._clients.publishes(self._clients.heard(caller), topic)
-        try:
-            sent = self._producer.send_columns(topic, plain.bodies, plain.properties, timeout_s=_time_for(caller))
-        except PenstockError:
-            return None
-        if sent is None:
-            return None
-        try:
-            stored = await sent
-        except PenstockError as error:
-            ids = plain.message_ids
-            if len(ids) == 1 or not isinstance(error, _OF_ONE):
-                return _response([_entry(message_id, error) for message_id in ids]).SerializeToString()
-            # The others are to be stored, and each has its own answer.
-            left = replace(caller, deadline_s=max(until_s - time.monotonic(), 0.0))
-            return (await self.send(left, SendMessageRequest.FromString(content))).SerializeToString()
-        return answer(plain, stored.queue_offset, _STORED[stored.status])
 
     async def send(self, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
         """An entry for each message, in their order; nothing is sent where one of them is refused.
@@ -111,7 +79,7 @@ class Sending:
         drafts = [draft_of(message, caller) for message in request.messages]
         self._check_types(topic, await self._brokers.route(topic), drafts)
         self._clients.publishes(self._clients.heard(caller), topic)
-        timeout_s = _time_for(caller)
+        timeout_s = time_for(caller)
         # No task for each message: those of a request are taken in their order, and end together.
         waiting = self._together(topic, drafts, timeout_s) or [
             self._started(topic, draft, timeout_s) for draft in drafts
@@ -121,11 +89,11 @@ class Sending:
             outcomes = [await _outcome(waiting[0])]
         else:
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-        return _response([_entry(draft.message_id, *each) for draft, *each in zip(drafts, outcomes, strict=True)])
+        return response([entry(draft.message_id, *each) for draft, *each in zip(drafts, outcomes, strict=True)])
 
     def _check_types(self, topic: str, route: TopicRoute, drafts: Sequence[Draft]) -> None:
         """Make sure that the topic takes these. Raises Refusal."""
-        taken = self._types_of(topic, route)
+        taken = self.types_of(topic, route)
         for draft in drafts:
             if draft.type not in taken:
                 expected = "|".join(MessageType.Name(each) for each in accepted_types(route))
@@ -135,7 +103,7 @@ class Sending:
                     f"{MessageType.Name(draft.type)}",
                 )
 
-    def _types_of(self, topic: str, route: TopicRoute) -> frozenset[int]:
+    def types_of(self, topic: str, route: TopicRoute) -> frozenset[int]:
         """The types of messages that the topic takes. Raises Refusal: none."""
         known = self._taken.get(topic)
         if known is None or known[0] is not route:
@@ -216,19 +184,19 @@ async def _outcome(sent: asyncio.Future[SendReceipt]) -> SendReceipt | BaseExcep
         return error
 
 
-def _time_for(caller: Caller) -> float:
+def time_for(caller: Caller) -> float:
     """How long sending may take."""
     return max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
 
 
-def _response(entries: Sequence[SendResultEntry]) -> SendMessageResponse:
+def response(entries: Sequence[SendResultEntry]) -> SendMessageResponse:
     return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
 
 
-def _entry(message_id: str, outcome: SendReceipt | BaseException) -> SendResultEntry:
+def entry(message_id: str, outcome: SendReceipt | BaseException) -> SendResultEntry:
     if isinstance(outcome, SendReceipt):
         return SendResultEntry(
-            status=_STORED[outcome.status],
+            status=STORED[outcome.status],
             message_id=message_id,
             transaction_id=message_id,
             offset=max(outcome.queue_offset, 0),

@@ -1,0 +1,171 @@
+"""SendMessage of messages that have nothing unusual about them: the calls of one round of the event loop share a batch.
+
+Requests laid end to end are one request, since protobuf joins what is repeated. So many callers cost one look at their
+messages, one batch and one receipt, and no task or object for each. A call that cannot go along goes alone, by
+:meth:`.sending.Sending.send`, which also says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from penstock.client import CorruptBatch, MessageTooLarge, PenstockError
+from penstock.client.aio import AsyncProducer
+from penstock.gateway.http2.call import Call
+from penstock.gateway.http2.frames import Code, Status
+from penstock.gateway.v2.wire.definition_pb2 import NORMAL
+from penstock.proto.errors import MessageTypeConflict
+from penstock.runtime.turns import begin
+
+from ..brokers import Brokers
+from ..callers import Caller
+from ..clients import Client, Clients
+from ..names import topic_of
+from ..status import Refusal
+from .plain import MESSAGES_MAX, PlainSend, answers, read, survey
+from .sending import STORED, Sending, entry, response, time_for
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES: Final = 128 * 1024
+"""A batch that has so many takes no further call."""
+CALLS_MAX: Final = 256
+"""Of a batch: they are answered in one turn."""
+DEADLINE_S_MIN: Final = 0.5
+"""A call that has less time goes alone: the others would have no more."""
+
+_OF_ONE: Final = (CorruptBatch, MessageTooLarge, MessageTypeConflict)
+"""One message may be the reason that none of its batch is stored."""
+
+
+class _Asked(NamedTuple):
+    """A call that goes along."""
+
+    call: Call
+    caller: Caller
+    client: Client
+    count: int
+    """Of its messages."""
+
+
+class _Batch:
+    """Calls that are sent together."""
+
+    def __init__(self) -> None:
+        self.asked: list[_Asked] = []
+        self.messages = 0
+        self.bytes = 0  # of the requests
+
+    def takes(self, count: int) -> bool:
+        """True if there is room for a call of so many messages."""
+        return not self.asked or (
+            self.bytes < BATCH_BYTES and len(self.asked) < CALLS_MAX and self.messages + count <= MESSAGES_MAX
+        )
+
+    def add(self, asked: _Asked) -> None:
+        """Take it along."""
+        self.asked.append(asked)
+        self.messages += asked.count
+        self.bytes += len(asked.call.request)
+
+
+class Together:
+    """Event loop only."""
+
+    def __init__(self, brokers: Brokers, producer: AsyncProducer, sending: Sending, clients: Clients) -> None:
+        self._brokers = brokers
+        self._producer = producer
+        self._sending = sending
+        self._clients = clients
+        self._open: dict[tuple[bytes, str, int], _Batch] = {}  # by what all calls of one have in common
+        self._batches: list[_Batch] = []  # of this round, in their order
+
+    def take(self, caller: Caller, call: Call) -> bool:
+        """True if the call is answered with others, without a task of its own.
+
+        Raises:
+            Refusal: there are too many clients.
+        """
+        request = call.request
+        count, topic = survey(request)
+        if count < 0 or caller.deadline_s < DEADLINE_S_MIN:
+            return False
+        # Within a batch no caller's time is less than half of another's.
+        common = topic, caller.namespace, math.frexp(caller.deadline_s)[1]
+        batch = self._open.get(common)
+        if batch is None or not batch.takes(count):
+            if not self._batches:
+                asyncio.get_running_loop().call_soon(self._send_all)
+            batch = self._open[common] = _Batch()
+            self._batches.append(batch)
+        batch.add(_Asked(call, caller, self._clients.heard(caller), count))
+        return True
+
+    def _send_all(self) -> None:
+        batches, self._batches = self._batches, []
+        self._open.clear()
+        for batch in batches:
+            begin(self._send(batch.asked))
+
+    async def _send(self, asked: list[_Asked]) -> None:
+        asked = [each for each in asked if not each.call.is_over]
+        try:
+            if asked and not await self._is_sent(asked):
+                for each in asked:
+                    each.call.go_alone()
+        except asyncio.CancelledError:  # what it waited for: the producer ends
+            for each in asked:
+                each.call.break_off(Code.CANCEL)
+        except Exception:
+            log.exception("calls failed count=%d", len(asked))
+            for each in asked:
+                each.call.end(Status.INTERNAL, "internal error, see the gateway's log")
+
+    async def _is_sent(self, asked: list[_Asked]) -> bool:
+        """True once all are answered; False: none is, since each has to go alone."""
+        hosts = {each.caller.host for each in asked}
+        request = b"".join([each.call.request for each in asked])
+        # Of several callers, a message has to say where it was born.
+        plain = read(request, sum(each.count for each in asked), hosts.pop() if len(hosts) == 1 else "")
+        if plain is None:
+            return False
+        try:
+            topic = topic_of(plain.topic, asked[0].caller.namespace)
+            if NORMAL not in self._sending.types_of(topic, await self._brokers.route(topic)):
+                return False
+            for each in asked:
+                self._clients.publishes(each.client, topic)
+            timeout_s = min(time_for(each.caller) for each in asked)
+            sent = self._producer.send_columns(topic, plain.bodies, plain.properties, timeout_s=timeout_s)
+        except (PenstockError, Refusal):
+            return False
+        if sent is None:
+            return False
+        try:
+            stored = await sent
+        except PenstockError as error:
+            if isinstance(error, _OF_ONE) and len(plain.bodies) > 1:
+                return False  # the others are to be stored
+            _refuse(asked, plain, error)
+        else:
+            counts = [each.count for each in asked]
+            _finish(asked, answers(plain, counts, stored.queue_offset, STORED[stored.status]))
+        return True
+
+
+def _refuse(asked: list[_Asked], plain: PlainSend, error: PenstockError) -> None:
+    ids = iter(plain.message_ids)
+    _finish(
+        asked,
+        (response([entry(next(ids), error) for _ in range(each.count)]).SerializeToString() for each in asked),
+    )
+
+
+def _finish(asked: list[_Asked], told: Iterable[bytes]) -> None:
+    for each, answer in zip(asked, told, strict=True):
+        if not each.call.is_over:
+            each.call.finish(answer)
