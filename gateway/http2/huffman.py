@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
@@ -17,7 +17,7 @@ _SHORTEST: Final = 5
 
 
 @kernel(int64, BYTES, OUT_BYTES)
-def _decode(coded, out):
+def _decode(coded: Any, out: Any) -> Any:
     """Write what was coded; how many bytes that are, or -1: it is no such code."""
     state, count, meaning = np.int64(0), np.int64(0), np.int64(HUFFMAN_COMPLETE)
     for byte in coded:

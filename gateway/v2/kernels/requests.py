@@ -260,9 +260,10 @@ def _put_user(address, at, end, out, out_at, hashes):
 def read_messages(request, caller, bodies, body_ends, properties, property_ends, spans):
     """Take the messages of a request of ``len(body_ends)`` messages; False: one of them is not plain.
 
-    ``caller``: the host that messages were born at that name none; empty: each has to. Bodies and property strings go to their columns:
-    ``bodies`` has ``len(request)`` bytes, ``properties`` that and ``OWN_BYTES + len(caller)`` a message. ``spans``:
-    where the topic of all of them (one Resource) begins and ends in ``request``, then each message's id.
+    ``caller``: the host that messages were born at that name none; empty: each has to. Bodies and property strings go
+    to their columns: ``bodies`` has ``len(request)`` bytes, ``properties`` that and ``OWN_BYTES + len(caller)`` a
+    message. ``spans``: where the topic of all of them (one Resource) begins and ends in ``request``, then each
+    message's id.
 
     Plain is a message with body, id and topic and, where it likes, tag, keys, properties of its own (at most
     ``USER_PROPERTIES_MAX``), host and time of birth and a queue id (which says nothing); of type NORMAL or none, not

@@ -5,6 +5,7 @@ No object is made of a message. What a request asks and gets is what :mod:`.send
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -84,8 +85,8 @@ def answers(sent: PlainSend, counts: Sequence[int], offset: int, status: Status)
     out = np.empty(len(whole) * len(counts) + (len(each) + ENTRY_BYTES) * len(sent.bodies) + 2 * ids, np.uint8)
     ends = np.array(counts, np.int64)
     write_answers(sent.request, sent.spans, offset, whole, each, ends, out)
-    told, stops = out.tobytes(), ends.tolist()
-    return [told[start:stop] for start, stop in zip([0, *stops], stops)]
+    told = out.tobytes()
+    return [told[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist()])]
 
 
 @lru_cache(maxsize=4096)

@@ -48,8 +48,8 @@ class _Asked(NamedTuple):
     call: Call
     caller: Caller
     client: Client
-    count: int
-    """Of its messages."""
+    messages: int
+    """How many it has."""
 
 
 class _Batch:
@@ -69,7 +69,7 @@ class _Batch:
     def add(self, asked: _Asked) -> None:
         """Take it along."""
         self.asked.append(asked)
-        self.messages += asked.count
+        self.messages += asked.messages
         self.bytes += len(asked.call.request)
 
 
@@ -130,7 +130,7 @@ class Together:
         hosts = {each.caller.host for each in asked}
         request = b"".join([each.call.request for each in asked])
         # Of several callers, a message has to say where it was born.
-        plain = read(request, sum(each.count for each in asked), hosts.pop() if len(hosts) == 1 else "")
+        plain = read(request, sum(each.messages for each in asked), hosts.pop() if len(hosts) == 1 else "")
         if plain is None:
             return False
         try:
@@ -152,7 +152,7 @@ class Together:
                 return False  # the others are to be stored
             _refuse(asked, plain, error)
         else:
-            counts = [each.count for each in asked]
+            counts = [each.messages for each in asked]
             _finish(asked, answers(plain, counts, stored.queue_offset, STORED[stored.status]))
         return True
 
@@ -161,7 +161,7 @@ def _refuse(asked: list[_Asked], plain: PlainSend, error: PenstockError) -> None
     ids = iter(plain.message_ids)
     _finish(
         asked,
-        (response([entry(next(ids), error) for _ in range(each.count)]).SerializeToString() for each in asked),
+        (response([entry(next(ids), error) for _ in range(each.messages)]).SerializeToString() for each in asked),
     )
 
 
