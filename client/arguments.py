@@ -24,7 +24,8 @@ def whole(
     name: str, value: object, least: int, most: int | None = None, kind: type[PenstockError] = ConfigError
 ) -> int:
     """``value``, a whole number of that range. Raises ``kind`` for anything else; True is no number."""
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+    # A look at a protocol takes microseconds, so not of what everybody passes.
+    if type(value) is int or (isinstance(value, SupportsIndex) and not isinstance(value, bool)):
         number = value.__index__()
         if least <= number and (most is None or number <= most):
             return number

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.proto import names
 from penstock.proto.errors import ClientClosed, InvalidArgument, PenstockError, TopicNotFound
 from penstock.proto.receipts import Receipt
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
@@ -17,7 +18,7 @@ from . import arguments
 from .cluster import Calls, Expression, Subscription, all_queues, parse_subscription, readable_queues
 from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
-from .consume.pop.receipts import Settling
+from .consume.pop.receipts import Lot, Lots, Settling
 from .consume.pop.receiving import SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
 from .inherited import Client
 
@@ -30,6 +31,22 @@ SHARED_WAIT_STEP_S = 0.2
 
 Receivable = ReceivedMessage | str
 """A message that was received, or its :attr:`~ReceivedMessage.receipt`."""
+
+
+class _Part(NamedTuple):
+    """What is received from one broker group."""
+
+    broker_name: str
+    subscriptions: list[Subscription]
+    begins_first: bool
+
+
+class _Plan(NamedTuple):
+    """Which broker groups have the topics, as long as these are the routes, and nothing else is subscribed."""
+
+    subscriptions: dict[str, Subscription]
+    routes: list[TopicRoute]
+    parts: list[_Part]
 
 
 class SimpleConsumer(Client):
@@ -73,9 +90,10 @@ class SimpleConsumer(Client):
         self._settling = Settling(self._calls, self.group)
         self._begins_first = consume_from == CONSUME_FROM_FIRST
         self._lock = threading.Lock()  # guards what follows
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription] = {}  # replaced, never changed
         self._older: dict[str, frozenset[str]] = {}  # by topic: broker groups that had it when it was looked up first
         self._turn = 0
+        self._plan = _Plan({}, [], [])
         self._closed = threading.Event()
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
@@ -88,12 +106,12 @@ class SimpleConsumer(Client):
         with self._lock:
             if topic not in self._subscriptions and len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
                 raise InvalidArgument(f"topic {topic}: a simple consumer has at most {SUBSCRIPTIONS_MAX} topics")
-            self._subscriptions[topic] = subscription
+            self._subscriptions = {**self._subscriptions, topic: subscription}
 
     def unsubscribe(self, topic: str) -> None:
         """Receive nothing more of ``topic``. What was received can be acknowledged all the same."""
         with self._lock:
-            self._subscriptions.pop(topic, None)
+            self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
 
     def receive(
         self, max_messages: int = 32, timeout_s: float = RECEIVE_TIMEOUT_S, *, invisible_s: float | None = None
@@ -116,15 +134,12 @@ class SimpleConsumer(Client):
         deadline, is_first = time.monotonic() + timeout_s, True
         failures: dict[str, PenstockError] = {}
         while True:
-            groups = self._groups(max(deadline - time.monotonic(), 0.2))
-            step_s = WAIT_STEP_S if len(groups) == 1 else SHARED_WAIT_STEP_S
-            for name, subscriptions in groups:
-                # "last" means what arrives from now on: at a broker group that has got the topic since, everything.
-                is_younger = any(name not in self._older[each.topic] for each in subscriptions)
-                begins_first = self._begins_first or is_younger
+            parts = self._parts(max(deadline - time.monotonic(), 0.2))
+            step_s = WAIT_STEP_S if len(parts) == 1 else SHARED_WAIT_STEP_S
+            for name, subscriptions, begins_first in parts:
                 left_s = max(deadline - time.monotonic(), 0.0)
                 # Everybody is asked once before anybody is waited at.
-                wait_s = 0.0 if is_first and len(groups) > 1 else min(step_s, left_s)
+                wait_s = 0.0 if is_first and len(parts) > 1 else min(step_s, left_s)
                 try:
                     found = self._receiving.receive(
                         name, subscriptions, max_messages, invisible_ms, wait_s, left_s, begins_first=begins_first
@@ -138,12 +153,12 @@ class SimpleConsumer(Client):
                 failures.pop(name, None)
                 messages, unwanted = found
                 if unwanted:
-                    self._settling.acknowledge([each.parsed for each in unwanted], CALL_TIMEOUT_S)
+                    self._settling.acknowledge(_lots(unwanted), CALL_TIMEOUT_S)
                 if messages:
                     return messages
             is_first = False
             if time.monotonic() >= deadline:
-                if len(failures) == len(groups):
+                if len(failures) == len(parts):
                     raise next(iter(failures.values()))
                 return []
 
@@ -156,7 +171,7 @@ class SimpleConsumer(Client):
             OutcomeUnknown, Retryable: nobody answered in time; repeat it.
         """
         self.require_open()
-        self._settling.acknowledge(_receipts(messages), timeout_s)
+        self._settling.acknowledge(_lots(messages), timeout_s)
 
     def change_invisible(
         self, message: ReceivedMessage, invisible_s: float, *, timeout_s: float = CALL_TIMEOUT_S
@@ -177,7 +192,7 @@ class SimpleConsumer(Client):
     def give_back(self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Have messages come again at once that nobody has begun with; this counts as no try. Raises as :meth:`ack`."""
         self.require_open()
-        self._settling.give_back(_receipts(messages), timeout_s)
+        self._settling.give_back(_lots(messages), timeout_s)
 
     def forward_to_dead_letters(
         self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S
@@ -187,7 +202,7 @@ class SimpleConsumer(Client):
         May be repeated, as an acknowledgement. So one that was acknowledged before stays that, without an error.
         """
         self.require_open()
-        self._settling.forward(_receipts(messages), timeout_s)
+        self._settling.forward(_lots(messages), timeout_s)
 
     def close(self) -> None:
         """Disconnect. What was received and not acknowledged comes again when its time is over. May be repeated."""
@@ -199,31 +214,60 @@ class SimpleConsumer(Client):
         if self._closed.is_set():
             raise ClientClosed(f"the simple consumer of group {self.group} is closed: make a new one")
 
-    def _groups(self, timeout_s: float) -> list[tuple[str, list[Subscription]]]:
+    def _parts(self, timeout_s: float) -> list[_Part]:
         """The broker groups that have the topics, another one first each time, and which topics each has."""
         self.require_open()
-        with self._lock:
-            subscriptions = list(self._subscriptions.values())
-            self._turn += 1
-            turn = self._turn
+        plan, subscriptions = self._plan, self._subscriptions
         if not subscriptions:
             raise InvalidArgument(f"simple consumer of group {self.group}: subscribe to a topic first")
-        found: dict[str, dict[str, Subscription]] = {}
-        for subscription in subscriptions:
-            topic = subscription.topic
-            try:
-                route = self._calls.directory.topic(topic, timeout_s)
-            except TopicNotFound:
-                self._older.setdefault(topic, frozenset())
-                raise
+        routes = [self._route(topic, timeout_s) for topic in subscriptions]
+        is_same = plan.subscriptions is subscriptions and all(
+            known is route for known, route in zip(plan.routes, routes, strict=True)
+        )
+        if not is_same:
+            plan = self._plan = self._planned(subscriptions, routes)
+        if len(plan.parts) < 2:
+            return plan.parts
+        with self._lock:
+            self._turn += 1
+            start = self._turn % len(plan.parts)
+        return plan.parts[start:] + plan.parts[:start]
+
+    def _route(self, topic: str, timeout_s: float) -> TopicRoute:
+        try:
+            route = self._calls.directory.topic(topic, timeout_s)
+        except TopicNotFound:
+            self._older.setdefault(topic, frozenset())
+            raise
+        if topic not in self._older:
             self._older.setdefault(topic, frozenset(queue.broker_name for queue in all_queues(route)))
+        return route
+
+    def _planned(self, subscriptions: dict[str, Subscription], routes: list[TopicRoute]) -> _Plan:
+        found: dict[str, dict[str, Subscription]] = {}
+        for subscription, route in zip(subscriptions.values(), routes, strict=True):
             for queue in readable_queues(route):
                 found.setdefault(queue.broker_name, {})[queue.topic] = subscription
-        groups = [(name, list(topics.values())) for name, topics in sorted(found.items())]
-        start = turn % max(len(groups), 1)
-        return groups[start:] + groups[:start]
+        parts = []
+        for name, topics in sorted(found.items()):
+            # "last" means what arrives from now on: at a broker group that has got the topic since, everything.
+            is_younger = any(name not in self._older[topic] for topic in topics)
+            parts.append(_Part(name, list(topics.values()), self._begins_first or is_younger))
+        return _Plan(subscriptions, routes, parts)
 
 
-def _receipts(messages: Receivable | Sequence[Receivable]) -> list[Receipt]:
+def _lots(messages: Receivable | Sequence[Receivable]) -> Lots:
+    """The receipts of messages."""
     several: Sequence[Any] = [messages] if isinstance(messages, (ReceivedMessage, str)) else messages
-    return [each.parsed if isinstance(each, ReceivedMessage) else Receipt.parse(each) for each in several]
+    lots: dict[Lot, list[int]] = {}
+    last, offsets = None, []
+    for each in several:
+        if type(each) is ReceivedMessage:
+            lot, offset = each.lot, each.offset
+        else:
+            receipt = each.parsed if isinstance(each, ReceivedMessage) else Receipt.parse(each)
+            lot, offset = Lot.of(receipt), receipt.offset
+        if lot is not last:
+            last, offsets = lot, lots.setdefault(lot, [])
+        offsets.append(offset)
+    return lots

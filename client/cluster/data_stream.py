@@ -55,7 +55,7 @@ class Awaited(Future[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """The answer; without ``timeout`` the calling thread reads the stream for it, unless somebody else does."""
-        if timeout is None and not self.done():
+        if timeout is None:
             self.stream.read_for(self)
         return super().result(timeout)
 
@@ -295,6 +295,8 @@ class Stream:
 
     def _is_attended(self) -> bool:
         """True if nobody waits for an answer of a standing request while another reads. The lock is held."""
+        if not self._left and not self._standing:
+            return True
         if not all(future.done() for future in self._left):
             return False
         return all(asked.is_attended() for asked in self._standing.values())

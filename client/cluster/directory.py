@@ -63,6 +63,7 @@ class Directory:
         self._changed = threading.Condition()
         self._routes: dict[str, TopicRoute] = {}  # by topic, as believed; values are replaced, never changed
         self._shards: dict[str, ShardView] = {}  # by broker name, out of the routes above
+        self._masters: dict[str, str | None] = {}  # the addresses of their masters
         self._mentions: Counter[str] = Counter()  # of broker names, in the routes above
         self._wanted: dict[str, None] = {}  # topics under watch, in the order in which they came; only grows
         self._requests: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()  # of the present stream
@@ -135,8 +136,7 @@ class Directory:
 
     def master(self, broker_name: str) -> str | None:
         """The address of the living master of a broker group, or None."""
-        member = master_of(self._shards.get(broker_name))
-        return member.address if member else None
+        return self._masters.get(broker_name)
 
     def readable(self, broker_name: str, suggested_id: int | None = None) -> tuple[int, str] | None:
         """``(broker id, address)`` to read from: the suggested member if it lives, else the master, else a slave."""
@@ -363,11 +363,14 @@ class Directory:
         """Take the groups of ``route`` in place of those of ``known``; one that other routes name stays known."""
         self._mentions.update(shard.broker_name for shard in route.shards)
         for shard in route.shards:
+            master = master_of(shard)
             self._shards[shard.broker_name] = shard
+            self._masters[shard.broker_name] = master.address if master else None
         for shard in known.shards if known else ():
             self._mentions[shard.broker_name] -= 1
             if not self._mentions[shard.broker_name]:
                 del self._mentions[shard.broker_name], self._shards[shard.broker_name]
+                del self._masters[shard.broker_name]
 
 
 def _reader_of(shard: ShardView | None, suggested_id: int | None = None) -> ShardMember | None:

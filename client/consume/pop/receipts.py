@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt, ReceiptExpired
@@ -19,6 +19,33 @@ CALL_MAX: Final = 1024
 """Receipts of one call."""
 
 
+class Lot(NamedTuple):
+    """What receipts of one queue have in common that were given out together; a request names lots in this order."""
+
+    topic: str
+    queue_id: int
+    check_point: int
+    epoch: int
+    visible_ms: int
+    group: str
+    broker_name: str
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> Self:
+        """That of a receipt."""
+        group, topic, broker_name, queue_id, _, check_point, epoch, visible_ms = receipt
+        return cls(topic, queue_id, check_point, epoch, visible_ms, group, broker_name)
+
+    def receipt(self, offset: int) -> Receipt:
+        """The receipt of the message at that offset."""
+        topic, queue_id, check_point, epoch, visible_ms, group, broker_name = self
+        return Receipt(group, topic, broker_name, queue_id, offset, check_point, epoch, visible_ms)
+
+
+Lots = Mapping[Lot, Sequence[int]]
+"""Receipts: the offsets of each lot, in any order, perhaps repeated. No object is made for each."""
+
+
 class Settling:
     """Calls of one consumer about what it has received. Thread-safe."""
 
@@ -26,7 +53,7 @@ class Settling:
         self._calls = calls
         self._group = group
 
-    def acknowledge(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
+    def acknowledge(self, receipts: Lots, timeout_s: float) -> None:
         """Be done with these messages. Raises as :meth:`~penstock.client.SimpleConsumer.ack`."""
 
         def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.AcknowledgeReply:
@@ -36,7 +63,7 @@ class Settling:
 
         self._each(receipts, ask)
 
-    def forward(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
+    def forward(self, receipts: Lots, timeout_s: float) -> None:
         """Make dead letters of these messages. Raises likewise."""
 
         def ask(broker_name: str, parts: list[wire.Receipts]) -> Any:
@@ -53,7 +80,7 @@ class Settling:
             content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
             return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
 
-        (answer,) = self._each([receipt], ask)
+        (answer,) = self._each({Lot.of(receipt): (receipt.offset,)}, ask)
         if answer.check_point < 0:
             raise ReceiptExpired(
                 f"{_named([receipt])}: it was acknowledged before, or a change whose answer was lost let it come again",
@@ -61,7 +88,7 @@ class Settling:
             )
         return receipt._replace(check_point=answer.check_point, epoch=answer.epoch, visible_ms=answer.visible_ms)
 
-    def give_back(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
+    def give_back(self, receipts: Lots, timeout_s: float) -> None:
         """Have messages come again at once that nobody has begun with; those whose time is over do by themselves."""
 
         def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.ChangeInvisibleReply:
@@ -72,21 +99,24 @@ class Settling:
         with contextlib.suppress(ReceiptExpired):
             self._each(receipts, ask)
 
-    def _each(self, receipts: Sequence[Receipt], ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
+    def _each(self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
         """The answers; one error for all receipts that were refused."""
-        foreign = [each for each in receipts if each.group != self._group]
-        if foreign:
-            raise InvalidReceipt(
-                f"receipt of group {foreign[0].group}: this consumer is of group {self._group}: "
-                "acknowledge in the group that received the message"
-            )
+        for lot in lots:
+            if lot.group != self._group:
+                raise InvalidReceipt(
+                    f"receipt of group {lot.group}: this consumer is of group {self._group}: "
+                    "acknowledge in the group that received the message"
+                )
         answers = []
         expired: list[Receipt] = []
         unknown: list[Receipt] = []
-        for broker_name, some in _calls(receipts):
-            answer = ask(broker_name, _parts(some))
+        for broker_name, some in _calls(lots):
+            answer = ask(broker_name, [_part(lot, offsets) for lot, offsets in some])
             answers.append(answer)
-            for receipt, status in zip(some, answer.statuses, strict=False):
+            if not answer.statuses:
+                continue
+            receipts = (lot.receipt(offset) for lot, offsets in some for offset in offsets)
+            for receipt, status in zip(receipts, answer.statuses, strict=False):
                 if status == wire.RECEIPT_EXPIRED:
                     expired.append(receipt)
                 elif status != wire.RECEIPT_OK:
@@ -103,35 +133,36 @@ class Settling:
         return answers
 
 
-def _calls(receipts: Iterable[Receipt]) -> Iterator[tuple[str, list[Receipt]]]:
+def _calls(lots: Lots) -> Iterator[tuple[str, list[tuple[Lot, list[int]]]]]:
     """Receipts of one broker group each, without repetitions, in the order in which a request names them."""
-    by_broker: dict[str, list[Receipt]] = {}
-    for receipt in dict.fromkeys(receipts):
-        by_broker.setdefault(receipt.broker_name, []).append(receipt)
+    by_broker: dict[str, list[tuple[Lot, list[int]]]] = {}
+    for lot in sorted(lots):
+        by_broker.setdefault(lot.broker_name, []).append((lot, sorted(set(lots[lot]))))
     for broker_name, found in by_broker.items():
-        found.sort(key=_part_of)
-        for start in range(0, len(found), CALL_MAX):
-            yield broker_name, found[start : start + CALL_MAX]
+        some: list[tuple[Lot, list[int]]] = []
+        room = CALL_MAX
+        for lot, offsets in found:
+            rest = offsets
+            while rest:
+                some.append((lot, rest[:room]))
+                rest, room = rest[room:], room - len(some[-1][1])
+                if not room:
+                    yield broker_name, some
+                    some, room = [], CALL_MAX
+        if some:
+            yield broker_name, some
 
 
-def _part_of(receipt: Receipt) -> tuple[Any, ...]:
-    return receipt.topic, receipt.queue_id, receipt.check_point, receipt.epoch, receipt.visible_ms, receipt.offset
-
-
-def _parts(receipts: Iterable[Receipt]) -> list[wire.Receipts]:
-    parts: list[wire.Receipts] = []
-    last: tuple[Any, ...] = ()
-    for receipt in receipts:
-        *part, offset = _part_of(receipt)
-        if tuple(part) != last:
-            topic, queue_id, check_point, epoch, visible_ms = last = tuple(part)
-            parts.append(
-                wire.Receipts(
-                    topic=topic, queue_id=queue_id, check_point=check_point, epoch=epoch, visible_ms=visible_ms
-                )
-            )
-        parts[-1].offsets.append(offset)
-    return parts
+def _part(lot: Lot, offsets: list[int]) -> wire.Receipts:
+    topic, queue_id, check_point, epoch, visible_ms, _, _ = lot
+    return wire.Receipts(
+        topic=topic,
+        queue_id=queue_id,
+        check_point=check_point,
+        epoch=epoch,
+        visible_ms=visible_ms,
+        offsets=offsets,
+    )
 
 
 def _named(receipts: Sequence[Receipt]) -> str:

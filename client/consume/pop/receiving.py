@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
-from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire import pop_pb2 as wire
 
 from ...cluster import Calls, Subscription
 from ...message import RetriedMessage
+from .receipts import Lot
 
 if TYPE_CHECKING:
     from penstock.formats.record.batch import RecordBatch
@@ -27,12 +27,19 @@ MESSAGES_MAX: Final = 1024
 class ReceivedMessage(RetriedMessage):
     """A message for a time; its :attr:`receipt` is what it is acknowledged by."""
 
-    __slots__ = ("_redelivered", "parsed")
+    __slots__ = ("_redelivered", "lot", "offset")
 
-    def __init__(self, batch: RecordBatch, index: int, receipt: Receipt, redelivered: int) -> None:
-        super().__init__(batch, index, receipt.broker_name)
-        self.parsed = receipt
+    def __init__(self, batch: RecordBatch, index: int, offset: int, lot: Lot, redelivered: int) -> None:
+        """``offset``: of the record at ``index``. One call for each message: the base's is not called besides."""
+        self._batch, self._index, self._properties = batch, index, None
+        self.broker_name = lot.broker_name
+        self.lot, self.offset = lot, offset
         self._redelivered = redelivered
+
+    @property
+    def parsed(self) -> Receipt:
+        """What the receipt says."""
+        return self.lot.receipt(self.offset)
 
     @property
     def receipt(self) -> str:
@@ -42,7 +49,7 @@ class ReceivedMessage(RetriedMessage):
     @property
     def visible_at_ms(self) -> int:
         """When it comes again unless it is acknowledged, by the broker's clock."""
-        return self.parsed.visible_ms
+        return self.lot.visible_ms
 
     @property
     def reconsume_times(self) -> int:
@@ -51,7 +58,7 @@ class ReceivedMessage(RetriedMessage):
 
     def renew(self, receipt: Receipt) -> None:
         """Have another receipt from now on."""
-        self.parsed = receipt
+        self.lot = Lot.of(receipt)
 
 
 class Receiving:
@@ -61,6 +68,7 @@ class Receiving:
         self._calls = calls
         self._group = group
         self._client_id = client_id
+        self._headers: dict[str, tuple[tuple[Any, ...], bytes]] = {}  # by broker group: the last one, and of what
 
     def receive(
         self,
@@ -80,18 +88,9 @@ class Receiving:
         Raises:
             PenstockError: the last one within ``timeout_s``, or the time of one call if that is longer.
         """
-        header = wire.ReceiveHeader(
-            group=self._group,
-            client_id=self._client_id,
-            subscriptions=[
-                wire.ReceiveHeader.Subscription(topic=each.topic, filter=each.filter) for each in subscriptions
-            ],
-            max_messages=min(max_messages, MESSAGES_MAX),
-            invisible_ms=invisible_ms,
-            max_wait_ms=round(wait_s * 1000),
-            begin=wire.ReceiveHeader.FIRST if begins_first else wire.ReceiveHeader.LAST,
-        )
-        content, call_s = header.SerializeToString(), wait_s + TRY_S_MIN
+        said = max_messages, invisible_ms, round(wait_s * 1000), begins_first
+        content = self._header(broker_name, subscriptions, *said)
+        call_s = wait_s + TRY_S_MIN
 
         def call(address: str, left_s: float) -> bytes:
             return self._calls.connections.ask(
@@ -100,29 +99,57 @@ class Receiving:
 
         answer = self._calls.on(broker_name, call, max(timeout_s, 0.2))
         reply, body = frames.unpack(answer, wire.ReceiveReply, frames.ANSWER_FIELDS_MAX)
-        by_topic = {each.topic: each for each in subscriptions}
-        return self._views(broker_name, reply, body, by_topic)
+        return self._views(broker_name, reply, answer, len(answer) - len(body), subscriptions)
+
+    def _header(self, broker_name: str, subscriptions: Sequence[Subscription], *said: int) -> bytes:
+        """That of a receive, made anew where it is another than the last one there."""
+        known, content = self._headers.get(broker_name, ((), b""))
+        if not known or known[0] is not subscriptions or known[1] != said:
+            max_messages, invisible_ms, max_wait_ms, begins_first = said
+            content = wire.ReceiveHeader(
+                group=self._group,
+                client_id=self._client_id,
+                subscriptions=[
+                    wire.ReceiveHeader.Subscription(topic=each.topic, filter=each.filter) for each in subscriptions
+                ],
+                max_messages=min(max_messages, MESSAGES_MAX),
+                invisible_ms=invisible_ms,
+                max_wait_ms=max_wait_ms,
+                begin=wire.ReceiveHeader.FIRST if begins_first else wire.ReceiveHeader.LAST,
+            ).SerializeToString()
+            self._headers[broker_name] = (subscriptions, said), content
+        return content
 
     def _views(
-        self, broker_name: str, reply: wire.ReceiveReply, body: memoryview, wanted: dict[str, Subscription]
+        self,
+        broker_name: str,
+        reply: wire.ReceiveReply,
+        answer: bytes,
+        start: int,
+        subscriptions: Sequence[Subscription],
     ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-        from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
-
         found: list[ReceivedMessage] = []
         unwanted: list[ReceivedMessage] = []
         if not reply.results:
             return found, unwanted
-        batch = RecordBatch(body, check_crc=True)
+        from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
+
+        batch = RecordBatch(answer, start, check_crc=True)
         offsets, first = batch.values("queue_offset"), 0
+        said = reply.check_point, reply.epoch, reply.visible_ms, self._group, broker_name
+        tagged = {each.topic: each for each in subscriptions if each.tags}
         for part in reply.results:
-            place = self._group, part.topic, broker_name, part.queue_id
-            said = reply.check_point, reply.epoch, reply.visible_ms
-            subscription = wanted.get(part.topic)
-            tags = bool(subscription and subscription.tags and not part.topic.startswith(RETRY_PREFIX))
-            times = itertools.chain(part.redelivered, itertools.repeat(0))
-            for index, redelivered in zip(range(first, first + part.count), times, strict=False):
-                message = ReceivedMessage(batch, index, Receipt(*place, offsets[index], *said), redelivered)
-                is_wanted = not tags or (subscription and subscription.wants(batch.properties_bytes(index)))
-                (found if is_wanted else unwanted).append(message)
-            first += part.count
+            topic, last = part.topic, first + part.count
+            lot, subscription = Lot(topic, part.queue_id, *said), tagged.get(topic)
+            times = chain(part.redelivered, repeat(0)) if part.redelivered else repeat(0)
+            messages = [
+                ReceivedMessage(batch, index, offset, lot, redelivered)
+                for index, offset, redelivered in zip(range(first, last), offsets[first:last], times, strict=False)
+            ]
+            if subscription is not None:
+                wanted = [subscription.wants(batch.properties_bytes(index)) for index in range(first, last)]
+                unwanted += [each for each, is_wanted in zip(messages, wanted, strict=True) if not is_wanted]
+                messages = [each for each, is_wanted in zip(messages, wanted, strict=True) if is_wanted]
+            found += messages
+            first = last
         return found, unwanted
