@@ -78,6 +78,21 @@ def test_messages_of_all_brokers_go_to_one_of_the_consumers_each(cluster: Runnin
         wait_until(lambda: admin.group_lag(GROUP).lag == 0, what="all committed")
 
 
+def test_topics_may_come_and_go_between_receives(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"1"], broker_name="broker-a")
+    with Admin(cluster.namesrv) as admin, simple(cluster) as consumer:
+        assert [message.body for message in received(consumer, 1)] == [b"1"]
+        admin.create_topic("returns")
+        cluster.put("returns", [b"2"], broker_name="broker-b")
+        consumer.subscribe("returns")
+        assert [message.body for message in received(consumer, 1)] == [b"2"]
+        consumer.unsubscribe(TOPIC)
+        cluster.put(TOPIC, [b"3"], broker_name="broker-a")
+        cluster.put("returns", [b"4"], broker_name="broker-a")
+        assert [message.body for message in received(consumer, 1)] == [b"4"]
+        assert consumer.receive(timeout_s=0) == []
+
+
 def test_a_message_that_is_made_visible_comes_again_and_is_counted(cluster: RunningCluster) -> None:
     cluster.put(TOPIC, [b"one"])
     with simple(cluster) as consumer:
