@@ -25,6 +25,7 @@ from ..limits import Limits
 from .wire import REQUEST_BYTES_MAX, Answer
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R")
 S = TypeVar("S", bound="Standing")
 P = TypeVar("P", bound="Placed")
 
@@ -39,13 +40,13 @@ WATCH_INTERVAL_S: Final = 0.25
 """Of requests that stand."""
 
 
-class DataCalls(Generic[M]):
+class DataCalls(Generic[R]):
     """One method, for all connections; event loop only. For :meth:`.feature.Feature.data_methods`."""
 
     def __init__(
         self,
         method: Method,
-        kind: type[M],
+        kind: type[R],
         answer: Answer,
         *,
         before: Callable[[], None] | None = None,
@@ -65,8 +66,9 @@ class DataCalls(Generic[M]):
         self._before = before
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns()
+        self._name = f"data call {method.name}"
 
-    def __call__(self, link: Link) -> _Conversation[M]:
+    def __call__(self, link: Link) -> _Conversation[R]:
         """The calls over one connection."""
         return _Conversation(self, link)
 
@@ -74,14 +76,15 @@ class DataCalls(Generic[M]):
         """Return when what was taken has its answer. Before, ``LogEvents.is_open`` was made false."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def request(self, content: memoryview) -> M:
+    def request(self, content: memoryview) -> R:
         """What is asked. Raises what the caller is to be told."""
-        return decoded(self._kind, content, REQUEST_BYTES_MAX)
+        return decoded(self._kind, content, REQUEST_BYTES_MAX)  # type: ignore[type-var]  # where not, it is overridden
 
-    def start(self, number: int, request: M, link: Link) -> asyncio.Task[None] | None:
+    def start(self, number: int, request: R, link: Link) -> asyncio.Task[None] | None:
         """Answer; None if that is done, else the task that goes on with it, and that :meth:`close` waits for."""
-        running, name = self._run(number, request, link), f"data call {self.method.name}"
-        if self._turns.has_time:
+        has_time, name = self._turns.has_time, self._name
+        running = self._run(number, request, link, has_time=has_time)
+        if has_time:
             try:
                 task = begin(running, name)
             except asyncio.CancelledError:  # of what it waited for: nobody else's call ends with it
@@ -93,14 +96,15 @@ class DataCalls(Generic[M]):
             task.add_done_callback(self._tasks.discard)
         return task
 
-    async def found(self, request: M, link: Link) -> Sequence[Data]:
+    async def found(self, request: R, link: Link) -> Sequence[Data]:
         """The pieces of the answer. Raises what the caller is to be told."""
         answer: Message = await self._answer(request)
         return [answer.SerializeToString()]
 
-    async def _run(self, number: int, request: M, link: Link) -> None:
+    async def _run(self, number: int, request: R, link: Link, *, has_time: bool) -> None:
         try:
-            await self._turns.have()
+            if not has_time:
+                await self._turns.have()
             if self._before is not None:
                 self._before()
             pieces = await self.found(request, link)
@@ -110,10 +114,10 @@ class DataCalls(Generic[M]):
             link.answer(number, self.method, *pieces)
 
 
-class _Conversation(Generic[M]):
+class _Conversation(Generic[R]):
     """The calls over one connection."""
 
-    def __init__(self, calls: DataCalls[M], link: Link) -> None:
+    def __init__(self, calls: DataCalls[R], link: Link) -> None:
         self._calls = calls
         self._link = link
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by number, whose answers are to come

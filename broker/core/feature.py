@@ -107,11 +107,13 @@ class Features:
 
     def __init__(self) -> None:
         self.made: tuple[Feature, ...] = ()
+        self._consuming: list[Feature] = []  # of those, by which messages may be consumed
         self.intakes = Intakes({ORDINARY: Intake()})
 
     def make(self, kinds: Iterable[type[Feature]], core: Core) -> None:
         """Make them all."""
         self.made = tuple(kind(core) for kind in kinds)
+        self._consuming = [each for each in self.made if type(each).consumed_by is not Feature.consumed_by]
         for feature in self.made:
             self.intakes.update(feature.intakes())
 
@@ -131,7 +133,7 @@ class Features:
         Raises:
             Forbidden: says who does.
         """
-        for other in self.made:
+        for other in self._consuming:
             if other is not feature and (who := other.consumed_by(group)):
                 raise Forbidden(f"group {group} is consumed by {who}: stop those first, or use another group")
 

@@ -234,15 +234,17 @@ class Finisher:
     def _decide(
         self, group: str, receipts: Iterable[Receipts], now_ms: int, kind: Kind, at_ms: int
     ) -> tuple[list[ReceiptStatus], list[Op]]:
-        statuses: list[ReceiptStatus] = []
+        found = []
         ops = []
+        are_all_live = True
         for each in receipts:
             queue = self._state.queue(group, each.topic, each.queue_id)
             before, live = self._look(queue, each, now_ms)
-            statuses += before.tolist()
+            found.append(before)
+            are_all_live &= len(live) == len(before)
             if queue is not None and len(live):
                 ops.append(self._op(kind, queue, live, at_ms))
-        return _told(statuses), ops
+        return [] if are_all_live else _told([status for before in found for status in before.tolist()]), ops
 
     def _look(self, queue: PopQueue | None, receipts: Receipts, now_ms: int) -> tuple[Longs, Longs]:
         offsets = receipts.offsets

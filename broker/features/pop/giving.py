@@ -20,7 +20,7 @@ from ...core.dispatch import Asked
 from ...core.journal import Journal
 from .ops import NOTHING, Kind, Longs, Op
 from .queue import PopQueue
-from .request import Subscribed, Wanted
+from .request import Looked, Queues, Subscribed, Wanted
 from .state import PopState
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ BROUGHT_BYTES: Final = 4 << 20
 BROUGHT_S: Final = 5.0
 LARGE_BYTES: Final = 64 << 10
 """Of records: a smaller reply is one piece."""
-
-Looked = tuple[Subscribed, PopQueue]
-"""A queue that a receive looks at, and what it wants of it."""
 
 
 @dataclass(slots=True)
@@ -81,6 +78,9 @@ class Giver:
     """Gives out what is free; event loop only, and nothing is awaited from the first look to the record."""
 
     def __init__(self, core: Core, state: PopState) -> None:
+        from ...store.results import ReadStatus  # here: who reads the configuration alone loads no kernels
+
+        self._statuses = ReadStatus
         self._core = core
         self._store = core.store
         self._reader = core.store.reader
@@ -103,20 +103,29 @@ class Giver:
         Raises:
             As :meth:`Journal.append`.
         """
-        retries = self._of(journal, wanted, self._retries(wanted))
-        queues: list[Looked] = []
-        for each in wanted.subscribed:
-            queues += self._of(journal, wanted, each)
-        start = (self._turn // 2) % max(len(queues), 1)
-        queues = queues[start:] + queues[:start]
-        return retries + queues if self._turn % 2 else queues + retries
+        known = wanted.queues
+        if known.changes != self._changes:
+            retries = self._of(journal, wanted, self._retries(wanted))
+            own: list[Looked] = []
+            for each in wanted.subscribed:
+                own += self._of(journal, wanted, each)
+            known = wanted.queues = Queues(self._changes, retries, own)
+        start = (self._turn // 2) % max(len(known.own), 1)
+        queues = known.own[start:] + known.own[:start]
+        return known.retries + queues if self._turn % 2 else queues + known.retries
+
+    @property
+    def _changes(self) -> tuple[int, int]:
+        return self._state.changes, self._core.tables.topics.changes
 
     def absent(self, wanted: Wanted, queues: Iterable[Looked]) -> list[Absent | AbsentEntries]:
         """What a receive would look at and is not in memory, about."""
         found: list[Absent | AbsentEntries] = []
         now_s = self._core.clock.monotonic_s()
-        for _, queue in queues:
+        for each, queue in queues:
             if queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S:
+                if not queue.is_orderly and each.takes_all and self._has_room(wanted, queue):
+                    break  # it has enough by itself
                 continue
             size, place = max(wanted.max_bytes, BROUGHT_BYTES), (queue.topic, queue.queue_id, queue.next)
             parts, queue.brought = self._reader.absent_until(*place, size)
@@ -125,6 +134,11 @@ class Giver:
                 found += [*self._reader.absent_entries(*place, queue.brought - queue.next), *parts]
                 break
         return found
+
+    def _has_room(self, wanted: Wanted, queue: PopQueue) -> bool:
+        """True if all that is wanted lies in memory, and may be given out."""
+        count = min(queue.brought - queue.next, self._settings.queue_in_flight_max - len(queue))
+        return count >= wanted.max_messages
 
     def give(self, journal: Journal, wanted: Wanted, queues: Iterable[Looked], now_ms: int, is_orderly: bool) -> Given:
         """Take what there is in ``queues`` and record it; nothing is found: no op.
@@ -255,8 +269,6 @@ class Giver:
 
     def _read(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue) -> ReadResult | None:
         """New messages; None without any. Those that nobody wants are passed over."""
-        from ...store.results import ReadStatus  # loads the kernels
-
         count = min(wanted.max_messages - given.count, self._settings.queue_in_flight_max - len(queue))
         size = max(wanted.max_bytes - given.bytes, 1)
         if count <= 0:
@@ -274,11 +286,11 @@ class Giver:
                 read = self._reader.read(
                     *(queue.topic, queue.queue_id, queue.next, size), max_count=count, tags=each.tags
                 )
-            if read.status is ReadStatus.FOUND:
+            if read.status is self._statuses.FOUND:
                 return read if not given.count or read.bytes <= size else None
-            if read.status is ReadStatus.DAMAGED:
+            if read.status is self._statuses.DAMAGED:
                 log.error("record passed over group=%s problem=%s", queue.group, read.problem)
-            elif read.status not in (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_TOO_SMALL):
+            elif read.status not in (self._statuses.NO_MATCHED_MESSAGE, self._statuses.OFFSET_TOO_SMALL):
                 return None
             queue.next = read.next_offset
         return None

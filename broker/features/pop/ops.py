@@ -34,6 +34,8 @@ Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 HEAD: Final = struct.Struct(">IBBBBiqqI")
 _FIRST: Final = struct.Struct(">q")
+_NEXT: Final = b"\0\0\0\1"
+"""From each to the next of offsets without a gap, as most are."""
 _GAP_MAX: Final = (1 << 32) - 1
 _COLUMNS: Final = (">i8", ">i8", ">i8", ">i4", ">u1")
 _ROW_BYTES: Final = sum(np.dtype(each).itemsize for each in _COLUMNS)
@@ -78,18 +80,21 @@ class Op(NamedTuple):
 
     def encode(self) -> bytes:
         """The op's bytes; those of several ops where two offsets lie too far apart for one."""
-        if self.rows is None and len(self.offsets) > 1:
+        count = len(self.offsets) if self.rows is None else len(self.rows.offsets)
+        first = int(self.offsets[0]) if self.rows is None and count else 0
+        if self.rows is None and count and int(self.offsets[-1]) - first == count - 1:
+            content = _FIRST.pack(first) + _NEXT * (count - 1)
+        elif self.rows is None and count:
             gaps = self.offsets[1:] - self.offsets[:-1]
             if self.offsets[-1] - self.offsets[0] > _GAP_MAX and gaps.max() > _GAP_MAX:
                 parts = np.split(self.offsets, np.flatnonzero(gaps > _GAP_MAX) + 1)
                 return b"".join(self._replace(offsets=part).encode() for part in parts)
-            content = _FIRST.pack(int(self.offsets[0])) + gaps.astype(">u4").tobytes()
+            content = _FIRST.pack(first) + gaps.astype(">u4").tobytes()
         elif self.rows is not None:
             content = b"".join(column.astype(kind).tobytes() for column, kind in zip(self.rows, _COLUMNS, strict=True))
         else:
-            content = b"".join(_FIRST.pack(int(offset)) for offset in self.offsets)
+            content = b""
         group, topic = self.group.encode(), self.topic.encode()
-        count = len(self.offsets) if self.rows is None else len(self.rows.offsets)
         size = HEAD.size + len(group) + len(topic) + len(content)
         head = HEAD.pack(
             *(size, self.kind, self.is_orderly, len(group), len(topic)), *(self.queue_id, self.next, self.at_ms, count)

@@ -35,7 +35,7 @@ from ...core.metrics import Families
 from ...core.wire import Service, service
 from .finishing import Finisher
 from .giving import Given, Giver
-from .request import Wanted, Wants, check_invisible, receipts_of
+from .request import Receipts, Wanted, Wants, check_invisible, receipts_of
 from .state import PopState, flights
 from .table import POP_GROUP, PopTable
 from .waiting import Waiters
@@ -86,9 +86,10 @@ class Pop(Feature):
 
     # What consumers ask.
 
-    async def receive(self, header: wire.ReceiveHeader, has_room: Callable[[], bool] = lambda: True) -> list[Data]:
+    async def receive(self, header: bytes, has_room: Callable[[], bool] = lambda: True) -> list[Data]:
         """A framed :class:`ReceiveReply` with records, at once or when there is something, or the wait ran out.
 
+        ``header``: the bytes of a ``ReceiveHeader``, which are decoded once of all that ask alike.
         Its pieces may be views of the log, as a fetch's are. Nothing is given unless ``has_room()``: the client takes
         its answers. What was given to one that goes before it is safe comes again at once.
 
@@ -101,10 +102,28 @@ class Pop(Feature):
         wanted = self._wants.of(header)
         is_orderly = self._check_group(journal, wanted.group)
         self._received[wanted.group] = self.core.clock.monotonic_s()
+        given = await self._give(journal, wanted, is_orderly, has_room)
+        if not given.count and wanted.wait_s:
+            given = await self._awaited(journal, wanted, is_orderly, has_room, given)
+            self._received[wanted.group] = self.core.clock.monotonic_s()
+        if given.ops and not self.core.acknowledgements.is_immediate:
+            try:
+                await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
+            except asyncio.CancelledError:  # whoever asked has gone: others may have them now
+                self._finisher.release(journal, given.ops, given.point, self._now())
+                for op in given.ops:
+                    self.waiters.wake(op.topic)
+                raise
+        self._given += given.count
+        return self._giver.pieces(given, self.core.role.epoch)
+
+    async def _awaited(
+        self, journal: Journal, wanted: Wanted, is_orderly: bool, has_room: Callable[[], bool], given: Given
+    ) -> Given:
+        """What is given when there is something, or the wait ran out; ``given``: what was."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wanted.wait_s
         topics = [*(each.topic for each in wanted.subscribed), names.RETRY_PREFIX + wanted.group]
-        given = await self._give(journal, wanted, is_orderly, has_room)
         while not given.count and self.core.events.is_open and not journal.is_over and loop.time() < deadline:
             with self.waiters.waiting(topics) as woken:
                 given = await self._give(journal, wanted, is_orderly, has_room)  # what came before somebody waited
@@ -116,17 +135,7 @@ class Pop(Feature):
                         timer.cancel()
                     if self.core.events.is_open:
                         given = await self._give(journal, wanted, is_orderly, has_room)
-        self._received[wanted.group] = self.core.clock.monotonic_s()
-        if given.ops:
-            try:
-                await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
-            except asyncio.CancelledError:  # whoever asked has gone: others may have them now
-                self._finisher.release(journal, given.ops, given.point, self._now())
-                for op in given.ops:
-                    self.waiters.wake(op.topic)
-                raise
-        self._given += given.count
-        return self._giver.pieces(given, self.core.role.epoch)
+        return given
 
     async def acknowledge(self, request: wire.AcknowledgeRequest) -> wire.AcknowledgeReply:
         """Finish messages by their receipts.
@@ -139,8 +148,9 @@ class Pop(Feature):
         journal = await self._ready()
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
         statuses = self._finisher.acknowledge(journal, request.group, receipts, self._now())
-        self._wake({each.topic for each in receipts}, request.group)
-        await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
+        self._wake(receipts, request.group)
+        if not self.core.acknowledgements.is_immediate:
+            await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
         return wire.AcknowledgeReply(statuses=statuses)
 
     async def change_invisible(self, request: wire.ChangeInvisibleRequest) -> wire.ChangeInvisibleReply:
@@ -165,7 +175,7 @@ class Pop(Feature):
         journal = await self._ready()
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
         statuses = await self._finisher.forward(journal, request.group, receipts, self._now())
-        self._wake({each.topic for each in receipts}, request.group)
+        self._wake(receipts, request.group)
         await self.core.acknowledgements.safe(self.state.end, f"dead letters of group {request.group}")
         return wire.AcknowledgeReply(statuses=statuses)
 
@@ -265,7 +275,7 @@ class Pop(Feature):
 
     def _check_group(self, journal: Journal, name: str) -> bool:
         """True if the group is orderly. It is created, and enters itself as one that pops, where it must."""
-        group = ensure_group(self.core, journal, name)
+        group = self.core.tables.group(name) or ensure_group(self.core, journal, name)
         if not group.consume_enable:
             raise Forbidden(f"group {name} may not consume: its consumeEnable is false")
         self.core.features.check_consumer(self, name)
@@ -287,11 +297,11 @@ class Pop(Feature):
             raise FlowControl(f"receive of group {wanted.group}: answers over this connection are not taken: read them")
         return self._giver.give(journal, wanted, queues, self._now(), is_orderly)
 
-    def _wake(self, topics: Iterable[str], group: str) -> None:
+    def _wake(self, receipts: Iterable[Receipts], group: str) -> None:
         """An acknowledgement may have opened queues of an orderly group."""
         found = self.core.tables.group(group)
         if found is not None and found.orderly:
-            for topic in topics:
+            for topic in {each.topic for each in receipts}:
                 self.waiters.wake(topic)
 
     def _now(self) -> int:
@@ -301,14 +311,17 @@ class Pop(Feature):
         log.error("log file goes with messages in flight base=%d end=%d: they do not come again", base, end)
 
 
-class _Receives(DataCalls[wire.ReceiveHeader]):
+class _Receives(DataCalls[bytes]):
     """Receives over the data port. Those that wait hold up nothing else that comes over their connection."""
 
     def __init__(self, receive: Callable[..., Awaitable[list[Data]]], waiting_max: int) -> None:
-        super().__init__(Method.RECEIVE, wire.ReceiveHeader, receive, under_way_max=waiting_max, may_end=True)
+        super().__init__(Method.RECEIVE, bytes, receive, under_way_max=waiting_max, may_end=True)
         self._receive = receive
 
-    async def found(self, request: wire.ReceiveHeader, link: Link) -> Sequence[Data]:
+    def request(self, content: memoryview) -> bytes:
+        return bytes(content)
+
+    async def found(self, request: bytes, link: Link) -> Sequence[Data]:
         return await self._receive(request, lambda: link.has_room)
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from penstock.proto import names
 from penstock.proto.errors import Forbidden, InvalidArgument, TopicNotFound
+from penstock.proto.requests import decoded
 from penstock.proto.wire import pop_pb2 as wire
 
 from ...core.tables.filters import wanted_by
 from ...core.tables.tables import Tables
-from ...core.wire import QUEUES_MAX, check_count, check_queues
+from ...core.wire import QUEUES_MAX, REQUEST_BYTES_MAX, check_count, check_queues
 from .ops import Longs
+from .queue import PopQueue
 
 if TYPE_CHECKING:
     from ...store.filter.conditions import Condition
@@ -33,6 +36,7 @@ ATTEMPT_LENGTH_MAX: Final = 128
 WANTS_KEPT_MAX: Final = 1024
 WANT_BYTES_MAX: Final = 1024
 """Of a receive that is kept: more than most have."""
+_NO_POINT: Final = (1 << 63) - 1
 
 
 class Subscribed(NamedTuple):
@@ -43,9 +47,27 @@ class Subscribed(NamedTuple):
     tags: frozenset[int] | None
     condition: Condition | None
 
+    @property
+    def takes_all(self) -> bool:
+        """True without a filter."""
+        return self.tags is None and self.condition is None
 
-class Wanted(NamedTuple):
-    """A receive that makes sense."""
+
+Looked = tuple[Subscribed, PopQueue]
+"""A queue that a receive looks at, and what it wants of it."""
+
+
+class Queues(NamedTuple):
+    """The queues of a receive, as long as ``changes`` tells of no change."""
+
+    changes: tuple[int, int]
+    retries: list[Looked]
+    own: list[Looked]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Wanted:
+    """A receive that makes sense; one object for all that ask alike."""
 
     group: str
     subscribed: list[Subscribed]
@@ -55,6 +77,8 @@ class Wanted(NamedTuple):
     wait_s: float
     begins_first: bool
     attempt: str
+    queues: Queues = field(default=Queues((-1, -1), [], []))
+    """Those that were looked at last; the giver's."""
 
     @classmethod
     def of(cls, header: wire.ReceiveHeader, tables: Tables, takes_sql: bool) -> Wanted:
@@ -102,15 +126,15 @@ class Wants:
         self._known: dict[bytes, Wanted] = {}
         self._changes = -1
 
-    def of(self, header: wire.ReceiveHeader) -> Wanted:
-        """See :meth:`Wanted.of`."""
+    def of(self, content: bytes) -> Wanted:
+        """What a ``ReceiveHeader`` asks for, which is not decoded again either. See :meth:`Wanted.of`."""
         changes = self._tables.topics.changes
         if changes != self._changes or len(self._known) >= WANTS_KEPT_MAX:
             self._known.clear()
             self._changes = changes
-        content = header.SerializeToString()
         found = self._known.get(content)
         if found is None:
+            header = decoded(wire.ReceiveHeader, content, REQUEST_BYTES_MAX)
             found = Wanted.of(header, self._tables, self._takes_sql)
             if len(content) <= WANT_BYTES_MAX:
                 self._known[content] = found
@@ -168,10 +192,21 @@ def receipts_of(group: str, parts: Collection[wire.Receipts], epoch: int) -> lis
         raise InvalidArgument(f"{where}: {total} messages: 1..{ACKNOWLEDGED_MAX} are allowed")
     found = []
     for part in parts:
-        offsets = np.array(part.offsets, np.int64)
-        if not len(offsets) or offsets[0] < 0 or part.queue_id < 0 or (offsets[1:] <= offsets[:-1]).any():
+        offsets = _ascending(part.offsets[:])
+        if offsets is None or offsets[0] < 0 or part.queue_id < 0:
             raise InvalidArgument(f"{where}: offsets must ascend, and neither they nor the queue may be negative")
         # A master of a later epoch than this one's gave it out: nobody who asks here can have it.
-        point = part.check_point if part.epoch <= epoch else np.iinfo(np.int64).max
-        found.append(Receipts(names.check_topic(part.topic), part.queue_id, int(point), part.visible_ms, offsets))
+        point = part.check_point if part.epoch <= epoch else _NO_POINT
+        found.append(Receipts(names.check_topic(part.topic), part.queue_id, point, part.visible_ms, offsets))
     return found
+
+
+def _ascending(offsets: list[int]) -> Longs | None:
+    """The offsets, None if they do not ascend, or there are none."""
+    if not offsets:
+        return None
+    first, count = offsets[0], len(offsets)
+    if offsets == list(range(first, first + count)):  # as most are that were given together
+        return first + np.arange(count)
+    found = np.array(offsets, np.int64)
+    return found if (found[1:] > found[:-1]).all() else None

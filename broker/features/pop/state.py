@@ -43,12 +43,15 @@ class PopState:
         self._table = core.tables[PopTable]
         self._table.on_moved = self._on_moved
         host = Host.parse(core.config.advertised_address)
+        self.changes = 0
+        """Grows when a queue comes or goes."""
         self._form = RecordForm(names.POP_TOPIC, encode_properties({WAIT: "true"}), host)
         self.on_role()
 
     def on_role(self) -> None:
         """The mastership is over, or a new one begins."""
         self.queues: dict[tuple[str, str, int], PopQueue] = {}
+        self.changes += 1
         self.in_flight = 0
         self.is_loaded = False
         self.op_end = 0  # offset of the next op's record
@@ -93,6 +96,7 @@ class PopState:
                 begin = self._store.min_offset
                 journal.put(POP_DONE, {"ops": low, "position": begin, "held": begin})
             self.queues, self.in_flight, self.op_end, self.end = {}, 0, high, self._store.end_offset
+            self.changes += 1
             count = 0
             async for point, position, ops in self._read(max(low, self._table.ops), high):
                 posted = [op for op in ops if op.kind in (Kind.REPOST, Kind.DEAD)]
@@ -117,6 +121,7 @@ class PopState:
             if begin < 0 or self._table.known(*key) is None:
                 return None
             found = self.queues[key] = PopQueue(*key, begin)
+            self.changes += 1
         return found
 
     def begin(self, journal: Journal, group: str, topic: str, offsets: dict[int, int]) -> None:
@@ -196,6 +201,7 @@ class PopState:
             key for key in self.queues if group in ("", key[0]) and topic in ("", key[1]) and queue_id in (-1, key[2])
         ]:
             self.in_flight -= len(self.queues.pop(key))
+            self.changes += 1
 
     async def _read(self, start: int, end: int) -> AsyncIterator[tuple[int, int, list[Op]]]:
         """Offset, position in the log, and ops of the records at the offsets ``[start, end)``."""

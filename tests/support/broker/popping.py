@@ -79,7 +79,8 @@ class Node(Kit):
         wanted = Filter(kind=Filter.TAG, expression=tags) if tags else Filter()
         header = {"group": GROUP, "invisible_ms": 30_000, "begin": wire.ReceiveHeader.FIRST} | settings
         subscriptions = [wire.ReceiveHeader.Subscription(topic=topic, filter=wanted) for topic in topics or ("orders",)]
-        pieces = await self.pop.receive(wire.ReceiveHeader(subscriptions=subscriptions, max_messages=count, **header))
+        asked = wire.ReceiveHeader(subscriptions=subscriptions, max_messages=count, **header)
+        pieces = await self.pop.receive(asked.SerializeToString())
         reply, body = frames.unpack(b"".join(pieces), wire.ReceiveReply)
         records = iter(split(bytes(body)))
         self.settle()

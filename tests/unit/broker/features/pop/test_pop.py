@@ -178,7 +178,7 @@ async def test_a_filter_leaves_out_what_is_finished_by_it() -> None:
     header = wire.ReceiveHeader(
         group=GROUP, invisible_ms=10_000, subscriptions=[wire.ReceiveHeader.Subscription(topic="orders", filter=sql)]
     )
-    assert b"".join(await node.pop.receive(header)).count(b"TAGS\x01paid") == 3
+    assert b"".join(await node.pop.receive(header.SerializeToString())).count(b"TAGS\x01paid") == 3
 
 
 @in_loop

@@ -103,6 +103,7 @@ async def test_forged_receipts_are_told_and_harm_nobody() -> None:
             receipts(reply, [0], check_point=1 << 40),
             receipts(reply, [0], epoch=1 << 40),
             receipts(reply, [5]),
+            receipts(reply, [(1 << 63) - 1]),
             receipts(reply, [0], queue_id=1 << 30),
             receipts(reply, [0], topic="others"),
         ):
