@@ -20,7 +20,7 @@ from ...core.dispatch import Asked
 from ...core.journal import Journal
 from .ops import NOTHING, Kind, Longs, Op
 from .queue import PopQueue
-from .request import Looked, Queues, Subscribed, Wanted
+from .request import Looked, Subscribed, Wanted
 from .state import PopState
 
 if TYPE_CHECKING:
@@ -105,11 +105,14 @@ class Giver:
         """
         known = wanted.queues
         if known.changes != self._changes:
-            retries = self._of(journal, wanted, self._retries(wanted))
+            retried = self._retries(wanted)
+            retries = self._of(journal, wanted, retried)
             own: list[Looked] = []
             for each in wanted.subscribed:
                 own += self._of(journal, wanted, each)
-            known = wanted.queues = Queues(self._changes, retries, own)
+            known.retries, known.own, known.changes = retries, own, self._changes
+            if len(retries) + len(own) < sum(len(each.queue_ids) for each in (retried, *wanted.subscribed)):
+                known.changes = (-1, -1)
         start = (self._turn // 2) % max(len(known.own), 1)
         queues = known.own[start:] + known.own[:start]
         return known.retries + queues if self._turn % 2 else queues + known.retries

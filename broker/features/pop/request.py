@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -57,17 +57,18 @@ Looked = tuple[Subscribed, PopQueue]
 """A queue that a receive looks at, and what it wants of it."""
 
 
-class Queues(NamedTuple):
-    """The queues of a receive, as long as ``changes`` tells of no change."""
+@dataclass(slots=True)
+class Queues:
+    """The queues of receives that ask alike, as long as ``changes`` tells of no change; the giver's."""
 
-    changes: tuple[int, int]
-    retries: list[Looked]
-    own: list[Looked]
+    changes: tuple[int, int] = (-1, -1)
+    retries: list[Looked] = field(default_factory=list)
+    own: list[Looked] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Wanted:
-    """A receive that makes sense; one object for all that ask alike."""
+    """A receive that makes sense; one object for all that ask alike and name no attempt."""
 
     group: str
     subscribed: list[Subscribed]
@@ -76,9 +77,8 @@ class Wanted:
     invisible_ms: int
     wait_s: float
     begins_first: bool
-    attempt: str
-    queues: Queues = field(default=Queues((-1, -1), [], []))
-    """Those that were looked at last; the giver's."""
+    attempt: str = ""
+    queues: Queues = field(default_factory=Queues)
 
     @classmethod
     def of(cls, header: wire.ReceiveHeader, tables: Tables, takes_sql: bool) -> Wanted:
@@ -99,8 +99,6 @@ class Wanted:
         ):
             if not 0 <= value <= most:
                 raise InvalidArgument(f"{where}: {name} {value}: 0..{most} are allowed")
-        if len(header.attempt_id) > ATTEMPT_LENGTH_MAX:
-            raise InvalidArgument(f"{where}: an attempt_id has at most {ATTEMPT_LENGTH_MAX} characters")
         check_invisible(where, header.invisible_ms, INVISIBLE_MS_MIN)
         subscribed = [_subscribed(part, tables, takes_sql) for part in header.subscriptions]
         if len({part.topic for part in subscribed}) < count:
@@ -113,7 +111,6 @@ class Wanted:
             invisible_ms=header.invisible_ms,
             wait_s=header.max_wait_ms / 1000,
             begins_first=header.begin == wire.ReceiveHeader.FIRST,
-            attempt=header.attempt_id,
         )
 
 
@@ -133,12 +130,24 @@ class Wants:
             self._known.clear()
             self._changes = changes
         found = self._known.get(content)
+        if found is not None:
+            return found
+        header = decoded(wire.ReceiveHeader, content, REQUEST_BYTES_MAX)
+        attempt = header.attempt_id
+        if len(attempt) > ATTEMPT_LENGTH_MAX:
+            raise InvalidArgument(
+                f"receive of group {header.group[: names.GROUP_LENGTH_MAX]}: an attempt_id has at most "
+                f"{ATTEMPT_LENGTH_MAX} characters"
+            )
+        if attempt:  # gateways' clients make a new one for each receive
+            header.attempt_id = ""
+            content = header.SerializeToString()
+            found = self._known.get(content)
         if found is None:
-            header = decoded(wire.ReceiveHeader, content, REQUEST_BYTES_MAX)
             found = Wanted.of(header, self._tables, self._takes_sql)
             if len(content) <= WANT_BYTES_MAX:
                 self._known[content] = found
-        return found
+        return replace(found, attempt=attempt) if attempt else found
 
 
 def check_invisible(where: str, invisible_ms: int, least: int) -> None:

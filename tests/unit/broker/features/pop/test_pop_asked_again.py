@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from penstock.proto.errors import InvalidArgument
 from tests.support.broker.kit import in_loop
 from tests.support.broker.popping import GROUP, RETRY, bodies, opened
 from tests.support.broker.stores import batch
@@ -28,6 +31,19 @@ async def test_queues_that_a_topic_gets_are_received_from_too() -> None:
     node.store.append("orders", batch("orders", [b"new"], 5), queues=6)
     node.settle()
     assert [message.record.queue_id for message in await node.receive()] == [5]
+
+
+@in_loop
+async def test_receives_that_differ_by_their_attempt_alone_are_known_too() -> None:
+    node = opened()
+    node.put_orderly()
+    assert bodies(await node.receive(2, attempt_id="a")) == [b"0", b"1"]
+    assert await node.receive(2, attempt_id="b") == []
+    assert await node.receive(2) == []
+    assert bodies(await node.receive(2, attempt_id="a")) == [b"0", b"1"]
+    assert len(node.pop._wants._known) == 1
+    with pytest.raises(InvalidArgument, match="at most 128"):
+        await node.receive(2, attempt_id="a" * 129)
 
 
 @in_loop
