@@ -39,7 +39,7 @@ def test_a_stream_ends_with_its_connection() -> None:
     async def run() -> None:
         clients = Clients()
         served = Service(None)
-        async with serving(served.methods({}, {}, {}, telemetry_of(clients))) as it:
+        async with serving(served.methods({}, {}, {}, {}, telemetry_of(clients))) as it:
             async with it.peer() as peer:
                 peer.begin(1, TELEMETRY)
                 await eventually(lambda: served._streams == 1, WAIT_S, "it has begun")
@@ -56,7 +56,7 @@ def test_of_a_producer_that_comes_back_the_topics_are_known() -> None:
         clients = Clients()
         told: list[list[str]] = []
         streams = telemetry_of(clients, lambda client: told.append([*client.topics]))
-        async with serving(Service(None).methods({}, {}, {}, streams)) as it, it.peer() as peer:
+        async with serving(Service(None).methods({}, {}, {}, {}, streams)) as it, it.peer() as peer:
             peer.begin(1, TELEMETRY).data(1, settings_of(), ends=False)
             await eventually(lambda: ["topic"] in told, WAIT_S, "its topics")
             told.clear()
@@ -71,7 +71,7 @@ def test_one_client_or_stream_too_many_is_told_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(name, 0)
 
     async def run() -> None:
-        async with serving(Service(None).methods({}, {}, {}, telemetry_of(Clients()))) as it, it.peer() as peer:
+        async with serving(Service(None).methods({}, {}, {}, {}, telemetry_of(Clients()))) as it, it.peer() as peer:
             answer = await peer.begin(1, TELEMETRY).answer(1)
             (said,) = map(wire.TelemetryCommand.FromString, answer.messages)
             assert said.status.code == v2.Code.TOO_MANY_REQUESTS
@@ -83,7 +83,7 @@ def test_one_client_or_stream_too_many_is_told_so(monkeypatch: pytest.MonkeyPatc
 def test_of_a_client_that_takes_no_answer_no_second_command_is_read() -> None:
     async def run() -> None:
         served = Service(None)
-        async with serving(served.methods({}, {}, {}, telemetry_of(Clients()))) as it, it.peer(NARROW) as peer:
+        async with serving(served.methods({}, {}, {}, {}, telemetry_of(Clients()))) as it, it.peer(NARROW) as peer:
             peer.begin(1, TELEMETRY)
             for _ in range(10):
                 peer.data(1, settings_of(), ends=False)
@@ -102,7 +102,7 @@ def test_a_telemetry_stream_whose_client_reads_nothing_ends(monkeypatch: pytest.
     async def run() -> None:
         clients = Clients()
         served = Service(None)
-        async with serving(served.methods({}, {}, {}, telemetry_of(clients))) as it, it.peer(NARROW) as peer:
+        async with serving(served.methods({}, {}, {}, {}, telemetry_of(clients))) as it, it.peer(NARROW) as peer:
             peer.begin(1, TELEMETRY).data(1, settings_of(LARGE), ends=False)
             answer = await peer.answer(1)
             assert answer.fields["rst"] == str(int(Code.CANCEL))
@@ -119,7 +119,7 @@ def test_a_refusal_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(service, "TAKEN_S", 0.05)
 
     async def run() -> None:
-        methods = Service(None).methods({}, {}, {}, telemetry_of(Clients()))
+        methods = Service(None).methods({}, {}, {}, {}, telemetry_of(Clients()))
         async with serving(methods) as it, it.peer(NARROW) as peer:
             peer.ask(1, b"", RECEIVE)
             (call,) = [*(await begun(it)).values()]
@@ -147,7 +147,7 @@ def test_a_receive_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPat
             over.set()
 
     async def run() -> None:
-        methods = Service(None).methods({}, {}, {"ReceiveMessage": receive}, telemetry_of(Clients()))
+        methods = Service(None).methods({}, {}, {}, {"ReceiveMessage": receive}, telemetry_of(Clients()))
         async with serving(methods) as it, it.peer(settings({})) as peer:
             answer = await peer.ask(1, b"", RECEIVE).answer(1)
             assert answer.fields["rst"] == str(int(Code.CANCEL))
@@ -162,7 +162,7 @@ def test_what_is_read_in_time_goes_on() -> None:
             yield wire.ReceiveMessageResponse(message=v2.Message(body=bytes(LARGE)))
 
     async def run() -> None:
-        methods = Service(None).methods({}, {}, {"ReceiveMessage": receive}, telemetry_of(Clients()))
+        methods = Service(None).methods({}, {}, {}, {"ReceiveMessage": receive}, telemetry_of(Clients()))
         async with serving(methods) as it, it.peer(WIDE) as peer:
             assert len((await peer.ask(1, b"", RECEIVE).answer(1)).messages) == 20
 
