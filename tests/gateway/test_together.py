@@ -16,7 +16,7 @@ from penstock.formats.columns import Column
 from penstock.gateway.http2.call import Call
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.port import Port, opened
-from penstock.gateway.v2.produce.together import BATCH_BYTES, CALLS_MAX
+from penstock.gateway.v2.produce.together import BATCH_BYTES, CALLS_MAX, ODD_MAX
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.runtime.security.credentials import Security
@@ -54,6 +54,7 @@ def cluster() -> Iterator[RunningCluster]:
     with RunningCluster() as running:
         topic_of_type(running, "topic")
         topic_of_type(running, "other")
+        topic_of_type(running, "ordered", "FIFO")
         yield running
 
 
@@ -170,24 +171,49 @@ def test_who_has_little_time_takes_none_from_others(cluster: RunningCluster, bat
     with_port(cluster, work)
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"body": b"x", "tag": "two words"},
-        {"body": b"x", "born_host": ""},
-        {"topic": "no-such-topic"},
-        {"body": b"x", "message_type": v2.MessageType.FIFO},
-    ],
+ODD: tuple[dict[str, Any], ...] = (
+    {"tag": "two words"},
+    {"born_host": ""},
+    {"message_type": v2.MessageType.FIFO},
 )
-def test_calls_that_cannot_go_together_go_alone(
+"""What has to be looked at closely."""
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_call_goes_alone_and_the_others_together(
     cluster: RunningCluster, batches: list[int], odd: dict[str, Any]
 ) -> None:
     async def work(port: Port) -> None:
-        topic = odd.get("topic", "topic")
-        calls = [_Call(said(topic)), _Call(said(**odd)), _Call(said(topic))]
-        callers = [replace(CALLER, host=f"10.0.0.{n}:1") for n in range(3)]
+        calls = [_Call(said(), said()), _Call(said(), said(**odd)), _Call(said()), _Call(said(**odd)), _Call(said())]
+        callers = [replace(CALLER, host=f"10.0.0.{n}:1") for n in range(5)]
         batches.clear()
-        assert await taken(port, *zip(calls, callers, strict=True)) == ["alone"] * 3
+        ended = await taken(port, *zip(calls, callers, strict=True))
+        assert [ended[1], ended[3]] == ["alone"] * 2
+        for index in (0, 2, 4):
+            check(calls[index], ended[index])
+        assert batches == [4]
+
+    with_port(cluster, work)
+
+
+def test_with_many_odd_calls_none_goes_along(cluster: RunningCluster, batches: list[int]) -> None:
+    async def work(port: Port) -> None:
+        batches.clear()
+        calls = [_Call(said(**ODD[n % 3])) for n in range(ODD_MAX)] + [_Call(said())]
+        callers = [replace(CALLER, host=f"10.0.0.{n}:1") for n in range(len(calls))]
+        assert await taken(port, *zip(calls, callers, strict=True)) == ["alone"] * len(calls)
+        assert not batches
+
+    with_port(cluster, work)
+
+
+@pytest.mark.parametrize("topic", ["no-such-topic", "ordered", ""])
+def test_calls_to_a_topic_that_takes_none_of_them_go_alone(
+    cluster: RunningCluster, batches: list[int], topic: str
+) -> None:
+    async def work(port: Port) -> None:
+        batches.clear()
+        assert await taken(port, *[_Call(said(topic)) for _ in range(3)]) == ["alone"] * 3
         assert not batches
 
     with_port(cluster, work)

@@ -256,9 +256,9 @@ def _put_user(address, at, end, out, out_at, hashes):
     return out_at, size
 
 
-@kernel(boolean, BYTES, BYTES, OUT_BYTES, OUT_LONGS, OUT_BYTES, OUT_LONGS, OUT_LONGS)
+@kernel(int64, BYTES, BYTES, OUT_BYTES, OUT_LONGS, OUT_BYTES, OUT_LONGS, OUT_LONGS)
 def read_messages(request, caller, bodies, body_ends, properties, property_ends, spans):
-    """Take the messages of a request of ``len(body_ends)`` messages; False: one of them is not plain.
+    """Take the messages of a request of ``len(body_ends)`` messages; how many come before one that is not plain.
 
     ``caller``: the host that messages were born at that name none; empty: each has to. Bodies and property strings go
     to their columns: ``bodies`` has ``len(request)`` bytes, ``properties`` that and ``OWN_BYTES + len(caller)`` a
@@ -282,7 +282,7 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
             key = load_u8(address, at)
             inner, at = content_at(address, at + 1, stop)
             if at < 0:
-                return False
+                return np.int64(i)
             if key == _TOPIC and topic < 0:
                 topic, topic_end = inner, at
             elif key == _SYSTEM and system < 0:
@@ -290,18 +290,18 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
             elif key == _BODY and body < 0:
                 body, body_end = inner, at
             elif key != _USER:
-                return False
+                return np.int64(i)
         if topic < 0 or system < 0 or body < 0 or body == body_end or body_end - body > BODY_BYTES_MAX:
-            return False
+            return np.int64(i)
         if i == 0:
             spans[0], spans[1] = topic, topic_end
         elif topic_end - topic != spans[1] - spans[0] or not equal_at(
             address, topic, address, spans[0], topic_end - topic
         ):
-            return False
+            return np.int64(i)
         tag, tag_end, message_id, message_id_end, host, host_end, born_ms = _system(address, system, system_end)
         if tag < 0:
-            return False
+            return np.int64(i)
         copy_bytes(bodies_out, bodies_at, address, body, body_end - body)
         bodies_at += body_end - body
         body_ends[i] = bodies_at
@@ -312,11 +312,11 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
         properties_at = _put_pair(properties_out, properties_at, _ID_PAIR, address, message_id, message_id_end)
         properties_at, user_size = _put_user(address, start, stop, properties_out, properties_at, hashes)
         if user_size < 0 or size + user_size + tag_end - tag > PROPERTIES_BYTES_MAX:
-            return False
+            return np.int64(i)
         if host_end > host:
             properties_at = _put_pair(properties_out, properties_at, _HOST_PAIR, address, host, host_end)
         elif len(caller) == 0:
-            return False
+            return np.int64(i)
         else:
             properties_at = _put_pair(properties_out, properties_at, _HOST_PAIR, address_of(caller), 0, len(caller))
         if born_ms >= 0:
@@ -326,5 +326,5 @@ def read_messages(request, caller, bodies, body_ends, properties, property_ends,
             properties_at += 1
         property_ends[i] = properties_at
         if properties_at - (property_ends[i - 1] if i > 0 else 0) > names.PROPERTIES_ROOM:
-            return False
-    return True
+            return np.int64(i)
+    return np.int64(len(body_ends))

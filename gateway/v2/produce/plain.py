@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Bytes, Column
-from penstock.gateway.v2.wire.definition_pb2 import Code, Resource, Status
+from penstock.gateway.v2.wire.definition_pb2 import Code, Status
 from penstock.gateway.v2.wire.service_pb2 import SendMessageResponse, SendResultEntry
 
 from ..kernels.answers import ENTRY_BYTES, write_answers
 from ..kernels.requests import HOST_BYTES_MAX, OWN_BYTES, count_messages, read_messages
-from ..names import resource_in
 from ..status import merged
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
@@ -30,7 +29,6 @@ MESSAGES_MAX: Final = 1024
 class PlainSend(NamedTuple):
     """A request's messages, as they are to be stored."""
 
-    topic: Resource
     bodies: Column
     properties: Column
     request: Bytes
@@ -52,25 +50,22 @@ def survey(request: bytes) -> tuple[int, bytes]:
     return (count, request[start:end]) if 0 < count <= MESSAGES_MAX else (-1, b"")
 
 
-def read(request: bytes, count: int, host: str) -> PlainSend | None:
-    """The ``count`` messages of requests laid end to end; None where one of them has to be looked at closely.
+def read(request: bytes, count: int, host: str) -> PlainSend | int:
+    """The ``count`` messages of requests laid end to end; or which is the first that has to be looked at closely.
 
     ``count``: as :func:`survey` tells it of each. ``host``: where messages were born that do not say it; "": all do.
     """
     size = len(request)
     content, born_host = np.frombuffer(request, np.uint8), _encoded(host)
     if born_host is None:
-        return None
+        return 0
     bodies, body_ends = np.empty(size, np.uint8), np.empty(count, np.int64)
     properties = np.empty(size + count * (OWN_BYTES + len(born_host)), np.uint8)
     property_ends, spans = np.empty(count, np.int64), np.empty(2 * count + 2, np.int64)
-    if not read_messages(content, born_host, bodies, body_ends, properties, property_ends, spans):
-        return None
-    topic = resource_in(request[spans[0] : spans[1]])
-    if topic is None:
-        return None
+    read_count: int = read_messages(content, born_host, bodies, body_ends, properties, property_ends, spans)
+    if read_count < count:
+        return read_count
     return PlainSend(
-        topic,
         Column(bodies[: body_ends[-1]], body_ends),
         Column(properties[: property_ends[-1]], property_ends),
         content,

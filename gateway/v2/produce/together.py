@@ -8,6 +8,7 @@ messages, one batch and one receipt, and no task or object for each. A call that
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from penstock.runtime.turns import begin
 from ..brokers import Brokers
 from ..callers import Caller
 from ..clients import Client, Clients
-from ..names import topic_of
+from ..names import resource_in, topic_of
 from ..status import Refusal
 from .plain import MESSAGES_MAX, PlainSend, answers, read, survey
 from .sending import STORED, Sending, entry, response, time_for
@@ -37,6 +38,8 @@ CALLS_MAX: Final = 256
 """Of a batch: they are answered in one turn."""
 DEADLINE_S_MIN: Final = 0.5
 """A call that has less time goes alone: the others would have no more."""
+ODD_MAX: Final = 8
+"""With so many calls of a batch that cannot go along, none of it does."""
 
 _OF_ONE: Final = (CorruptBatch, MessageTooLarge, MessageTypeConflict)
 """One message may be the reason that none of its batch is stored."""
@@ -55,7 +58,9 @@ class _Asked(NamedTuple):
 class _Batch:
     """Calls that are sent together."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: bytes) -> None:
+        self.topic = topic
+        """As all of its calls name it."""
         self.asked: list[_Asked] = []
         self.messages = 0
         self.bytes = 0  # of the requests
@@ -94,27 +99,31 @@ class Together:
         count, topic = survey(request)
         if count < 0 or caller.deadline_s < DEADLINE_S_MIN:
             return False
+        client = self._clients.heard(caller)
         # Within a batch no caller's time is less than half of another's.
         common = topic, caller.namespace, math.frexp(caller.deadline_s)[1]
         batch = self._open.get(common)
         if batch is None or not batch.takes(count):
             if not self._batches:
                 asyncio.get_running_loop().call_soon(self._send_all)
-            batch = self._open[common] = _Batch()
+            batch = self._open[common] = _Batch(topic)
             self._batches.append(batch)
-        batch.add(_Asked(call, caller, self._clients.heard(caller), count))
+        batch.add(_Asked(call, caller, client, count))
         return True
 
     def _send_all(self) -> None:
         batches, self._batches = self._batches, []
         self._open.clear()
         for batch in batches:
-            begin(self._send(batch.asked))
+            begin(self._send(batch))
 
-    async def _send(self, asked: list[_Asked]) -> None:
-        asked = [each for each in asked if not each.call.is_over]
+    async def _send(self, batch: _Batch) -> None:
+        asked = batch.asked
         try:
-            if asked and not await self._is_sent(asked):
+            topic = await self._open_topic(batch)
+            asked = [each for each in asked if not each.call.is_over]
+            plain = _read(asked) if topic is not None else None
+            if topic is None or plain is None or not await self._is_sent(topic, asked, plain):
                 for each in asked:
                     each.call.go_alone()
         except asyncio.CancelledError:  # what it waited for: the producer ends
@@ -125,18 +134,19 @@ class Together:
             for each in asked:
                 each.call.end(Status.INTERNAL, "internal error, see the gateway's log")
 
-    async def _is_sent(self, asked: list[_Asked]) -> bool:
-        """True once all are answered; False: none is, since each has to go alone."""
-        hosts = {each.caller.host for each in asked}
-        request = b"".join([each.call.request for each in asked])
-        # Of several callers, a message has to say where it was born.
-        plain = read(request, sum(each.messages for each in asked), hosts.pop() if len(hosts) == 1 else "")
-        if plain is None:
-            return False
+    async def _open_topic(self, batch: _Batch) -> str | None:
+        """The cluster's name of the topic; None: it takes no such messages, or there is none."""
+        resource = resource_in(batch.topic)
         try:
-            topic = topic_of(plain.topic, asked[0].caller.namespace)
-            if NORMAL not in self._sending.types_of(topic, await self._brokers.route(topic)):
-                return False
+            topic = "" if resource is None else topic_of(resource, batch.asked[0].caller.namespace)
+            takes = topic and NORMAL in self._sending.types_of(topic, await self._brokers.route(topic))
+        except (PenstockError, Refusal):
+            return None
+        return topic if takes else None
+
+    async def _is_sent(self, topic: str, asked: list[_Asked], plain: PlainSend) -> bool:
+        """True once all are answered; False: none is, since each has to go alone."""
+        try:
             for each in asked:
                 self._clients.publishes(each.client, topic)
             timeout_s = min(time_for(each.caller) for each in asked)
@@ -155,6 +165,23 @@ class Together:
             counts = [each.messages for each in asked]
             _finish(asked, answers(plain, counts, stored.queue_offset, STORED[stored.status]))
         return True
+
+
+def _read(asked: list[_Asked]) -> PlainSend | None:
+    """The messages of these calls, but for those of calls that are sent away to go alone; None: all should go."""
+    for _ in range(ODD_MAX):
+        if not asked:
+            return None
+        hosts = {each.caller.host for each in asked}
+        request = b"".join([each.call.request for each in asked])
+        # Of several callers, a message has to say where it was born.
+        plain = read(request, sum(each.messages for each in asked), hosts.pop() if len(hosts) == 1 else "")
+        if isinstance(plain, PlainSend):
+            return plain
+        ends = itertools.accumulate(each.messages for each in asked)
+        odd = next(index for index, end in enumerate(ends) if plain < end)
+        asked.pop(odd).call.go_alone()
+    return None
 
 
 def _refuse(asked: list[_Asked], plain: PlainSend, error: PenstockError) -> None:
