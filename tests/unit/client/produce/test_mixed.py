@@ -44,7 +44,7 @@ def test_a_sender_hears_in_time_and_what_was_produced_is_tried_on(one: RunningCl
     with Producer(one.namesrv) as producer:
         producer.send(TOPIC, b"warm")
         with broker.faults.holding("Append"):
-            blocking = [producer.send_async(TOPIC, b"first") for _ in range(2)]
+            blocking = [producer.send_async(TOPIC, b"first", timeout_s=60) for _ in range(2)]
             producer.produce(TOPIC, b"produced", sharding_key="key")
             future = producer.send_async(TOPIC, b"sent", sharding_key="key", timeout_s=3.0)  # under way by then
             with pytest.raises(OutcomeUnknown, match="when the time was up"):
