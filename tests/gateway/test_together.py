@@ -141,6 +141,8 @@ def test_each_topic_has_its_own_batch(cluster: RunningCluster, batches: list[int
     [
         (2 * CALLS_MAX + 1, 1, b"x", [CALLS_MAX, CALLS_MAX, 1]),
         (3, 1, bytes(BATCH_BYTES), [1, 1, 1]),
+        (5, 1, bytes(BATCH_BYTES // 3), [2, 2, 1]),
+        (3, 1000, b"x", [1000, 1000, 1000]),
         (3, 600, b"x", [600, 600, 600]),
     ],
 )

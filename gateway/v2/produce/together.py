@@ -32,8 +32,8 @@ from .sending import STORED, Sending, entry, response, time_for
 
 log = logging.getLogger(__name__)
 
-BATCH_BYTES: Final = 128 * 1024
-"""A batch that has so many takes no further call."""
+BATCH_BYTES: Final = 192 * 1024
+"""Of the requests of several calls: with what is stored besides they fit a producer's batch."""
 CALLS_MAX: Final = 256
 """Of a batch: they are answered in one turn."""
 DEADLINE_S_MIN: Final = 0.5
@@ -65,10 +65,12 @@ class _Batch:
         self.messages = 0
         self.bytes = 0  # of the requests
 
-    def takes(self, count: int) -> bool:
-        """True if there is room for a call of so many messages."""
-        return not self.asked or (
-            self.bytes < BATCH_BYTES and len(self.asked) < CALLS_MAX and self.messages + count <= MESSAGES_MAX
+    def takes(self, messages: int, size: int) -> bool:
+        """True if there is room for a call of so many messages and bytes."""
+        return (
+            self.bytes + size <= BATCH_BYTES
+            and len(self.asked) < CALLS_MAX
+            and self.messages + messages <= MESSAGES_MAX
         )
 
     def add(self, asked: _Asked) -> None:
@@ -103,7 +105,7 @@ class Together:
         # Within a batch no caller's time is less than half of another's.
         common = topic, caller.namespace, math.frexp(caller.deadline_s)[1]
         batch = self._open.get(common)
-        if batch is None or not batch.takes(count):
+        if batch is None or not batch.takes(count, len(request)):
             if not self._batches:
                 asyncio.get_running_loop().call_soon(self._send_all)
             batch = self._open[common] = _Batch(topic)
