@@ -7,7 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
 from penstock.runtime.turns import begin
@@ -27,22 +27,13 @@ from .frames import (
     trailers,
     window_update,
 )
+from .limits import CALL_BYTES, CALL_WINDOW, NEW_S, TAKEN_S, UNARY_S
 from .packing import Packed, PackingError, check_packing
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 log = logging.getLogger(__name__)
-
-CALL_WINDOW: Final = 1 << 20
-"""So many bytes of a call a client may send before they are read."""
-CALL_BYTES: Final = 2048
-"""What a call counts besides its bytes and header fields."""
-UNARY_S: Final = 120.0
-"""A call with one request ends after so long, where its client names no deadline; so long its request may take."""
-NEW_S: Final = 0.5
-TAKEN_S: Final = 30.0
-"""What is left of a whole answer is taken within so long."""
 
 _BEGIN_LENGTH, _TRAILERS_LENGTH = len(BEGIN), len(TRAILERS_OK)
 
@@ -59,9 +50,8 @@ class Method(NamedTuple):
 
     Until then it must not need one, as :func:`asyncio.timeout` does.
     """
-    takes: Callable[[Call], bool] | None = None
-    """Asked first about a call whose request is there, as its sender wrote it. True: it takes the call over, and
-    finishes it later, or has it go alone (:meth:`Call.go_alone`)."""
+    takes: Callable[[Call], bool] = lambda _: False
+    """Asked first, once the request is there. True: it finishes the call later, or has it :meth:`~Call.go_alone`."""
 
 
 class CallOver(Exception):
@@ -290,8 +280,7 @@ class Call:
             self.fail(Status.INTERNAL, "a call without its request")
         else:
             self.request = self.messages.popleft()
-            takes = self._method.takes
-            if takes is None or isinstance(self.request, Packed) or not takes(self):
+            if isinstance(self.request, Packed) or not self._method.takes(self):
                 self._start()
 
     def pump(self) -> None:

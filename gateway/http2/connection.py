@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
         self.turns = server.turns
         self.calls: dict[int, Call] = {}
         self.out = Outgoing(server.loop)
+        self.now: Callable[[], float] = server.loop.time
         self.heard_at = self.now()
         self.due = self.heard_at  # nothing of it is late before
         self.is_greeted = False  # True once the client has said what every client begins with
@@ -87,10 +88,6 @@ class Connection(asyncio.Protocol):
             *(self._on_data, self._on_headers, self._on_priority, self._on_rst_stream, self._on_settings),
             *(self._on_push_promise, self._on_ping, self._on_goaway, self._on_window_update, self._on_continuation),
         )
-
-    def now(self) -> float:
-        """The loop's time."""
-        return self.loop.time()
 
     # What asyncio calls.
 

@@ -1,12 +1,20 @@
-"""What one connection may take, and how often it may do what costs more here than at its client."""
+"""What one connection and one call may take, and how often one may do what costs more here than at its client."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from .call import CALL_WINDOW
 from .frames import FRAME_BYTES_MAX, WINDOW, BrokenProtocol, Code, Setting, settings, window_update
 
+CALL_WINDOW: Final = 1 << 20
+"""So many bytes of a call a client may send before they are read."""
+CALL_BYTES: Final = 2048
+"""What a call counts besides its bytes and header fields."""
+UNARY_S: Final = 120.0
+"""A call with one request ends after so long, where its client names no deadline; so long its request may take."""
+NEW_S: Final = 0.5
+TAKEN_S: Final = 30.0
+"""What is left of a whole answer is taken within so long."""
 CALLS_MAX: Final = 4096
 """Of one connection, under way at a time."""
 CONNECTION_WINDOW: Final = 16 << 20

@@ -66,17 +66,19 @@ class Service:
                 made[path] = Method(self._streaming(name, streaming.get(name), asked, answer))
             else:
                 answers = self._unary(name, unary.get(name), plain.get(name), asked, answer)
-                made[path] = Method(answers, begins_at_once=True, takes=self._taking(taking.get(name)))
+                made[path] = Method(answers, begins_at_once=True)
+                if name in taking:
+                    made[path] = made[path]._replace(takes=self._taking(taking[name]))
         return made
 
-    def _taking(self, take: Taking | None) -> Callable[[Call], bool] | None:
+    def _taking(self, take: Taking) -> Callable[[Call], bool]:
         def takes(call: Call) -> bool:
             try:
-                return take is not None and take(caller_of(call, self._access), call)
+                return take(caller_of(call, self._access), call)
             except Refusal:
                 return False  # it is told alone
 
-        return None if take is None else takes
+        return takes
 
     def _unary(
         self, name: str, method: Unary | None, plain: Plain | None, asked: type[Wire], answer: type[Any]

@@ -106,7 +106,7 @@ class Pop(Feature):
         if not given.count and wanted.wait_s:
             given = await self._awaited(journal, wanted, is_orderly, has_room, given)
             self._received[wanted.group] = self.core.clock.monotonic_s()
-        if given.ops and not self.core.acknowledgements.is_immediate:
+        if given.ops:
             try:
                 await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
             except asyncio.CancelledError:  # whoever asked has gone: others may have them now
@@ -149,8 +149,7 @@ class Pop(Feature):
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
         statuses = self._finisher.acknowledge(journal, request.group, receipts, self._now())
         self._wake(receipts, request.group)
-        if not self.core.acknowledgements.is_immediate:
-            await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
+        await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
         return wire.AcknowledgeReply(statuses=statuses)
 
     async def change_invisible(self, request: wire.ChangeInvisibleRequest) -> wire.ChangeInvisibleReply:

@@ -137,11 +137,13 @@ class Together:
                 each.call.end(Status.INTERNAL, "internal error, see the gateway's log")
 
     async def _open_topic(self, batch: _Batch) -> str | None:
-        """The cluster's name of the topic; None: it takes no such messages, or there is none."""
+        """The cluster's name of the topic; None: no topic that takes normal messages."""
         resource = resource_in(batch.topic)
+        if resource is None:
+            return None
         try:
-            topic = "" if resource is None else topic_of(resource, batch.asked[0].caller.namespace)
-            takes = topic and NORMAL in self._sending.types_of(topic, await self._brokers.route(topic))
+            topic = topic_of(resource, batch.asked[0].caller.namespace)
+            takes = NORMAL in self._sending.types_of(topic, await self._brokers.route(topic))
         except (PenstockError, Refusal):
             return None
         return topic if takes else None
