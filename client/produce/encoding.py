@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from penstock.formats.columns import Column
-from penstock.formats.destination import Destination
+from penstock.formats.destination import Destination, Ordinary
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.framing import frame_batch, marked, record_sizes
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.producer_mark import mark_property
@@ -32,14 +35,6 @@ class Encoder:
         count, lane, parts = batch.count, batch.lane.number, batch.parts
         producer_id = destination.producer(self.producer_id)
         mark = mark_property(producer_id, self.epoch, lane, batch.sequence, count)
-        if count == 1:
-            bodies, properties = _columns_of_one(parts[0], mark)
-            properties, queue_ids = destination.place(properties, batch.queue_ids)
-        else:
-            bodies = _bodies(parts)
-            properties, queue_ids = destination.place(_properties(parts, count), batch.queue_ids)
-            properties = marked(properties, mark, count)
-        sys_flag = parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         header = AppendHeader(
             topic=destination.topic,
             producer_id=producer_id,
@@ -52,7 +47,15 @@ class Encoder:
             **destination.flags,
         )
         topic = destination.stored_topic
-        if count > 1 and (self._tells_sizes or any(part.futures and not part.is_whole for part in parts)):
+        if count == 1:
+            text, queue_id = _placed_alone(destination, parts[0], mark, batch)
+            form = _form(topic, self._born_host, parts[0].sys_flag, store_host.is_ipv6)
+            return pack(header, form.encode(parts[0].bodies[0], text, queue_id))
+        sys_flag = parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
+        bodies = _bodies(parts)
+        properties, queue_ids = destination.place(_properties(parts, count), batch.queue_ids)
+        properties = marked(properties, mark, count)
+        if self._tells_sizes or any(part.futures and not part.is_whole for part in parts):
             batch.record_sizes = record_sizes(
                 bodies, properties, topic=topic, sys_flag=sys_flag, born_host=self._born_host
             )
@@ -68,14 +71,19 @@ class Encoder:
         return pack(header, records)
 
 
-def _columns_of_one(part: Part, mark: bytes) -> tuple[Column, Column]:
-    """Body and marked properties of a single message: a waiting send's latency counts in microseconds."""
+@functools.lru_cache(maxsize=256)
+def _form(topic: str, host: Host, sys_flag: int, is_store_v6: bool) -> RecordForm:
+    return RecordForm(topic, host, sys_flag, is_store_v6=is_store_v6)
+
+
+def _placed_alone(destination: Destination, part: Part, mark: bytes, batch: Batch) -> tuple[bytes, int]:
+    """The marked properties and the queue id of a batch of one message."""
     encoded = part.properties[0] if part.properties is not None else None
-    return _column_of(part.bodies[0]), _column_of(mark + encoded if encoded else mark)
-
-
-def _column_of(value: bytes) -> Column:
-    return Column(np.frombuffer(value, dtype=np.uint8), np.array([len(value)], dtype=np.int64))
+    text = mark + encoded if encoded else mark
+    if isinstance(destination, Ordinary):
+        return text, int(batch.queue_ids[0])
+    properties, queue_ids = destination.place(Column.of([text]), batch.queue_ids)
+    return properties[0], int(queue_ids[0])
 
 
 def _bodies(parts: list[Part]) -> Column:

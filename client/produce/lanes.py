@@ -24,7 +24,6 @@ Decisions only: no threads, no network, time is passed in.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -32,13 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.errors import (
-    FlushTimeout,
-    LaneForgotten,
-    OutcomeUnknown,
-    PenstockError,
-    ReplicaTimeout,
-)
+from penstock.proto.errors import FlushTimeout, LaneForgotten, OutcomeUnknown, PenstockError, ReplicaTimeout
 
 from ..cluster.queues import WriteQueues
 from ..cluster.retry import NEVER, Outcome, back_off_s, counts_as_refusal, is_unwritable, outcome_of, reworded
@@ -158,8 +151,12 @@ class Lanes:
         Only while nothing waits, and there are queues.
         """
         if not part.is_bound:
-            self.waiting.append(part)
-            return next(iter(self._start_waiting(now, self._config.in_flight_per_broker)), None)
+            may_grow = part.may_share and part.cost < self.half_full and self._config.batch_count_max > 1
+            chosen = self._next_queue(now, self._config.in_flight_per_broker, may_grow=may_grow)
+            if chosen is None:
+                self.waiting.append(part)
+                return None
+            return self._new_batch(self._lane(*chosen), [part], np.full(part.count, chosen[1], np.int32))
         self._move_keys(now)
         for lane in self._spread(part, now):
             if lane.batch is None and lane.retry_at <= now and lane.broker_name in self.queues:
@@ -244,7 +241,7 @@ class Lanes:
         """Batches of parts for whatever queue is free; at most ``per_broker`` under way at each group."""
         batches: list[Batch] = []
         while self.waiting and self.queues.total and self.waiting[0].not_before <= now:
-            chosen = self._next_queue(now, per_broker, SMALL_PER_BROKER if self._may_grow() else LANES)
+            chosen = self._next_queue(now, per_broker, may_grow=self._may_grow())
             if chosen is None:
                 break
             parts = self._joined(self.waiting)
@@ -258,16 +255,18 @@ class Lanes:
         is_one = not line.unshared and line.partable <= 1
         return is_one and line.cost < self.half_full and line.messages < self._config.batch_count_max
 
-    def _next_queue(self, now: float, per_broker: int, small_per_broker: int = LANES) -> tuple[str, int] | None:
-        avoided = self._avoided(now)
-        batches = (lane.batch for lane in self.lanes.values() if lane.batch is not None)
-        small = Counter(batch.lane.broker_name for batch in batches if batch.is_small(self.half_full))
+    def _next_queue(self, now: float, per_broker: int, *, may_grow: bool = False) -> tuple[str, int] | None:
+        """A queue with a free lane; ``may_grow``: what is for it may wait for others, where such is under way."""
+        closed = self._avoided(now)
+        closed.update(name for name, count in self._in_flight.items() if count >= per_broker)
+        if may_grow:
+            batches = [lane.batch for lane in self.lanes.values() if lane.batch is not None]
+            small = [batch.lane.broker_name for batch in batches if batch.is_small(self.half_full)]
+            closed.update(name for name in small if small.count(name) >= SMALL_PER_BROKER)
 
         def is_free(name: str, queue_id: int) -> bool:
-            if name in avoided or self._in_flight.get(name, 0) >= per_broker or small[name] >= small_per_broker:
-                return False
             lane = self.lanes.get((name, queue_id % LANES))
-            return lane is None or lane.is_free
+            return name not in closed and (lane is None or lane.is_free)
 
         found = self.queues.next_queue(self._turn, is_free)
         if found is None:

@@ -19,8 +19,6 @@ import os
 import socket
 import time
 
-_SHORTEST_MONTH_MS = 28 * 86_400_000 - 3_600_000
-# A month may lose an hour to summer time. Later in a month the start is looked up for each key.
 _BACK_MS = 20  # threads see it so when they overtake each other; the counter begins again in no less
 
 
@@ -45,13 +43,18 @@ class _Source:
         """Take this process's id and a new random number."""
         self.prefix = (self.address + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)).hex().upper()
         self.counter = itertools.count(int.from_bytes(os.urandom(2), "big"))
-        self.month_start_ms = _month_start_ms(time.time())
+        self.month_ms = _month_ms(time.time())
+        """When this month began, and when the next one does."""
         self.latest_ms = 0
 
 
-def _month_start_ms(now_s: float) -> int:
+def _month_ms(now_s: float) -> tuple[int, int]:
+    """Begin and end of the month, local time."""
     local = time.localtime(now_s)
-    return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
+    begin, end = (
+        time.mktime((local.tm_year, month, 1, 0, 0, 0, 0, 0, -1)) for month in (local.tm_mon, local.tm_mon + 1)
+    )
+    return int(begin) * 1000, int(end) * 1000
 
 
 _source: _Source | None = None
@@ -68,8 +71,8 @@ def new_unique_key() -> str:
     if now_ms < source.latest_ms - _BACK_MS:
         source.renew()
     source.latest_ms = now_ms
-    elapsed = now_ms - source.month_start_ms
-    if not 0 <= elapsed < _SHORTEST_MONTH_MS:
-        source.month_start_ms = _month_start_ms(now_ms / 1000)
-        elapsed = now_ms - source.month_start_ms
-    return f"{source.prefix}{elapsed & 0xFFFFFFFF:08X}{next(source.counter) & 0xFFFF:04X}"
+    begin_ms, end_ms = source.month_ms
+    if not begin_ms <= now_ms < end_ms:
+        source.month_ms = _month_ms(now_ms / 1000)
+        begin_ms = source.month_ms[0]
+    return f"{source.prefix}{now_ms - begin_ms & 0xFFFFFFFF:08X}{next(source.counter) & 0xFFFF:04X}"

@@ -59,6 +59,11 @@ class Receipt(NamedTuple):
     digest: int = 0
     """What the producer says that its lane holds up to here; 0: nothing."""
 
+    @property
+    def numbers(self) -> int:
+        """How many queue ids and offsets it holds."""
+        return 2 * len(self.queue_ids)
+
 
 @dataclass(slots=True)
 class Lane:
@@ -74,7 +79,7 @@ class Lane:
     @property
     def numbers(self) -> int:
         """How many queue ids and offsets the receipts hold."""
-        return 2 * sum(len(receipt.queue_ids) for receipt in self.receipts)
+        return sum(receipt.numbers for receipt in self.receipts)
 
 
 Key = tuple[int, str, int]
@@ -153,11 +158,12 @@ class ProducerTable(Table):
             held.epoch, held.receipts = epoch, []
         elif epoch < held.epoch or receipt.sequence <= held.receipts[-1].sequence:
             return
-        self._numbers -= held.numbers
-        held.receipts.append(receipt)
-        while len(held.receipts) > 1 and (len(held.receipts) > RECEIPTS_MAX or held.numbers > LANE_NUMBERS_MAX):
-            del held.receipts[0]
-        self._numbers += held.numbers
+        receipts, before = held.receipts, held.numbers
+        numbers = before + receipt.numbers
+        receipts.append(receipt)
+        while len(receipts) > 1 and (len(receipts) > RECEIPTS_MAX or numbers > LANE_NUMBERS_MAX):
+            numbers -= receipts.pop(0).numbers
+        self._numbers += numbers - before
         self._newest_ms = max(self._newest_ms, receipt.store_timestamp_ms)
         self.changes += 1
         self._lanes.move_to_end(key)

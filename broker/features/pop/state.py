@@ -32,6 +32,7 @@ OPS_BEHIND_MAX: Final = 50_000
 """So many ops are read at most when a mastership begins, about; queues that need older ones are stated anew."""
 STATED_AT_ONCE: Final = 64
 _TARGET: Final = Target(names.POP_TOPIC, 1)
+_PROPERTIES: Final = encode_properties({WAIT: "true"})
 
 
 class PopState:
@@ -45,7 +46,7 @@ class PopState:
         host = Host.parse(core.config.advertised_address)
         self.changes = 0
         """Grows when a queue comes or goes."""
-        self._form = RecordForm(names.POP_TOPIC, encode_properties({WAIT: "true"}), host)
+        self._form = RecordForm(names.POP_TOPIC, host, is_store_v6=host.is_ipv6)
         self.on_role()
 
     def on_role(self) -> None:
@@ -134,7 +135,7 @@ class PopState:
         Raises:
             As :meth:`Journal.append`: nothing has changed.
         """
-        records = self._form.encode(b"".join(op.encode() for op in ops))
+        records = self._form.encode(b"".join(op.encode() for op in ops), _PROPERTIES)
         receipt = journal.append(_TARGET, records, count=1)
         point = receipt.queue_offsets[0]
         self.op_end, self.end = point + 1, receipt.end

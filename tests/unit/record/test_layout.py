@@ -148,7 +148,8 @@ def test_the_digits_of_a_record_checksum_run_backwards() -> None:
 def test_a_form_makes_what_the_kernels_make(host: str) -> None:
     born, text = Host.parse(host), encode_properties({"WAIT": "true"})
     for topic, body in (("ops", b"hello"), ("t" * 200, b"")):
-        made = decode_record(RecordForm(topic, text, born).encode(body), check_crc=True)
+        form = RecordForm(topic, born, is_store_v6=born.is_ipv6)
+        made = decode_record(form.encode(body, text), check_crc=True)
         by_kernels = encode_messages(
             topic, [body], [text], born_host=born, store_v6=born.is_ipv6, born_timestamp_ms=made.born_timestamp_ms
         )
