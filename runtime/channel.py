@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -137,10 +136,14 @@ def reported(error: Exception, method: str) -> PenstockError:
 async def fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
     """End a call of ``method`` with ``error``, as :func:`reported`.
 
-    gRPC keeps the last call and its error until another comes: what its request held goes here already.
+    gRPC keeps the last call and its error until another comes: what its request held goes here already. The frames
+    themselves stay as they are, since one error may end many calls, and others may have met it and go on.
     """
-    found, error = error, reported(error, method)
-    traceback.clear_frames(found.__traceback__)
+    met: BaseException | None = error
+    error = reported(error, method)
+    while met is not None:
+        met.__traceback__ = None
+        met = met.__context__
     await context.abort(error.grpc_status, error.message[:1000], ((METADATA_KEY, to_bytes(error)),))
 
 

@@ -1,4 +1,6 @@
-"""What a gRPC server of ours takes in for a handler that reads nothing, and what it keeps of a call that failed."""
+"""What a gRPC server of ours takes in for a handler that reads nothing, what it keeps of a call that failed, and that one
+error may end many calls.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from penstock.proto.errors import InvalidArgument
+from penstock.proto.errors import InvalidArgument, NameserverUnavailable
 from penstock.runtime.channel import new_server, open_async_channel, reporting
 
 CHUNK = bytes(1 << 18)
@@ -96,5 +98,41 @@ def test_nobody_keeps_the_request_of_a_call_that_failed() -> None:
                 while Held.known:
                     await asyncio.sleep(0.01)
                     gc.collect()
+
+    asyncio.run(run())
+
+
+def test_one_error_ends_many_calls_and_whoever_else_has_met_it_goes_on() -> None:
+    async def run() -> None:
+        error = NameserverUnavailable("the nameserver is stopping")
+        told, ends, outlived = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        class Context:
+            async def abort(self, *_: Any) -> None:
+                told.set()
+                await ends.wait()  # as gRPC does until the caller has it
+                raise grpc.aio.AbortError
+
+        @reporting
+        async def method(_request: object, _context: object) -> None:
+            raise error
+
+        async def keeper() -> None:
+            try:
+                raise error
+            except NameserverUnavailable:
+                await ends.wait()
+            outlived.set()
+
+        keeping = asyncio.create_task(keeper())
+        calls = [asyncio.create_task(method(None, Context())) for _ in range(3)]
+        await told.wait()
+        await asyncio.sleep(0)
+        ends.set()
+        assert [type(each) for each in await asyncio.gather(*calls, return_exceptions=True)] == [
+            grpc.aio.AbortError
+        ] * 3
+        await keeping
+        assert outlived.is_set()
 
     asyncio.run(run())
