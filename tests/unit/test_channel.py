@@ -1,6 +1,4 @@
-"""What a gRPC server of ours takes in for a handler that reads nothing, what it keeps of a call that failed, and that one
-error may end many calls.
-"""
+"""What a gRPC server takes in for a handler that reads nothing, and what a failed call keeps and touches."""
 
 from __future__ import annotations
 
