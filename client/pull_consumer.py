@@ -384,8 +384,7 @@ class PullConsumer(Consumer):
             while True:
                 if self._core.is_closed:
                     return []
-                if self._core.failure is not None:
-                    raise self._core.failure
+                self._core.require_alive()
                 damage = self._core.buffers.take_damage(again=False)
                 taken = take() if damage is None else []
                 damage = damage if taken else damage or self._core.buffers.take_damage(again=True)

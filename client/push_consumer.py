@@ -224,8 +224,8 @@ class PushConsumer(Consumer):
 
     def has_ended(self) -> bool:
         """True if the consumer was closed. Raises what it failed with, as :meth:`wait` does."""
-        if self._core.failure is not None and not self._ended.is_set():
-            raise self._core.failure
+        if not self._ended.is_set():
+            self._core.require_alive()
         return self._ended.is_set()
 
     def _listener_statistics(self) -> tuple[int, int, Latency]:

@@ -98,10 +98,14 @@ class ConsumerCore:
 
     def require_open(self) -> None:
         """Raise what the consumer failed with, or that it is closed."""
-        if self.failure is not None:
-            raise self.failure
+        self.require_alive()
         if self.is_closed:
             raise ClientClosed(f"the consumer of group {self.group} is closed: make a new one")
+
+    def require_alive(self) -> None:
+        """Raise what the consumer failed with, if it has; as often as it is asked, so its traceback begins anew."""
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
 
     def fail(self, error: PenstockError) -> None:
         """The consumer cannot go on; whoever uses it next is told."""

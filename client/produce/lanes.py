@@ -156,7 +156,7 @@ class Lanes:
             if chosen is None:
                 self.waiting.append(part)
                 return None
-            return self._new_batch(self._lane(*chosen), [part], np.full(part.count, chosen[1], np.int32))
+            return self._new_batch(self._lane(*chosen), [part], np.array([chosen[1]], np.int32))
         self._move_keys(now)
         for lane in self._spread(part, now):
             if lane.batch is None and lane.retry_at <= now and lane.broker_name in self.queues:

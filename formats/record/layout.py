@@ -301,7 +301,13 @@ def _checked_end(record: int, start: int, size: int, end: int) -> int:
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
     """RocketMQ's server-side id, upper-case hex of store host and physical offset: enough to find the message."""
-    return (store_host.encode() + struct.pack(">q", physical_offset)).hex().upper()
+    return f"{_digits_of(store_host)}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016X}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _digits_of(host: Host) -> str:
+    """There are few hosts, and an id for each message."""
+    return host.encode().hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 
+from penstock.proto import errors
 from penstock.proto.errors import PenstockError, Refused, Retryable, StorageError
 
 from .markdown import NOTE, code, plain, table
+
+_ALL = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PenstockError)]
 
 GROUPS = (
     (Retryable, "Not stored; the same request may succeed later or elsewhere. Clients try again by themselves."),
@@ -32,9 +35,8 @@ def page() -> str:
 
 
 def _below(kind: type[PenstockError]) -> list[type[PenstockError]]:
-    """All classes derived from ``kind``, in the order of their codes."""
-    found = [each for child in kind.__subclasses__() for each in (child, *_below(child))]
-    return sorted((each for each in found if each.__module__ == PenstockError.__module__), key=lambda each: each.code)
+    """All classes of :mod:`penstock.proto.errors` derived from ``kind``, in the order of their codes."""
+    return sorted((each for each in _ALL if issubclass(each, kind) and each is not kind), key=lambda each: each.code)
 
 
 def _table(kinds: list[type[PenstockError]]) -> str:

@@ -14,6 +14,7 @@ from penstock.cli.main import COMMANDS
 from penstock.gateway.config import GatewayConfig
 from penstock.nameserver.config import NameserverConfig
 from penstock.pipeline.catalogue import JOBS
+from penstock.proto.errors import NotMaster
 from penstock.runtime.conf import keyed_fields
 from scripts.docs.__main__ import PAGES, ROOT
 from scripts.docs.markdown import line_comments, plain, table
@@ -23,6 +24,13 @@ from scripts.docs.metrics import Family, families
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_is_current(name: str) -> None:
     assert (ROOT / name).read_text() == PAGES[name](), "run make reference"
+
+
+def test_a_class_that_was_made_of_an_error_meanwhile_is_not_on_its_page() -> None:
+    made = type(
+        "AnalysisException", (NotMaster,), {"__module__": NotMaster.__module__}
+    )  # as Spark's errors become ours
+    assert made.__name__ not in PAGES["docs/reference/errors.md"]()
 
 
 @pytest.mark.parametrize("config", [BrokerConfig, NameserverConfig, GatewayConfig])
