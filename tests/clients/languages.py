@@ -14,6 +14,8 @@ ROOM = Path(os.environ.get("CLIENTS_ROOM", ".clients")).absolute()
 PROGRAMS = Path(__file__).parent / "programs"
 INSTALL_S = 900.0
 """For a step of an installation: the Rust client's first build takes two minutes where nothing else runs."""
+FETCH_S = 180.0
+"""For one that only fetches, which takes seconds: a registry that does not answer is not waited for."""
 
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
 
@@ -26,7 +28,7 @@ class Missing(Exception):
     """The language cannot be tried here; the text tells why."""
 
 
-def _run(command: Command, folder: Path = ROOM) -> None:
+def _run(command: Command, folder: Path = ROOM, limit_s: float = INSTALL_S) -> None:
     """Run a step of an installation.
 
     Raises:
@@ -34,7 +36,7 @@ def _run(command: Command, folder: Path = ROOM) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        install(command, folder, INSTALL_S)
+        install(command, folder, limit_s)
     except PeerMissing as missing:
         raise Missing(missing.message) from None
 
@@ -57,7 +59,7 @@ def _python() -> Commands:
 def _node() -> Commands:
     node, npm, home = _tool("node"), _tool("npm"), ROOM / "node"
     if not (home / "node_modules" / "rocketmq-client-nodejs").exists():
-        _run([npm, "install", "--silent", "--prefix", str(home), NODE_CLIENT])
+        _run([npm, "install", "--silent", "--prefix", str(home), NODE_CLIENT], limit_s=FETCH_S)
 
     def command(program: str) -> Command:
         shutil.copy(PROGRAMS / f"{program}.js", home)  # beside its modules
@@ -70,7 +72,7 @@ def _java() -> Commands:
     java, maven, home = _tool("java"), _tool("mvn"), ROOM / "java"
     if not list((home / "lib").glob("rocketmq-client-java-*.jar")):
         copying = ["dependency:copy-dependencies", f"-DoutputDirectory={home / 'lib'}", "-DincludeScope=runtime"]
-        _run([maven, "-q", "-B", "-f", str(PROGRAMS / "java" / "pom.xml"), *copying])
+        _run([maven, "-q", "-B", "-f", str(PROGRAMS / "java" / "pom.xml"), *copying], limit_s=FETCH_S)
     logs = [f"-Drocketmq.log.root={home / 'logs'}", "-Drocketmq.log.level=warn"]
     return lambda program: [
         java,
