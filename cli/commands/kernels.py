@@ -43,7 +43,10 @@ def warm_up(progress: ProgressLine) -> None:
 
 
 def _fingerprint() -> bytes:
-    """What the compiled kernels depend on: sources, processor, Python, Numba and its settings."""
+    """What the compiled kernels depend on: sources, processor, Python, Numba and its settings.
+
+    Of sources, times and sizes: these are what Numba asks for, whatever their content.
+    """
     found = hashlib.sha256(f"{sys.version} {version('numba')}".encode())
     found.update(
         repr(sorted((name, value) for name, value in os.environ.items() if name.startswith("NUMBA_"))).encode()

@@ -146,12 +146,9 @@ class Lanes:
         return batches + self._start_waiting(now, per_broker)
 
     def start_one(self, part: Part, now: float) -> Batch | None:
-        """A batch of ``part``, one waiting message; ``None`` where its lane is busy: it waits there, or for any lane.
-
-        Only while nothing waits, and there are queues.
-        """
+        """A batch of one message, while nothing waits and there are queues; ``None``: it waits for its lane, or any."""
         if not part.is_bound:
-            may_grow = part.may_share and part.cost < self.half_full and self._config.batch_count_max > 1
+            may_grow = part.may_share and self._has_room(part.cost, part.count)
             chosen = self._next_queue(now, self._config.in_flight_per_broker, may_grow=may_grow)
             if chosen is None:
                 self.waiting.append(part)
@@ -252,8 +249,10 @@ class Lanes:
     def _may_grow(self) -> bool:
         """True if all that waits is one batch of senders' messages, and less than half full."""
         line = self.waiting
-        is_one = not line.unshared and line.partable <= 1
-        return is_one and line.cost < self.half_full and line.messages < self._config.batch_count_max
+        return not line.unshared and line.partable <= 1 and self._has_room(line.cost, line.messages)
+
+    def _has_room(self, cost: int, messages: int) -> bool:
+        return cost < self.half_full and messages < self._config.batch_count_max
 
     def _next_queue(self, now: float, per_broker: int, *, may_grow: bool = False) -> tuple[str, int] | None:
         """A queue with a free lane; ``may_grow``: what is for it may wait for others, where such is under way."""

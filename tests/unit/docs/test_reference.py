@@ -27,9 +27,8 @@ def test_the_page_is_current(name: str) -> None:
 
 
 def test_a_class_that_was_made_of_an_error_meanwhile_is_not_on_its_page() -> None:
-    made = type(
-        "AnalysisException", (NotMaster,), {"__module__": NotMaster.__module__}
-    )  # as Spark's errors become ours
+    # As Spark's errors become ours.
+    made = type("AnalysisException", (NotMaster,), {"__module__": NotMaster.__module__})
     assert made.__name__ not in PAGES["docs/reference/errors.md"]()
 
 

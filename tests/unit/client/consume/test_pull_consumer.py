@@ -407,17 +407,6 @@ def test_wrong_arguments_are_refused_by_name(options: dict[str, object], error: 
         PullConsumer("127.0.0.1:1", **({"group": "g"} | options))  # type: ignore[arg-type]
 
 
-def test_a_consumer_that_cannot_go_on_says_so_as_often_as_it_is_asked_and_keeps_nothing_of_it() -> None:
-    with PullConsumer("127.0.0.1:1", group="g") as puller:
-        puller._core.fail(GroupNotFound("group g is gone"))
-        depths = []
-        for _ in range(3):
-            with pytest.raises(GroupNotFound, match="is gone") as failed:
-                puller.poll(0)
-            depths.append(len(failed.traceback))
-        assert depths == depths[:1] * 3
-
-
 def test_wrong_subscriptions_are_refused_by_name(cluster: RunningCluster) -> None:
     with consumer(cluster) as puller:
         with pytest.raises(InvalidName):
