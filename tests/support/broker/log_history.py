@@ -23,7 +23,7 @@ import numpy as np
 from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import ReadStatus, Store
 from penstock.formats.hashing import index_key_hash, tags_code
-from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, decode_record
+from penstock.formats.record.layout import MAGIC_BLANK, decode_record
 from penstock.formats.record.producer_mark import parse_producer_mark
 from penstock.formats.record.properties import (
     INNER_MULTI_DISPATCH,
@@ -100,8 +100,8 @@ class LogHistory:
         try:
             result = store.append(topic, records, queues=queues)
         except BaseException as error:
-            left = -before % segment
-            if 0 < left < len(records) + BLANK_BYTES:  # the file before it may have been filled up
+            left = store._log.appended_offset - before
+            if left > 0:  # the file before it has been filled up
                 self.image += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
                 self.ends.append(self.end)
             if isinstance(error, SyncFailed) and not was_fenced:  # nobody knows how much of it is there
