@@ -90,6 +90,7 @@ class PopState:
 
     async def _load(self, journal: Journal) -> None:
         if not self.is_loaded:
+            _check_master(journal)
             if self._store.dispatched_offset < self._log_end:
                 raise BrokerUnavailable("what the log held is not all in its queues yet: try again")
             low, high = self._store.reader.queue_range(names.POP_TOPIC, QUEUE)
@@ -100,6 +101,7 @@ class PopState:
             self.changes += 1
             count = 0
             async for point, position, ops in self._read(max(low, self._table.ops), high):
+                _check_master(journal)  # the queues are the next mastership's by now
                 posted = [op for op in ops if op.kind in (Kind.REPOST, Kind.DEAD)]
                 if posted:
                     self.unfinished = point, posted
@@ -107,8 +109,7 @@ class PopState:
                     if position > self._table.cut(op.group, op.topic, op.queue_id):
                         self._apply(op, point)
                 count += 1
-            if journal.is_over:
-                raise BrokerUnavailable("the broker has ceased to be master meanwhile")
+            _check_master(journal)
             self.is_loaded = True
             if count:
                 log.info("messages in flight loaded count=%d ops=%d", self.in_flight, count)
@@ -218,3 +219,8 @@ class PopState:
 def flights(queues: Iterable[PopQueue], now_ms: int) -> list[PopQueue]:
     """The queues of which something is due."""
     return [queue for queue in queues if queue.due_ms <= now_ms < NEVER]
+
+
+def _check_master(journal: Journal) -> None:
+    if journal.is_over:
+        raise BrokerUnavailable("the broker has ceased to be master meanwhile")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
+
 import pytest
 
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.pop import state
 from penstock.broker.features.pop.pop import SETTLE_S
+from penstock.broker.store import absent
 from penstock.proto import names
+from penstock.proto.errors import BrokerUnavailable
 from tests.support.broker.kit import in_loop
 from tests.support.broker.popping import RETRY, bodies, opened
+from tests.support.waiting import eventually
 
 
 @in_loop
@@ -36,5 +43,41 @@ def test_all_queues_get_out_of_retentions_way_however_many_there_are(monkeypatch
         for _ in range(6):
             await node.pass_s(SETTLE_S)
         assert min(queue.floor for queue in node.pop.state.queues.values() if len(queue)) > 0
+
+    run()
+
+
+def test_a_load_that_outlasts_its_mastership_leaves_the_next_ones_queues_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    @in_loop
+    async def run() -> None:
+        node = opened()
+        await node.receive(10, invisible_ms=600_000)
+        held: list[threading.Event] = []
+        bring = absent.bring
+
+        def slow(parts: Any) -> None:
+            held.append(threading.Event())
+            assert held[-1].wait(60)
+            bring(parts)
+
+        async def load_anew() -> asyncio.Task[None]:
+            node.change_role(master=False)
+            node.change_role(master=True)
+            node.settle()
+            loading = asyncio.create_task(node.pop.state.load(node.journal))
+            before = len(held)
+            await eventually(lambda: len(held) > before)
+            return loading
+
+        monkeypatch.setattr(absent, "bring", slow)
+        first = await load_anew()
+        second = await load_anew()
+        held[0].set()
+        with pytest.raises(BrokerUnavailable):
+            await first
+        assert (node.pop.state.in_flight, node.pop.state.queues) == (0, {})
+        held[1].set()
+        await second
+        assert node.pop.state.in_flight == 10
 
     run()
