@@ -119,6 +119,7 @@ class Decisions:
         """
         if self._is_behind(firsts):
             await self._core.dispatcher.drain()
+        await self.finish(journal)  # a half that is stored anew, whose copy is missing yet, is undecided
         halves = self.known()
         self._check_there(firsts, halves)
         before = halves.states(halves.current(firsts))

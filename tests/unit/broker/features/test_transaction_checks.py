@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock.broker.core import data_calls
 from penstock.broker.features.transactions import producers
+from penstock.broker.features.transactions.decisions import Decisions
 from penstock.broker.features.transactions.table import TransactionTable
 from penstock.formats.record.kernels.pairs import name_hash
 from penstock.formats.record.properties import decode_properties
@@ -18,6 +21,7 @@ from penstock.proto.errors import (
     InvalidArgument,
     InvalidName,
     LimitReached,
+    NotEnoughReplicas,
     TransactionEnded,
 )
 from penstock.proto.wire.transactions_pb2 import (
@@ -279,3 +283,31 @@ async def test_halves_in_the_way_of_a_deletion_are_stored_anew_and_stay_known() 
     node = Node.after(node)
     await node.end(COMMIT, (0, 1))
     assert node.bodies() == [b"a"]
+
+
+@pytest.mark.parametrize("after", [lambda node: node, Node.after], ids=["the same broker", "the next one"])
+@pytest.mark.parametrize("resolution", [COMMIT, ROLLBACK])
+def test_a_half_whose_copy_is_missing_behind_a_question_is_decided_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, after: Callable[[Node], Node], resolution: int
+) -> None:
+    def cut(*_: Any) -> None:
+        raise NotEnoughReplicas("a slave went between the question's op and the half's copy")
+
+    @in_loop
+    async def run() -> None:
+        node = opened()
+        node.join()
+        await node.halves([b"one"])
+        with monkeypatch.context() as patched:
+            patched.setattr(Decisions, "_post", cut)
+            with pytest.raises(NotEnoughReplicas):
+                await node.pass_s(7)
+        node = after(node)
+        node.settle()
+        with pytest.raises(BrokerUnavailable, match="not confirmed yet"):
+            await node.end(resolution, (0, 1))
+        node.settle()
+        assert await node.end(resolution, (0, 1)) == [(OPEN, 1)]
+        assert node.bodies() == ([b"one"] if resolution == COMMIT else [])
+
+    run()
