@@ -102,13 +102,13 @@ class Finisher:
             before, live = self._look(queue, each, now_ms)
             if queue is not None:
                 for start in range(0, len(live), RUN_COUNT):
-                    await self._fail(journal, queue, live[start : start + RUN_COUNT], now_ms, each)
+                    await self._fail(journal, queue, live[start : start + RUN_COUNT], each)
             statuses += before.tolist()
         return _told(statuses)
 
     # What happens by itself.
 
-    async def revive(self, journal: Journal, queue: PopQueue, now_ms: int) -> None:
+    async def revive(self, journal: Journal, queue: PopQueue) -> None:
         """Let the messages whose time is over come again, or make dead letters of them, so many at once.
 
         Those of an orderly group come again in their place, so that only dead letters are made.
@@ -117,9 +117,9 @@ class Finisher:
             NotMaster: the mastership ended meanwhile.
             As :meth:`Journal.append`.
         """
-        overdue = self._overdue(queue, now_ms)[:RUN_COUNT]
+        overdue = self._overdue(queue, self._state.now_ms())[:RUN_COUNT]
         if len(overdue):
-            await self._fail(journal, queue, overdue, now_ms, None)
+            await self._fail(journal, queue, overdue, None)
 
     async def finish(self, journal: Journal) -> None:
         """Post what is still missing of the last ops.
@@ -140,9 +140,7 @@ class Finisher:
                 self._state.unfinished = None
                 self._state.end = self._core.store.end_offset
 
-    async def _fail(
-        self, journal: Journal, queue: PopQueue, offsets: Longs, now_ms: int, receipts: Receipts | None
-    ) -> None:
+    async def _fail(self, journal: Journal, queue: PopQueue, offsets: Longs, receipts: Receipts | None) -> None:
         """Decide about these messages, which are due, or become dead letters by their ``receipts``."""
         await self.finish(journal)
         picked = await self._reposter.locate(queue.topic, queue.queue_id, offsets)
@@ -158,6 +156,7 @@ class Finisher:
             raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
         if known is not queue:
             return
+        now_ms = self._state.now_ms()  # the clock may have been set meanwhile, which puts off what was due
         alive = self._overdue(queue, now_ms) if receipts is None else self._look(queue, receipts, now_ms)[1]
         gone = np.intersect1d(np.union1d(gone, np.setdiff1d(first.offsets, records.offsets)), alive)
         if len(gone):
@@ -171,7 +170,7 @@ class Finisher:
             is_dead = receipts is not None or queue.is_orderly
             self._carry_out(journal, queue, records, chosen, is_dead=is_dead)
         if len(rest) and receipts is not None:
-            await self._fail(journal, queue, rest, now_ms, receipts)
+            await self._fail(journal, queue, rest, receipts)
 
     def _overdue(self, queue: PopQueue, now_ms: int) -> Longs:
         if queue.is_orderly:

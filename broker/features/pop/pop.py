@@ -245,7 +245,7 @@ class Pop(Feature):
         failure: PenstockError | None = None
         for queue in flights(list(self.state.queues.values()), now_ms):
             try:
-                await self._finisher.revive(journal, queue, now_ms)
+                await self._finisher.revive(journal, queue)
             except PenstockError as error:  # what keeps one group need not keep the others
                 failure = failure or error
             if queue.is_orderly:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from penstock.broker.core.reposting import Reposter
 from penstock.broker.features.pop.pop import SETTLE_S
 from tests.support.broker.kit import in_loop
 from tests.support.broker.popping import START, Node, bodies, opened
+from tests.support.waiting import eventually
 
 HOUR_S = 3600
 
@@ -73,3 +77,33 @@ async def test_who_is_master_next_knows_what_was_put_off() -> None:
     assert successor.records() == []
     await successor.pass_s(3)
     assert [record.body for record in successor.records()] == bodies(given)
+
+
+def test_a_clock_that_is_set_while_a_turn_waits_for_the_disk_makes_nothing_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    @in_loop
+    async def run() -> None:
+        node, reads, may_go_on = opened(), 0, asyncio.Event()
+        read = Reposter.read
+
+        async def slow(*arguments: Any, **settings: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            await may_go_on.wait()
+            return await read(*arguments, **settings)
+
+        for group in ("one", "two"):
+            await node.receive(1, group=group, invisible_ms=10_000)
+            await node.receive(9, group=group, invisible_ms=HOUR_S * 1000)
+        node.manual.advance(11)
+        node.settle()
+        monkeypatch.setattr(Reposter, "read", slow)
+        turn = asyncio.create_task(node.pop.turn())
+        await eventually(lambda: reads == 1)
+        node.manual.set_wall(START - 2 * HOUR_S * 1000)
+        await node.receive(1, group="three")
+        may_go_on.set()
+        await turn
+        assert sum(len(node.records(f"%RETRY%{group}")) for group in ("one", "two")) <= 2
+        assert node.pop.state.in_flight >= 18 + 1
+
+    run()
