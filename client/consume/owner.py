@@ -175,9 +175,10 @@ class QueueOwner(ABC):
         with self._buffers.lock:
             local.committed = committed
             local.standing = Standing.OWNED
+            offset = local.unfinished()
             self._buffers.make_ready(local)
             self._buffers.lock.notify_all()
-        log.info("queue began queue=%s offset=%d committed=%d", local.queue, local.unfinished(), committed)
+        log.info("queue began queue=%s offset=%d committed=%d", local.queue, offset, committed)
         self._core.fetcher.wake()
 
     def _on_route(self, route: TopicRoute) -> None:

@@ -386,7 +386,9 @@ class Membership(QueueOwner, SessionListener):
             return
         epoch, joined_as = local.epoch, shard.session_id
         known = max((committed, 0), self._finished_here(queue), key=itemgetter(0))
-        if local.standing is Standing.SUSPENDED and (committed <= local.unfinished() or local.may_go_back):
+        with self._buffers.lock:
+            is_held_here = committed <= local.unfinished() or local.may_go_back
+        if local.standing is Standing.SUSPENDED and is_held_here:
             # What is below is finished here and what is above is held here, or its user has gone back: so it goes on.
             self._go_on_in(shard, local, committed)
             return
