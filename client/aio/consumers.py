@@ -33,7 +33,7 @@ from ..pull_consumer import POLL_TIMEOUT_S, PullConsumer
 from ..push_consumer import WAIT_STEP_S, PushConsumer, ending_signals
 from ..signatures import taking
 from ..simple_consumer import SimpleConsumer
-from .turns import Twin, at_once, in_loop, in_thread, run_in
+from .turns import Twin, at_once, in_loop, in_thread, run_in, to_the_end
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class AsyncPushConsumer(_Consumer):
         self._is_closing = True
         # A listener that closes its consumer is not waited for: its worker waits for it.
         caller = self._listening.get(_LISTENER.get())
-        await asyncio.to_thread(self._sync.close_within, timeout_s, caller)
+        await to_the_end(self._sync.close_within, timeout_s, caller)
 
     async def _listen(self, item: Any, worker: threading.Thread) -> Any:
         task = asyncio.current_task()
@@ -275,8 +275,10 @@ class AsyncSimpleConsumer(_Consumer):
 
     @taking(SimpleConsumer.close)
     async def close(self) -> None:
-        await asyncio.to_thread(self._sync.close)
-        self._threads.shutdown(wait=False)  # receives that wait end by the close
+        try:
+            await to_the_end(self._sync.close)
+        finally:
+            self._threads.shutdown(wait=False)  # receives that wait end by the close
 
 
 class _Receiving:

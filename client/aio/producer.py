@@ -22,7 +22,7 @@ from ..signatures import taking
 from ..transact.sessions import OnQuestion, ProducerSessions
 from ..transact.transaction import half_of, own_properties
 from .outcomes import Outcomes
-from .turns import Turns, Twin, at_once, in_thread
+from .turns import Turns, Twin, at_once, in_thread, to_the_end
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class AsyncProducer(Twin):
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop. May be called again. Raises DeliveryFailed."""
         await self._turns.settled()
-        await asyncio.to_thread(self._sync.close, timeout_s)
+        await to_the_end(self._sync.close, timeout_s)
 
     async def __aexit__(self, *outcome: Any) -> None:
         await self._turns.settled()

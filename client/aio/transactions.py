@@ -13,7 +13,7 @@ from ..signatures import taking
 from ..transact.transaction import Transaction, TransactionState
 from ..transaction_producer import TransactionProducer
 from .producer import AsyncProducer
-from .turns import Turns, Twin, at_once, in_thread
+from .turns import Turns, Twin, at_once, in_thread, to_the_end
 
 
 class AsyncTransaction(Twin):
@@ -92,5 +92,5 @@ class AsyncTransactionProducer(AsyncProducer):
         except BaseException:
             made.leave()
             raise
-        await asyncio.to_thread(made.conclude, state)
+        await to_the_end(made.conclude, state)
         return receipt

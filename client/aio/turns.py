@@ -35,6 +35,11 @@ def in_thread(
     return call
 
 
+async def to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call it in a thread, also if who waits is cancelled before a thread is free."""
+    return await asyncio.shield(asyncio.to_thread(function, *args, **kwargs))
+
+
 def at_once(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """The twin of ``method``, which never blocks: the same method of the object underneath."""
 
@@ -95,7 +100,7 @@ class Twin:
         return self
 
     async def __aexit__(self, *outcome: Any) -> None:
-        await asyncio.to_thread(self._sync.__exit__, *outcome)
+        await to_the_end(self._sync.__exit__, *outcome)
 
 
 class Turns:
