@@ -39,11 +39,13 @@ def decoded(kind: type[M], content: bytes | memoryview, bytes_max: int, fields_m
 
 
 def parsed(kind: type[M], content: bytes | memoryview) -> M:
-    """The message in ``content``, whose fields have been counted. Raises InvalidArgument."""
+    """The message in ``content``, whose fields have been counted, but for what is unknown. Raises InvalidArgument."""
     try:
-        return kind.FromString(content)  # type: ignore[arg-type]  # views do as well
+        made = kind.FromString(content)  # type: ignore[arg-type]  # views do as well
     except DecodeError as error:
         raise InvalidArgument(f"{len(content)} bytes that are no {kind.DESCRIPTOR.full_name}: {error}") from None
+    made.DiscardUnknownFields()  # a part that is kept, or comes again in answers, would take them along
+    return made
 
 
 def counting(

@@ -11,11 +11,11 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from penstock.gateway.v2.wire.definition_pb2 import Code, Resource
+from penstock.proto.errors import InvalidArgument
 from penstock.proto.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from penstock.proto.names import GROUP_LENGTH_MAX as KEPT_LENGTH_MAX
+from penstock.proto.requests import parsed
 
 from .status import Refusal
 
@@ -104,8 +104,8 @@ def resource_in(content: bytes) -> Resource | None:
 @lru_cache(maxsize=4096)
 def _resource(content: bytes) -> Resource | None:
     try:
-        return Resource.FromString(content)
-    except DecodeError:
+        return parsed(Resource, content)
+    except InvalidArgument:
         return None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf.message import Message
+from google.protobuf.message import Message as Wire
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.gateway.v2.names import resource_in
+from penstock.gateway.v2.wire.definition_pb2 import Message, Resource
 from penstock.gateway.v2.wire.service_pb2 import SendMessageRequest
 from penstock.proto.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.proto.requests import FIELDS_AT_ONCE_MAX, decoded
@@ -17,7 +19,7 @@ BYTES_MAX = 64 << 20
 
 
 @pytest.mark.parametrize("kind", [SendMessageRequest, CommitOffsetsRequest, FetchHeader])
-def test_more_messages_than_are_allowed_are_not_decoded_however_deep_they_lie(kind: type[Message]) -> None:
+def test_more_messages_than_are_allowed_are_not_decoded_however_deep_they_lie(kind: type[Wire]) -> None:
     contents = [*crowded(kind.DESCRIPTOR, 4 * FIELDS_AT_ONCE_MAX, depth=4)]
     assert contents
     for content in contents:
@@ -54,3 +56,16 @@ def test_noise_is_refused_by_name_whatever_it_looks_like(pieces: list[bytes], mo
             decoded(SendMessageRequest, memoryview(content), BYTES_MAX, most)
         except PenstockError as error:
             assert isinstance(error, InvalidArgument | MessageTooLarge)
+
+
+def test_what_is_unknown_is_dropped_wherever_it_stands() -> None:
+    unknown = b"\xfa\x3f\x04what"
+    topic = Resource(name="topic").SerializeToString() + unknown
+    message = b"\x0a" + bytes([len(topic)]) + topic + unknown
+    content = b"\x0a" + bytes([len(message)]) + message + unknown
+    assert SendMessageRequest.FromString(content).SerializeToString() == content
+    expected = SendMessageRequest(messages=[Message(topic=Resource(name="topic"))])
+    assert decoded(SendMessageRequest, content, BYTES_MAX).SerializeToString() == expected.SerializeToString()
+    found = resource_in(topic)
+    assert found is not None
+    assert found.SerializeToString() == Resource(name="topic").SerializeToString()
