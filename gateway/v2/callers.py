@@ -22,10 +22,13 @@ from .status import Refusal
 CLIENT_ID_LENGTH_MAX: Final = 255
 DEADLINE_S: Final = 30.0
 """Of a call that came without one."""
+TIMEOUT_S: Final = 10.0
+"""Of what a call asks of a broker."""
+_HURRY: Final = 0.9
 NODE_JS: Final = "HTTP"
 """What the Node.js client calls its language."""
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)", re.ASCII)
-_SIGNATURE = re.compile(r"Signature=([0-9A-Fa-f]{40})", re.ASCII)
+_SIGNATURE = re.compile(r"Signature=([0-9A-Fa-f]{40})(?![^,\s])", re.ASCII)
 _TEXT_MAX: Final = 1024
 _NOBODYS: Final = "no user has this"
 
@@ -42,6 +45,11 @@ class Caller:
     """``ip:port`` of its end of the connection."""
     deadline_s: float
     """Seconds that are left for the call."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a broker may be asked, so that the answer is there before the client gives up."""
+        return max(min(self.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
 
     @property
     def is_node_js(self) -> bool:

@@ -254,8 +254,8 @@ def test_a_producer_is_asked_about_what_nobody_has_ended(client: Client, cluster
     stream.close()
 
 
-def signed(key: str, secret: str, date: str = "19990101T000000Z") -> dict[str, str]:
-    digest = hmac.digest(secret.encode(), date.encode(), "sha1").hex().upper()
+def signed(key: str, secret: str, date: str = "19990101T000000Z", ending: str = "") -> dict[str, str]:
+    digest = hmac.digest(secret.encode(), date.encode(), "sha1").hex().upper() + ending
     header = f"MQv2-HMAC-SHA1 Credential={key}//Rocketmq, SignedHeaders=x-mq-date-time, Signature={digest}"
     return {"x_mq_date_time": date, "authorization": header}
 
@@ -269,6 +269,7 @@ def test_calls_are_taken_of_users_alone(cluster: RunningCluster, tmp_path: Path)
             (signed("ann", "secret"), (v2.Code.OK, "OK")),
             (signed("ann", "wrong"), (v2.Code.UNAUTHORIZED, "check signature failed.")),
             (signed("bob", "secret"), (v2.Code.UNAUTHORIZED, "User:bob is not found.")),
+            (signed("ann", "secret", ending="0"), (v2.Code.UNAUTHORIZED, "check signature failed.")),
             ({}, (v2.Code.UNAUTHORIZED, "username cannot be null")),
         ):
             with Client(running.address, **metadata) as caller:

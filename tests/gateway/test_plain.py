@@ -18,10 +18,10 @@ from penstock.formats.record.properties import PROPERTIES_ROOM, TRANSIENT_PREFIX
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.messages import SYSTEM_NAMES, draft_of
 from penstock.gateway.v2.names import resource_in, topic_of
-from penstock.gateway.v2.produce import sending, together
+from penstock.gateway.v2.produce import together
 from penstock.gateway.v2.produce.plain import PlainSend, answers, survey
 from penstock.gateway.v2.produce.plain import read as read_counted
-from penstock.gateway.v2.produce.sending import STORED, entry, response, time_for
+from penstock.gateway.v2.produce.sending import STORED, entry, response
 from penstock.gateway.v2.status import Refusal
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
@@ -272,10 +272,10 @@ def test_others_of_a_refused_batch_have_what_is_left_of_the_time(
 
     def noted(caller: Caller) -> float:
         times.append(caller.deadline_s)
-        return time_for(caller)
+        return before(caller)
 
-    for module in (together, sending):
-        monkeypatch.setattr(module, "time_for", noted)
+    before = Caller.timeout_s.fget
+    monkeypatch.setattr(Caller, "timeout_s", property(noted))
     cluster.brokers["broker-a"].faults.refuse("Append", MessageTooLarge("one of them"), times=1)
     assert codes(client.send(*[message("topic") for _ in range(3)])) == ["OK"] * 4
     as_one, one_by_one = times

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.client import OutcomeUnknown, PenstockError
+from penstock.client import OutcomeUnknown, PenstockError, TopicNotFound
 from penstock.gateway.v2.wire.definition_pb2 import Code, Status
 from penstock.gateway.v2.wire.service_pb2 import (
     AckMessageRequest,
@@ -27,7 +26,7 @@ from penstock.proto.wire.pop_pb2 import AcknowledgeReply, AcknowledgeRequest, Fo
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
-from ..callers import Caller
+from ..callers import TIMEOUT_S, Caller
 from ..messages import span_ms
 from ..names import group_of, topic_of
 from ..status import Refusal, merged, ok, status_of
@@ -36,16 +35,17 @@ from .plain import ENTRIES_MAX, answer, read
 from .renewal import Renewal
 
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
-TIMEOUT_S: Final = 10.0
 _OK: Final = ok()
 _EXPIRED: Final = Status(
     code=Code.INVALID_RECEIPT_HANDLE, message="INVALID_RECEIPT_HANDLE: the receipt handle is expired"
 )
+_LATE: Final = Status(code=Code.PROXY_TIMEOUT, message="the broker has not answered in time")
 _OVER: Final = frozenset({Code.OK, Code.INVALID_RECEIPT_HANDLE})
 """Of these the delivery is over."""
 
+_Waiting = tuple[Together, asyncio.Future[list[Status]]]
 Routes = dict[str, TopicRoute | None]
-"""By topic; None: not known for now."""
+"""By topic; None: not known for now, perhaps since its broker is away for a moment."""
 
 
 class Acknowledgements:
@@ -55,7 +55,7 @@ class Acknowledgements:
         self._brokers = brokers
         self._broker_name = broker_name
         self._group = group
-        self._waiting: deque[tuple[Together, asyncio.Future[list[Status]]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -63,9 +63,12 @@ class Acknowledgements:
         """True while nothing is under way."""
         return self._sending is None
 
-    def add(self, deliveries: Together) -> asyncio.Future[list[Status]]:
-        """What the broker says of each; the future ends with as many statuses in any case."""
-        future: asyncio.Future[list[Status]] = asyncio.get_running_loop().create_future()
+    def add(self, deliveries: Together, timeout_s: float) -> asyncio.Future[list[Status]]:
+        """What the broker says of each, within this time; the future ends with as many statuses in any case."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Status]] = loop.create_future()
+        late = loop.call_later(timeout_s, _end, future, [_LATE] * len(deliveries.places))
+        future.add_done_callback(lambda _: late.cancel())
         self._waiting.append((deliveries, future))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
@@ -74,16 +77,26 @@ class Acknowledgements:
     async def _send(self) -> None:
         try:
             while self._waiting:
-                taken = [self._waiting.popleft()]
-                count = taken[0][0].asked
-                while self._waiting and (count := count + self._waiting[0][0].asked) <= ENTRIES_MAX:
-                    taken.append(self._waiting.popleft())
-                told = await self._ask([deliveries for deliveries, _ in taken])
+                taken = self._taken()
+                told = await self._ask([deliveries for deliveries, _ in taken]) if taken else []
                 for (_, future), statuses in zip(taken, told, strict=True):
-                    if not future.done():
-                        future.set_result(statuses)
+                    _end(future, statuses)
         finally:
             self._sending = None
+
+    def _taken(self) -> list[_Waiting]:
+        """What goes together, without those for which nobody waits any more: a broker may be silent for long."""
+        taken: list[_Waiting] = []
+        count = 0
+        while self._waiting:
+            first = self._waiting[0]
+            if not first[1].done():
+                count += first[0].asked
+                if taken and count > ENTRIES_MAX:
+                    break
+                taken.append(first)
+            self._waiting.popleft()
+        return taken
 
     async def _ask(self, asked: Sequence[Together]) -> list[list[Status]]:
         """The statuses of each."""
@@ -125,7 +138,7 @@ class Finishing:
         if not await self._is_at_its_broker(first, {}):
             return None
         asked = Together.of_one(first, plain.offsets)
-        statuses = await self._line(first.broker_name, group).add(asked)
+        statuses = await self._line(first.broker_name, group).add(asked, caller.timeout_s)
         if any(status is not _OK for status in statuses):
             request = AckMessageRequest.FromString(content)
             return _response(request, statuses).SerializeToString()
@@ -143,10 +156,11 @@ class Finishing:
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "no entries to acknowledge")
         if len(request.entries) > ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"{len(request.entries)} entries: at most {ENTRIES_MAX} at once")
-        statuses = await self._acknowledged([entry.receipt_handle for entry in request.entries], group, topic)
+        texts = [entry.receipt_handle for entry in request.entries]
+        statuses = await self._acknowledged(texts, group, topic, caller.timeout_s)
         return _response(request, statuses)
 
-    async def _acknowledged(self, texts: Sequence[str], group: str, topic: str) -> list[Status]:
+    async def _acknowledged(self, texts: Sequence[str], group: str, topic: str, timeout_s: float) -> list[Status]:
         """What becomes of each handle. One that is refused is not asked for; the others go to their brokers at once."""
         statuses = [_EXPIRED] * len(texts)
         asked: dict[str, list[tuple[int, Receipt]]] = {}  # by broker group
@@ -158,7 +172,7 @@ class Finishing:
                 statuses[index] = refused.status
             else:
                 asked.setdefault(handle.broker_name, []).append((index, handle))
-        waiting = [self.finish([handle for _, handle in each]) for each in asked.values()]
+        waiting = [self.finish([handle for _, handle in each], timeout_s) for each in asked.values()]
         for each, told in zip(asked.values(), await asyncio.gather(*waiting), strict=True):
             for (index, _), status in zip(each, told, strict=True):
                 statuses[index] = status
@@ -184,15 +198,18 @@ class Finishing:
     async def _is_at_its_broker(self, handle: Receipt, routes: Routes) -> bool:
         """True if its topic is, or may be, at the broker group that it names."""
         if handle.topic not in routes:
-            routes[handle.topic] = None
-            with contextlib.suppress(PenstockError):  # perhaps its broker is away for a moment
+            try:
                 routes[handle.topic] = await self._brokers.route(handle.topic)
+            except TopicNotFound:
+                routes[handle.topic] = TopicRoute(topic=handle.topic)
+            except PenstockError:
+                routes[handle.topic] = None
         route = routes[handle.topic]
         return route is None or any(each.broker_name == handle.broker_name for each in (*route.queues, *route.absent))
 
-    def finish(self, handles: Sequence[Receipt]) -> asyncio.Future[list[Status]]:
+    def finish(self, handles: Sequence[Receipt], timeout_s: float = TIMEOUT_S) -> asyncio.Future[list[Status]]:
         """Acknowledge deliveries of one broker group to one consumer group, with others on their way there."""
-        return self._line(handles[0].broker_name, handles[0].group).add(Together.of(handles))
+        return self._line(handles[0].broker_name, handles[0].group).add(Together.of(handles), timeout_s)
 
     def _line(self, *key: str) -> Acknowledgements:
         """That of a broker group and consumer group."""
@@ -213,7 +230,7 @@ class Finishing:
                 told = "small. min is 0" if invisible_ms < 0 else f"large. max is {INVISIBLE_MS_MAX}"
                 raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {told}")
             handle = await self._handle(text, group, topic, {})
-            changed = await self._changed(handle, invisible_ms, max(min(caller.deadline_s, TIMEOUT_S), 0.1))
+            changed = await self._changed(handle, invisible_ms, caller.timeout_s)
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
             return ChangeInvisibleDurationResponse(status=status, receipt_handle=text)
@@ -244,7 +261,7 @@ class Finishing:
                 handle.broker_name,
                 "ForwardToDeadLetters",
                 ForwardRequest(group=group, receipts=asked.receipts),
-                max(min(caller.deadline_s, TIMEOUT_S), 0.1),
+                caller.timeout_s,
                 service=PopStub,
             )
         except OutcomeUnknown as error:
@@ -261,6 +278,11 @@ def _response(request: AckMessageRequest, statuses: Sequence[Status]) -> AckMess
         for entry, status in zip(request.entries, statuses, strict=True)
     ]
     return AckMessageResponse(status=merged(statuses), entries=entries)
+
+
+def _end(future: asyncio.Future[list[Status]], statuses: list[Status]) -> None:
+    if not future.done():
+        future.set_result(statuses)
 
 
 def _require(is_in_order: bool) -> None:

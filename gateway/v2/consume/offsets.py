@@ -34,12 +34,12 @@ from penstock.proto.wire.common_pb2 import TopicQueues
 
 from ..brokers import Brokers
 from ..callers import Caller
+from ..clients import REQUEST_S
 from ..messages import deliver, span_ms
 from ..names import group_of, topic_of
 from ..status import Refusal, ok
 from .receiving import BATCH_MAX, LAST_S, MARGIN_S, POLL_MS_MAX, subscription_of
 
-TIMEOUT_S: Final = 3.0
 BYTES_MAX: Final = 8 * 1024 * 1024
 OFFSET_MAX: Final = 2**63 - 1
 
@@ -57,7 +57,7 @@ class Offsets:
         group = group_of(request.group, caller.namespace)
         place = await self._place(caller, request.message_queue)
         asked = QueryOffsetsRequest(group=group, queues=[TopicQueues(topic=place.topic, queue_ids=[place.queue_id])])
-        reply = await self._brokers.at_master(place.broker_name, "QueryOffsets", asked, TIMEOUT_S)
+        reply = await self._brokers.at_master(place.broker_name, "QueryOffsets", asked, caller.timeout_s)
         offset = next((each for part in reply.offsets for each in part.offsets), -1)
         if offset < 0:
             raise Refusal(Code.OFFSET_NOT_FOUND, f"group {group} has committed nothing in queue {place.queue_id}")
@@ -75,7 +75,7 @@ class Offsets:
             offsets=topic_offsets({place: request.offset}),
             force=True,
         )
-        reply = await self._brokers.at_master(place.broker_name, "CommitOffsets", asked, TIMEOUT_S)
+        reply = await self._brokers.at_master(place.broker_name, "CommitOffsets", asked, caller.timeout_s)
         if reply.refused:
             raise Refusal(Code.FORBIDDEN, f"queue {place.queue_id} belongs to another consumer of group {group}")
         return UpdateOffsetResponse(status=ok())
@@ -91,11 +91,11 @@ class Offsets:
             if not 0 <= at_ms <= OFFSET_MAX:
                 raise Refusal(Code.BAD_REQUEST, f"timestamp {at_ms} ms: must be 0 or later")
             asked = SearchOffsetRequest(topic=place.topic, queue_id=place.queue_id, timestamp_ms=at_ms)
-            found = await self._brokers.at_master(place.broker_name, "SearchOffset", asked, TIMEOUT_S)
+            found = await self._brokers.at_master(place.broker_name, "SearchOffset", asked, caller.timeout_s)
             return QueryOffsetResponse(status=ok(), offset=found.offset)
         if policy not in (QueryOffsetPolicy.BEGINNING, QueryOffsetPolicy.END):
             raise Refusal(Code.BAD_REQUEST, f"policy {policy} is not known")
-        known = await self._range(place)
+        known = await self._range(caller, place)
         return QueryOffsetResponse(
             status=ok(), offset=known.min_offset if policy == QueryOffsetPolicy.BEGINNING else known.max_offset
         )
@@ -119,7 +119,7 @@ class Offsets:
         header.topics.add(
             topic=place.topic, queue_ids=[place.queue_id], offsets=[request.offset], filter=subscription.filter
         )
-        timeout_s = min(wait_s + TIMEOUT_S, caller.deadline_s - LAST_S)
+        timeout_s = min(wait_s + REQUEST_S, caller.deadline_s - LAST_S)
         try:
             answer = await self._brokers.at_data_port(
                 place.broker_name, Method.FETCH, frames.pack(header), bytes, timeout_s
@@ -165,8 +165,8 @@ class Offsets:
             )
         return Queue(topic, queue.broker.name, queue.id)
 
-    async def _range(self, place: Queue) -> QueueRange:
+    async def _range(self, caller: Caller, place: Queue) -> QueueRange:
         asked = TopicQueues(topic=place.topic, queue_ids=[place.queue_id])
-        reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", asked, TIMEOUT_S)
+        reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", asked, caller.timeout_s)
         found: QueueRange = reply.ranges[0]
         return found

@@ -40,9 +40,6 @@ log = logging.getLogger(__name__)
 
 TOPICS_MAX: Final = 10_000
 RECALL_HANDLE_MAX: Final = 4096
-TIMEOUT_S: Final = 10.0
-_HURRY: Final = 0.9
-"""The answer is to be there before the client gives up."""
 
 STORED: Final = {
     SendStatus.SEND_OK: named(Code.OK),
@@ -79,7 +76,7 @@ class Sending:
         drafts = [draft_of(message, caller) for message in request.messages]
         self._check_types(topic, await self._brokers.route(topic), drafts)
         self._clients.publishes(self._clients.heard(caller), topic)
-        timeout_s = time_for(caller)
+        timeout_s = caller.timeout_s
         # No task for each message: those of a request are taken in their order, and end together.
         waiting = self._together(topic, drafts, timeout_s) or [
             self._started(topic, draft, timeout_s) for draft in drafts
@@ -160,7 +157,7 @@ class Sending:
             said = RecallHandle.decode(handle)
             if not any(each.broker_name == said.broker_name for each in (*route.queues, *route.absent)):
                 raise InvalidArgument(f"topic {topic} is not at broker {said.broker_name[:64]!r}")
-            in_time = await self._producer.recall(topic, handle, timeout_s=max(min(caller.deadline_s, TIMEOUT_S), 0.1))
+            in_time = await self._producer.recall(topic, handle, timeout_s=caller.timeout_s)
         except InvalidArgument as error:
             raise Refusal(Code.BAD_REQUEST, f"recall handle is invalid: {error.message}") from None
         if not in_time:
@@ -182,11 +179,6 @@ async def _outcome(sent: asyncio.Future[SendReceipt]) -> SendReceipt | BaseExcep
         return await sent
     except (PenstockError, Refusal) as error:
         return error
-
-
-def time_for(caller: Caller) -> float:
-    """How long sending may take."""
-    return max(min(caller.deadline_s, TIMEOUT_S) * _HURRY, 0.1)
 
 
 def response(entries: Sequence[SendResultEntry]) -> SendMessageResponse:

@@ -28,7 +28,7 @@ from ..clients import Client, Clients
 from ..names import resource_in, topic_of
 from ..status import Refusal
 from .plain import MESSAGES_MAX, PlainSend, answers, read, survey
-from .sending import STORED, Sending, entry, response, time_for
+from .sending import STORED, Sending, entry, response
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Together:
         try:
             for each in asked:
                 self._clients.publishes(each.client, topic)
-            timeout_s = min(time_for(each.caller) for each in asked)
+            timeout_s = min(each.caller.timeout_s for each in asked)
             sent = self._producer.send_columns(topic, plain.bodies, plain.properties, timeout_s=timeout_s)
         except (PenstockError, Refusal):
             return False

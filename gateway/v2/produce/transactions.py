@@ -50,7 +50,6 @@ QUESTIONS_MAX: Final = 64
 KNOWN_MAX: Final = 200_000
 IDLE_S: Final = 60.0
 ID_LENGTH_MAX: Final = 255
-END_S: Final = 10.0
 _FOUND_MAX: Final = 16
 _RESOLUTIONS: Final = {TransactionResolution.COMMIT: COMMIT, TransactionResolution.ROLLBACK: ROLLBACK}
 
@@ -134,8 +133,7 @@ class Transactions:
         is_undecided = request.resolution == TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
         if resolution is None and not is_undecided:
             raise Refusal(Code.BAD_REQUEST, f"resolution {request.resolution} is not known")
-        timeout_s = max(min(caller.deadline_s, END_S) * 0.9, 0.1)
-        place = self._places.get(transaction_id) or await self._found(topic, transaction_id, timeout_s)
+        place = self._places.get(transaction_id) or await self._found(topic, transaction_id, caller.timeout_s)
         if place is None or place.topic != topic:
             await self._brokers.route(topic)  # the topic's absence is told before the half's
             raise Refusal(Code.INVALID_TRANSACTION_ID, "cannot found transaction data of this id")
@@ -149,7 +147,7 @@ class Transactions:
             is_answer=is_answer,
         )
         await self._brokers.at_data_port(
-            place.broker_name, Method.END, decision.SerializeToString(), EndReply.FromString, timeout_s
+            place.broker_name, Method.END, decision.SerializeToString(), EndReply.FromString, caller.timeout_s
         )
         return EndTransactionResponse(status=ok())
 
@@ -244,9 +242,8 @@ class Transactions:
     async def _found(self, topic: str, transaction_id: str, timeout_s: float) -> Place | None:
         """The half by the brokers' index: another gateway has stored it, or this one before it was started again."""
         request = QueryMessagesRequest(topic=HALF_TOPIC, key=transaction_id, max_count=_FOUND_MAX)
-        answers, _ = await self._brokers.in_thread(
-            self._brokers.calls.everywhere, "QueryMessages", request, min(timeout_s, END_S)
-        )
+        everywhere = self._brokers.calls.everywhere
+        answers, _ = await self._brokers.in_thread(everywhere, "QueryMessages", request, timeout_s)
         for broker_name, answer in answers.items():
             for record in answer.records:
                 message = MessageView(RecordBatch(record), 0, broker_name)
