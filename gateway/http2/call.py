@@ -6,8 +6,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
 from penstock.runtime.turns import begin
@@ -32,26 +32,11 @@ from .packing import Packed, PackingError, check_packing
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .method import Method
 
 log = logging.getLogger(__name__)
 
 _BEGIN_LENGTH, _TRAILERS_LENGTH = len(BEGIN), len(TRAILERS_OK)
-
-
-class Method(NamedTuple):
-    """What answers the calls of one name."""
-
-    answer: Callable[[Call], Awaitable[None]]
-    """Begins with the request, or, where the client streams, at once. The call ends with it, as OK."""
-    is_streaming: bool = False
-    """True if the client sends as many messages as it likes; otherwise it is one, :attr:`Call.request`."""
-    begins_at_once: bool = False
-    """True if it begins as the request comes, and has a task only where it waits.
-
-    Until then it must not need one, as :func:`asyncio.timeout` does.
-    """
-    takes: Callable[[Call], bool] = lambda _: False
-    """Asked first, once the request is there. True: it finishes the call later, or has it :meth:`~Call.go_alone`."""
 
 
 class CallOver(Exception):
@@ -70,6 +55,7 @@ class Call:
         "_connection",
         "_is_timed",
         "_last",
+        "_left",
         "_method",
         "_out",
         "_partial",
@@ -116,6 +102,8 @@ class Call:
         self._out = connection.out
         self._method = method
         self._partial = bytearray()  # of a message
+        length = metadata.get("content-length")
+        self._left = None if length is None else int(length)  # bytes of the request, if its client said how many
         self._begun = False  # True once the client was told that an answer comes
         self._last: tuple[Status, str] | None = None  # what ends the call behind what is pending
         self._task: asyncio.Task[None] | None = None
@@ -241,6 +229,11 @@ class Call:
         if self.untold > CALL_WINDOW:
             self.break_off(Code.FLOW_CONTROL_ERROR)
             return
+        if self._left is not None:
+            self._left -= len(content)
+            if self._left < 0:
+                self.break_off(Code.PROTOCOL_ERROR)
+                return
         partial = self._partial
         if not partial and len(content) >= MESSAGE_HEAD.size:
             flag, size = MESSAGE_HEAD.unpack_from(content)
@@ -272,7 +265,9 @@ class Call:
         if self.is_half_closed or self.is_over:
             return
         self.is_half_closed = True
-        if self._partial:
+        if self._left:
+            self.break_off(Code.PROTOCOL_ERROR)
+        elif self._partial:
             self.fail(Status.INTERNAL, "the request ends within a message")
         elif self._method.is_streaming:
             self._wake()

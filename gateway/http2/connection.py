@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,6 @@ from .frames import (
     ACK,
     END_HEADERS,
     END_STREAM,
-    FRAME_BYTES_LIMIT,
     FRAME_BYTES_MAX,
     HEAD,
     PADDED,
@@ -32,7 +30,6 @@ from .frames import (
     WITH_PRIORITY,
     BrokenProtocol,
     Code,
-    Setting,
     Status,
     Type,
     frame,
@@ -43,7 +40,7 @@ from .frames import (
     unpadded,
     window_update,
 )
-from .headers import Field, HeaderDecoder, HeadersError, is_grpc, metadata_of
+from .headers import Field, HeaderDecoder, HeadersError, are_trailers, is_grpc, metadata_of
 from .outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -307,13 +304,15 @@ class Connection(asyncio.Protocol):
         fields = self._headers.decode(block)
         call = self.calls.get(stream)
         if call is not None:
-            if not flags & END_STREAM or call.is_half_closed:
+            if not flags & END_STREAM or call.is_half_closed or not are_trailers(fields):
                 self._break_off(stream, Code.PROTOCOL_ERROR)
             else:
                 call.half_close()
         elif stream > self._last:
             self._last = stream
             self._begin(stream, fields, bool(flags & END_STREAM))
+        elif any(name == ":method" for name, _ in fields):
+            raise BrokenProtocol(f"a call on stream {stream}, which is not above {self._last}")
         else:  # its call is over, which its client did not know yet
             self._break_off(stream, Code.STREAM_CLOSED)
 
@@ -383,17 +382,7 @@ class Connection(asyncio.Protocol):
         if flags & ACK:
             return
         self._pranks.play(self.heard_at)
-        for setting, value in struct.iter_unpack(">HL", content):
-            if setting == Setting.INITIAL_WINDOW_SIZE:
-                if value > WINDOW_MAX:
-                    raise BrokenProtocol(f"a window of {value} bytes", Code.FLOW_CONTROL_ERROR)
-                self.out.set_call_window(value, self.calls.values())
-            elif setting == Setting.MAX_FRAME_SIZE:
-                if not FRAME_BYTES_MAX <= value <= FRAME_BYTES_LIMIT:
-                    raise BrokenProtocol(f"frames of {value} bytes")
-                self.out.frame_bytes = min(value, limits.SENT_FRAME_BYTES_MAX)
-            elif setting == Setting.ENABLE_PUSH and value > 1:
-                raise BrokenProtocol(f"ENABLE_PUSH is {value}")
+        self.out.set(content, self.calls.values())
         self.out.send(_ACK_SETTINGS)
 
     def _on_push_promise(self, stream: int, flags: int, content: bytes) -> None:

@@ -31,6 +31,7 @@ _STATIC_LENGTH: Final = len(_STATIC)
 
 _NAME: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
 _PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+_LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 _GRPC: Final = re.compile(r"application/grpc *([+;].*)?", re.ASCII | re.IGNORECASE)
 _known: set[str] = set()  # names that may stand in a request, of those that were looked at
@@ -189,16 +190,25 @@ def metadata_of(fields: list[Field]) -> dict[str, str] | None:
             is_regular = True
         elif is_regular or name in found or name not in _PSEUDO:
             return None
-        if name not in _known:
-            is_fine = _NAME.fullmatch(name) is not None and name not in _HOP
-            if not is_fine:
-                return None
-            if len(_known) < _KNOWN_MAX and len(name) <= _KNOWN_LENGTH_MAX:
-                _known.add(name)
+        if name not in _known and not _is_name(name):
+            return None
         found[name] = value
     if not (found.get(":method") and found.get(":scheme") and found.get(":path")):
         return None
-    return None if found.get("te", "trailers") != "trailers" else found
+    is_fine = found.get("te", "trailers") == "trailers" and _LENGTH.fullmatch(found.get("content-length", "0"))
+    return found if is_fine else None
+
+
+def are_trailers(fields: list[Field]) -> bool:
+    """True if these may follow a request."""
+    return all(name[:1] != ":" and (name in _known or _is_name(name)) for name, _ in fields)
+
+
+def _is_name(name: str) -> bool:
+    is_fine = _NAME.fullmatch(name) is not None and name not in _HOP
+    if is_fine and len(_known) < _KNOWN_MAX and len(name) <= _KNOWN_LENGTH_MAX:
+        _known.add(name)
+    return is_fine
 
 
 def is_grpc(content_type: str) -> bool:

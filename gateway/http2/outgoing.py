@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import struct
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .frames import FRAME_BYTES_MAX, WINDOW
+from .frames import (
+    FRAME_BYTES_LIMIT,
+    FRAME_BYTES_MAX,
+    WINDOW,
+    WINDOW_MAX,
+    BrokenProtocol,
+    Code,
+    Setting,
+)
+from .limits import SENT_FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from .call import Call
@@ -101,11 +111,25 @@ class Outgoing:
         call.window -= count
         return True
 
-    def set_call_window(self, window: int, calls: Iterable[Call]) -> None:
-        """What every call may send besides its own; of ``calls``, some may go on."""
-        self._call_window = window
-        self._blocked = {call: None for call in calls if call.pending}
-        self.pump_soon()
+    def set(self, settings: bytes, calls: Collection[Call]) -> None:
+        """What the client sets by a SETTINGS frame; ``calls``: all that are open.
+
+        Raises:
+            BrokenProtocol: no such value is allowed.
+        """
+        for setting, value in struct.iter_unpack(">HL", settings):
+            if setting == Setting.INITIAL_WINDOW_SIZE:
+                if value + max([0, *[call.window for call in calls]]) > WINDOW_MAX:
+                    raise BrokenProtocol(f"a window of {value} bytes", Code.FLOW_CONTROL_ERROR)
+                self._call_window = value
+                self._blocked = {call: None for call in calls if call.pending}
+                self.pump_soon()
+            elif setting == Setting.MAX_FRAME_SIZE:
+                if not FRAME_BYTES_MAX <= value <= FRAME_BYTES_LIMIT:
+                    raise BrokenProtocol(f"frames of {value} bytes")
+                self.frame_bytes = min(value, SENT_FRAME_BYTES_MAX)
+            elif setting == Setting.ENABLE_PUSH and value > 1:
+                raise BrokenProtocol(f"ENABLE_PUSH is {value}")
 
     def block(self, call: Call) -> None:
         """The call has something pending."""

@@ -14,9 +14,10 @@ from typing import Any, Final
 from penstock.runtime.listening import cannot_listen
 from penstock.runtime.turns import Turns
 
-from .call import Call, Method
+from .call import Call
 from .connection import Connection
 from .frames import Status
+from .method import Method
 from .proxy_header import HEADER_BYTES_MAX, header_of
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.client.aio import AsyncProducer
 from penstock.client.cluster import Calls
-from penstock.gateway.http2.call import Method
+from penstock.gateway.http2.method import Method
 from penstock.runtime.security.access import Access
 from penstock.runtime.security.credentials import Security
 

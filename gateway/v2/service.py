@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from google.protobuf.message import Message as Wire
 
-from penstock.gateway.http2.call import Call, CallOver, Method
+from penstock.gateway.http2.call import Call, CallOver
 from penstock.gateway.http2.frames import Status as End
+from penstock.gateway.http2.method import Method
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code
 from penstock.runtime.channel import MESSAGE_BYTES_MAX, Requests

@@ -24,9 +24,9 @@ from penstock.formats.record.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from penstock.gateway.http2.call import Method
 from penstock.gateway.http2.frames import Code as End
 from penstock.gateway.http2.frames import Setting, settings
+from penstock.gateway.http2.method import Method
 from penstock.gateway.v2 import clients
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients

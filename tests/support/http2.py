@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from hpack import Decoder, Encoder
 
-from penstock.gateway.http2.call import Call, Method
+from penstock.gateway.http2.call import Call
 from penstock.gateway.http2.frames import (
     ACK,
     END_HEADERS,
@@ -24,6 +24,7 @@ from penstock.gateway.http2.frames import (
     settings,
     window_update,
 )
+from penstock.gateway.http2.method import Method
 from penstock.gateway.http2.server import Server
 
 WAIT_S = 60.0

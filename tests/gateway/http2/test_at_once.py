@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from penstock.gateway.http2.call import Call, Method
+from penstock.gateway.http2.call import Call
 from penstock.gateway.http2.frames import Code, Status, rst_stream
+from penstock.gateway.http2.method import Method
 from penstock.runtime import turns
 from tests.support.http2 import WAIT_S, Peer, Running, with_peer
 from tests.support.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 from penstock.gateway.http2 import call as calling
 from penstock.gateway.http2 import limits
 from penstock.gateway.http2 import server as serving_module
-from penstock.gateway.http2.call import Call, CallOver, Method
+from penstock.gateway.http2.call import Call, CallOver
 from penstock.gateway.http2.frames import (
     END_HEADERS,
     END_STREAM,
@@ -29,6 +29,7 @@ from penstock.gateway.http2.frames import (
     window_update,
 )
 from penstock.gateway.http2.limits import CALL_WINDOW
+from penstock.gateway.http2.method import Method
 from tests.support.http2 import (
     HANG,
     WAIT_S,

@@ -140,6 +140,31 @@ def test_a_frame_that_is_wrong_for_its_call_breaks_it_off(wrong: bytes, code: Co
     with_peer(body, methods=hanging.methods)
 
 
+@pytest.mark.parametrize("declared", ["0", "7", "9", "", "-8", "8 8", "1" * 19])
+def test_a_length_that_is_not_the_contents_breaks_the_call_off(declared: str) -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        assert len(message_of(b"abc")) == 8
+        assert (await peer.ask(1, b"abc", content_length="8").answer(1)).messages == [b"abc"]
+        answer = await peer.ask(3, b"abc", content_length=declared).answer(3)
+        assert answer.fields == {"rst": str(int(Code.PROTOCOL_ERROR))}
+        assert (await peer.ask(5, b"next").answer(5)).messages == [b"next"]
+
+    with_peer(body)
+
+
+@pytest.mark.parametrize("name", [":path", ":status", "A", "a b", "", "connection"])
+def test_trailers_of_a_client_that_http2_forbids_break_the_call_off(name: str) -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        for stream, each in ((1, "x-fine"), (3, name)):
+            block = peer.begin(stream).data(stream, message_of(b"abc"), ends=False)._encoder.encode([(each, "")])
+            peer.send(frame(Type.HEADERS, END_HEADERS | END_STREAM, stream, block))
+        assert (await peer.answer(1)).messages == [b"abc"]
+        assert (await peer.answer(3)).fields == {"rst": str(int(Code.PROTOCOL_ERROR))}
+        assert (await peer.ask(5, b"next").answer(5)).messages == [b"next"]
+
+    with_peer(body)
+
+
 def test_trailers_of_a_client_that_come_too_late_harm_no_other_call() -> None:
     async def body(_: Running, peer: Peer) -> None:
         await peer.ask(1, b"one").answer(1)
@@ -208,6 +233,28 @@ def test_a_frame_that_is_wrong_for_its_connection_ends_it_and_its_calls_alone(wr
             await eventually(lambda: hanging.cancelled == 1, WAIT_S, "the one of this connection is cancelled")
             assert (await other.ask(3, b"next").answer(3)).messages == [b"next"]
             assert hanging.cancelled == 1
+
+    with_peer(body, methods=hanging.methods)
+
+
+def test_a_call_on_a_stream_that_was_passed_over_ends_the_connection() -> None:
+    async def body(_: Running, peer: Peer) -> None:
+        await peer.ask(5, b"one").answer(5)
+        assert (await peer.ask(3, b"two").goodbye()).code == Code.PROTOCOL_ERROR
+
+    with_peer(body)
+
+
+def test_settings_by_which_the_window_of_a_call_would_be_too_wide_end_the_connection() -> None:
+    hanging = Hanging()
+
+    async def body(_: Running, peer: Peer) -> None:
+        peer.ask(1, b"", HANG).send(window_update(1, (1 << 30) - 1))
+        assert (await peer.ask(3, b"next").answer(3)).messages == [b"next"]
+        peer.send(frame(Type.SETTINGS, 0, 0, setting(4, 1 << 30)))
+        assert (await peer.ask(5, b"next").answer(5)).messages == [b"next"]
+        peer.send(frame(Type.SETTINGS, 0, 0, setting(4, (1 << 30) + 1)))
+        assert (await peer.goodbye()).code == Code.FLOW_CONTROL_ERROR
 
     with_peer(body, methods=hanging.methods)
 

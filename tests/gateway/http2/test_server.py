@@ -14,8 +14,9 @@ import grpc.aio
 import pytest
 
 from penstock.gateway.http2 import server as module
-from penstock.gateway.http2.call import Call, Method
+from penstock.gateway.http2.call import Call
 from penstock.gateway.http2.frames import PREFACE, Type
+from penstock.gateway.http2.method import Method
 from penstock.gateway.http2.proxy_header import Header, header_of
 from penstock.gateway.http2.server import PROTOCOLS, Server
 from penstock.proto.errors import ConfigError

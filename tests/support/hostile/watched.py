@@ -24,7 +24,7 @@ from typing import Any
 
 import grpc
 
-from penstock.gateway.http2.call import Method
+from penstock.gateway.http2.method import Method
 from penstock.gateway.http2.server import Server
 
 SERVED = "served.json"
