@@ -45,7 +45,8 @@ forgotten."""
 TOPICS_MAX = 2_000_000
 """Of all living brokers together, counted for each; one takes about 300 bytes."""
 
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+_ADDRESS = re.compile(rf"(\[[0-9a-fA-F:.]+\]|{_LABEL}(\.{_LABEL})*):[0-9]{{1,5}}", re.ASCII)
 
 
 class Change(NamedTuple):

@@ -90,7 +90,7 @@ class DataLink:
         host = address.rpartition(":")[0].strip("[]")
         try:
             self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name that is none is a UnicodeError
             raise BrokerUnavailable(
                 f"broker {address}: {NEVER_CONNECTED}: data port {port}: {error}", status=UNAVAILABLE
             ) from error

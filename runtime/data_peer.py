@@ -134,7 +134,7 @@ async def connect(address: str, port: int, security: Security = PLAIN) -> DataPe
             ssl=None if tls is None else tls.context(),
             server_hostname=None if tls is None else tls.server_name or host,
         )
-    except OSError as error:  # TLS's errors among them
+    except (OSError, ValueError) as error:  # TLS's errors among them; a name that is none is a UnicodeError
         raise BrokerUnavailable(
             f"broker {address}: {NEVER_CONNECTED}: data port {port}: {error}", status=UNAVAILABLE
         ) from error

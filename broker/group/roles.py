@@ -7,7 +7,6 @@ holds one role object; where masters are elected that one has either of the two 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 import psutil
@@ -239,10 +238,9 @@ class SlaveRole(_Role):
                 if follow.done():
                     follow.result()  # raises what ended it: a log that cannot follow this master
             finally:
-                for task in (follow, changed):
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, Exception):
-                        await task
+                follow.cancel()
+                changed.cancel()
+                await asyncio.gather(follow, changed, return_exceptions=True)  # does not hide that this is cancelled
 
     def followed(self) -> Primary:
         """Refuse to be followed."""

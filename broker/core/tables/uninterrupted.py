@@ -8,10 +8,14 @@ from typing import Any
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for ``work``; who is cancelled meanwhile goes when it is over."""
+    """Wait for ``work``; who is cancelled meanwhile, however often, goes when it is over."""
     working = asyncio.create_task(work)
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait((working,))
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait((working,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    working.result()
