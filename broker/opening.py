@@ -161,7 +161,7 @@ def _begin_epoch(config: BrokerConfig, store: Store, epochs: EpochFile) -> None:
     epochs.history.check_leads(store.end_offset, epochs.path)
     if not epochs.history.entries:
         epochs.begin_first()
-    elif not store.recovery.clean and store.end_offset > epochs.history.entries[-1].start:
+    elif not store.recovery.clean:  # also where nothing of the newest epoch is left: a slave may have some of it
         epochs.begin(epochs.history.latest + 1, store.end_offset)
 
 

@@ -100,9 +100,9 @@ def test_a_master_that_was_killed_goes_on_in_a_new_epoch(tmp_path: Path) -> None
     with open_store(config, FEATURES) as opened:
         end = opened.store.append("orders", batch("orders", [b"one"]), queues=1).end
         opened.store.abandon()
-    for _ in range(2):  # nothing was written in the second epoch
+    for epoch in (2, 3):  # what was written in the second one may be lost here, and not at a slave
         with open_store(config, FEATURES) as opened:
-            assert opened.epochs.history == EpochHistory([Epoch(1, 0), Epoch(2, end)])
+            assert opened.epochs.history == EpochHistory([Epoch(1, 0), Epoch(epoch, end)])
             opened.store.abandon()
 
 
