@@ -21,6 +21,7 @@ from penstock.replication.master.sync_state_set import SetRules
 from penstock.runtime.clock import Clock
 
 from ..config import ReplicationSettings
+from ..core.tables.uninterrupted import to_its_end
 from ..store.store import Store
 from .completeness import Completeness
 from .elected_role import ElectedRole
@@ -160,7 +161,7 @@ class Leadership:
         self._giving_epoch = register.epoch
         try:
             current = await self._ready_to_hand_over(master, register, to_id)
-            await self._step_down()  # for good: from here on an election is the only other way
+            await to_its_end(self._step_down())  # for good: from here on an election is the only other way
             answer, coordinator, asked_at = await write_hand_over(self._registers, current, to_id, self._clock)
             self._on_answer(answer, coordinator, asked_at)
             return answer
@@ -403,7 +404,13 @@ class Leadership:
             self._read_at = now
             self._reading = asyncio.create_task(self._finish_reading(self._hold_membership()), name="note membership")
         if is_sure and own.is_level:
+            self._note_boot()
+
+    def _note_boot(self) -> None:
+        try:
             self._membership.note_boot()
+        except OSError as error:  # a full disk: the next step tries again
+            self._warn(f"{type(error).__name__}: {error}")
 
     async def _hold_membership(self) -> None:
         answer, coordinator = await self._registers.read()

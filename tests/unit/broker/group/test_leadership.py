@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -271,6 +272,36 @@ def test_a_master_steps_down_once_though_a_hand_over_and_an_election_come_at_onc
     asyncio.run(scenario())
 
 
+def test_a_master_whose_hand_over_is_given_up_while_it_steps_down_is_a_slave(tmp_path: Path) -> None:
+    """Else nobody would be master: it would take nothing, and its slaves would hear it."""
+
+    async def scenario() -> None:
+        leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
+
+        async def ready(*_: object) -> Register:
+            leadership._role.is_handing_over = True
+            await leadership._stop_inner()
+            leadership._running = asyncio.create_task(slow.run(), name="slow")
+            return register
+
+        async with running(leadership):
+            await eventually(lambda: leadership._role.is_master, what="the begin of epoch 2")
+            register, slow = leadership.register, SlowToEnd()
+            leadership._ready_to_hand_over = ready
+            with mock.patch("penstock.broker.group.leadership.check_successor"):
+                handing_over = asyncio.create_task(leadership.hand_over(0))
+                await slow.is_stopping.wait()
+                handing_over.cancel()
+                await asyncio.sleep(0)
+                slow.may_stop.set()
+                await asyncio.wait((handing_over,))
+            assert not leadership._role.is_master
+            assert leadership.candidacy().is_acting is False
+            await eventually(lambda: role_tasks() == 1, what="the slave's role")
+
+    asyncio.run(scenario())
+
+
 def test_a_master_that_begins_takes_the_one_that_it_replaced_out_of_the_set_at_once(tmp_path: Path) -> None:
     """Before a slave has come: what is acknowledged next need not wait for one that is dead."""
 
@@ -380,3 +411,25 @@ def test_a_membership_that_could_not_be_noted_is_told_and_noted_later_also_by_a_
     asyncio.run(scenario())
     assert "No space left on device" in caplog.text
     assert "reading the register failed" in caplog.text
+
+
+def test_a_boot_that_cannot_be_noted_is_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    failures = [OSError(28, "No space left on device")] * 2
+
+    def note_boot() -> None:
+        if failures:
+            raise failures.pop()
+
+    async def scenario() -> None:
+        log, copy = MemoryLog(), Store()
+        master = new_master(log, CONFIG, epoch=1, members=frozenset((0, 1)), needed=2)
+        async with serving(master):
+            leadership = leader(tmp_path, copy, register_of(1, 0, 0, 1), master_address=master.address)
+            leadership._membership.note_boot = note_boot
+            async with running(leadership):
+                await eventually(lambda: not failures, what="the second failure")
+                await eventually(lambda: leadership._own.is_level, what="it follows")
+                assert leadership._hears_master()
+
+    asyncio.run(scenario())
+    assert "No space left on device" in caplog.text
