@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.05
 GROUPS_MAX = 10_000
+EPOCH_MAX = 1 << 62
+"""Of a register that is made anew: each election takes the next one."""
 
 OnRegister = Callable[[str], None]
 
@@ -63,8 +65,8 @@ class Coordination:
         self, request: coordination_pb2.RegisterCreation, context: Any
     ) -> coordination_pb2.Register:
         identity = request.identity
-        if request.epoch < 0:
-            raise InvalidArgument(f"{identity.broker_name}: epoch {request.epoch} is negative")
+        if not 0 <= request.epoch <= EPOCH_MAX:
+            raise InvalidArgument(f"{identity.broker_name}: epoch {request.epoch}: 0..{EPOCH_MAX} are allowed")
         register = await self._read(identity)
         if register is None:
             made = new_register(
@@ -170,6 +172,8 @@ class Coordination:
             await self._look(broker_name)
         except PenstockError as error:  # the next look tries again
             self._warn(f"{type(error).__name__}: {error}")
+        except Exception as error:  # one group's: the others' elections go on
+            log.error("election failed broker_name=%s", broker_name, exc_info=error)
         finally:
             self._looking.discard(broker_name)
 

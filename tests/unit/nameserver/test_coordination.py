@@ -12,10 +12,10 @@ from penstock.nameserver.election.coordination import Coordination
 from penstock.nameserver.key_values import KeyValues
 from penstock.nameserver.routes import RouteTable
 from penstock.nameserver.service import NameserverService
-from penstock.proto.errors import WrongCluster
+from penstock.proto.errors import InvalidArgument, WrongCluster
 from penstock.proto.register import Register, new_register
 from penstock.proto.wire.common_pb2 import BrokerIdentity
-from penstock.proto.wire.coordination_pb2 import RegisterQuery
+from penstock.proto.wire.coordination_pb2 import RegisterCreation, RegisterQuery
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.registrations import registration
@@ -85,6 +85,31 @@ def test_nobody_is_elected_by_a_register_that_is_older_than_a_log(caplog: pytest
             coordination.on_report(identity, BrokerReport.Candidacy(log_epoch=3), 100)
             identity = BrokerIdentity(cluster="c", broker_name="broker-a", broker_id=1)
             await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_register_that_cannot_be_changed_keeps_no_other_group_from_its_election(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its epoch is the last that there is."""
+
+    async def scenario() -> None:
+        last = new_register("c", "strangers", 0, (1 << 63) - 2)
+        store = Store(new_register("c", "broker-a", 0, 1).with_set(0, 2, 1, (0, 1)), last, slow=frozenset())
+        coordination = Coordination(store, SystemClock(), unclean_allowed=False)
+        task = asyncio.create_task(coordination.run())
+        while not ("election failed broker_name=strangers" in caplog.text and store.elected.is_set()):
+            for broker_name, broker_id in (("broker-a", 1), ("strangers", 0)):
+                identity = BrokerIdentity(cluster="c", broker_name=broker_name, broker_id=broker_id)
+                coordination.on_report(identity, BrokerReport.Candidacy(), 100)
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        with pytest.raises(InvalidArgument, match=f"epoch {(1 << 62) + 1}: 0..{1 << 62} are allowed"):
+            await coordination.CreateRegister(RegisterCreation(identity=identity, epoch=(1 << 62) + 1), None)
+        assert store.registers["strangers"] == last
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
