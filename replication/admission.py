@@ -165,7 +165,7 @@ def check_welcome(
         return Joining.GO_ON
     if common is None:
         raise _diverged(f"slave {name_of(own)}", end, master_end, "and no epoch is the same as one of the master's")
-    if start > end and start % log.segment_bytes == 0 and start <= master_end:
+    if start > common and start % log.segment_bytes == 0 and start <= master_end:
         _check_acknowledged(welcome, own, log, common, sync=sync, is_given_up=is_given_up)
         return Joining.START_OVER
     if not log.min_offset <= start <= common:

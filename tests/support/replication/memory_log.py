@@ -69,7 +69,6 @@ class MemoryLog:
         self.confirm_offset = min(self.confirm_offset, offset)
 
     async def start_over(self, offset: int) -> None:
-        assert offset > self._end
         await self.truncate_to(self.min_offset)
         self.start_at(offset)
         self.confirm_offset = offset

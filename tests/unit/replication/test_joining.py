@@ -222,11 +222,13 @@ def forks(draw: st.DrawFn) -> tuple[int, EpochHistory, int, EpochHistory, int]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(forks(), st.integers(0, 900), st.integers(0, 2**32))
+@given(forks(), st.integers(0, 900), st.integers(0, 3), st.integers(0, 2**32))
 def test_whatever_two_logs_share_is_kept_and_nothing_else(
-    fork: tuple[int, EpochHistory, int, EpochHistory, int], confirm: int, seed: int
+    fork: tuple[int, EpochHistory, int, EpochHistory, int], confirm: int, taken: int, seed: int
 ) -> None:
-    """Hello and welcome agree on the same place, which is where the logs part, for every pair of histories."""
+    """Hello and welcome agree on the same place, for every pair of histories: where the logs part, or, where the
+    master has that no more since retention has ``taken`` files, its minimum.
+    """
     at, master_epochs, master_end, slave_epochs, slave_end = fork
     numbers = random.Random(seed)
     shared = numbers.randbytes(at)
@@ -235,6 +237,8 @@ def test_whatever_two_logs_share_is_kept_and_nothing_else(
         log_of(shared + numbers.randbytes(slave_end - at)),
     )
     slave.confirm_offset = min(confirm, slave_end)
+    minimum = min(taken, max(master_end - 1, 0) // SEGMENT) * SEGMENT
+    master.drop_before(minimum)
     length, crc = tail_of(slave, slave_end)
     said = frames.decode_report(
         frames.hello(
@@ -243,7 +247,8 @@ def test_whatever_two_logs_share_is_kept_and_nothing_else(
     )
     assert isinstance(said, frames.Hello)
     start = starting_offset(said, identity(0), master_epochs, master)
-    assert start == (min(at, slave_end) if slave_end else 0)
+    agreed = min(at, slave_end)
+    assert start == (max(agreed, minimum) if slave_end else minimum)
     welcome = frames.welcome_of(
         identity(0),
         master_epochs,
@@ -256,10 +261,13 @@ def test_whatever_two_logs_share_is_kept_and_nothing_else(
     try:
         joining = check_welcome(welcome, identity(1), slave_epochs, slave, master_end=master_end, sync=False)
     except WrongStore:
-        assert slave.confirm_offset > start
+        assert slave.confirm_offset > agreed
         return
     if slave_end == 0:
         assert joining is Joining.BEGIN
+    elif agreed < minimum:
+        assert joining is Joining.START_OVER
+        assert slave.confirm_offset <= agreed
     else:
         assert joining is (Joining.GO_ON if slave_end == start else Joining.CUT)
         assert joining is Joining.GO_ON or slave.confirm_offset <= start

@@ -148,12 +148,13 @@ def test_a_snapshot_with_what_was_never_confirmed_goes_with_it(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("files", [1, 4])
 @pytest.mark.parametrize("stop", ["kill", "close"])
-def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: str) -> None:
+def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: str, files: int) -> None:
     async def scenario() -> None:
         node = played(tmp_path, before_the_cut)
         node.snapshots.write_all(node.store.dispatched_offset)
-        start = 4 * node.store.segment_bytes
+        start = files * node.store.segment_bytes
         await node.log.start_over(start)
         assert (node.store.min_offset, node.store.end_offset, node.store.confirm_offset) == (start, start, start)
         tables = node.content_of_tables()
