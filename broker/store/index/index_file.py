@@ -6,6 +6,7 @@ mapped hole on a full disk kills the process.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -91,6 +92,8 @@ class IndexFile:
             disk.pwrite(file._descriptor, HEADER.pack(*header), 0)
         except OSError as error:
             file.close()
+            with contextlib.suppress(OSError):  # or the next start would find it, not full, before others
+                disk.unlink(path)
             raise storage_error(error, path, "making the index file") from error
         file.slots = np.zeros(slots, np.int32)
         file.buffer = np.zeros(_BUFFERED * INDEX_ENTRY_BYTES, np.uint8)

@@ -199,3 +199,54 @@ def test_a_checkpoint_that_fails_does_not_end_its_thread(
     store._checkpoints.write_or_warn()
     assert store.checkpointed_offset == store.end_offset
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["open", "truncate", "pwrite"])
+def test_a_file_that_cannot_be_made_leaves_none_that_the_next_start_would_find_before_others(
+    tmp_path: Path, kind: str
+) -> None:
+    class Full(Disk):
+        is_full = False
+        made = -1
+
+        def _check(self, asked: str, descriptor: int = -1) -> None:
+            if self.is_full and asked == kind and descriptor == self.made:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> int:
+            self.made = -1
+            is_index = create and "/index/" in path
+            if is_index:
+                self._check("open")
+            descriptor = super().open(path, create=create, read_only=read_only)
+            self.made = descriptor if is_index else -1
+            return descriptor
+
+        def truncate(self, descriptor: int, size: int) -> None:
+            self._check("truncate", descriptor)
+            super().truncate(descriptor, size)
+
+        def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+            self._check("pwrite", descriptor)
+            super().pwrite(descriptor, data, position)
+
+    disk = Full()
+    store = _open(tmp_path, disk)
+    _append(store, 0, ENTRIES - 1)
+    dispatch_all(store)
+    _append(store, ENTRIES - 1, 10)
+    store.set_confirm(store.end_offset)
+    disk.is_full = True
+    for _ in range(3):
+        disk.made = -1
+        with pytest.raises(DiskFull):
+            store.dispatch()
+        assert len(os.listdir(tmp_path / "index")) == 1
+    disk.is_full = False
+    dispatch_all(store)
+    assert _missing(store, ENTRIES + 9) == []
+    store.close()
+    again = _open(tmp_path)
+    assert again.recovery.replayed_from == again.end_offset
+    assert _missing(again, ENTRIES + 9) == []
+    again.close()
