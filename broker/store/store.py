@@ -201,7 +201,8 @@ class Store:
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
         try:
             placed = self.lights.assign(topic, data, is_kept=is_kept)
-            result = self._log.append(ends, placed, self._config.body_max(is_kept=is_kept), count, is_state)
+            body_max = self._config.body_max(is_kept=is_kept)
+            result = self._log.append(ends, placed, body_max, count, is_state=is_state, is_kept=is_kept)
         except BaseException:
             self.lights.take_back()
             raise

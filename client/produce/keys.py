@@ -91,8 +91,8 @@ def property_bytes(
         pairs += len(properties)
     if not pairs:
         return None
-    if text.count("\x01") != pairs or text.count("\x02") != pairs:
-        raise InvalidArgument("tag, keys and properties may not contain the characters 0x01 and 0x02")
+    if text.count("\x01") != pairs or text.count("\x02") != pairs or "\0" in text:
+        raise InvalidArgument("tag, keys and properties may not contain the characters 0x00, 0x01 and 0x02")
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
@@ -185,8 +185,8 @@ def _text(what: str, value: object) -> str:
 
 
 def _encoded(what: str, text: str) -> bytes:
-    if "\x01" in text or "\x02" in text:
-        raise InvalidArgument(f"{what} {text!r:.60} may not contain the characters 0x01 and 0x02")
+    if "\0" in text or "\x01" in text or "\x02" in text:
+        raise InvalidArgument(f"{what} {text!r:.60} may not contain the characters 0x00, 0x01 and 0x02")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -240,8 +240,8 @@ def key_column(what: str, keys: Any) -> Column:
             column = Column.of([_key_text(what, key) for key in keys])
         except (TypeError, AttributeError):
             raise InvalidArgument(f"{what}s must be texts, one per message, not {keys!r:.60}") from None
-    if bool(((column.data == 1) | (column.data == 2)).any()):
-        raise InvalidArgument(f"a {what} may not contain the characters 0x01 and 0x02")
+    if bool((column.data <= 2).any()):
+        raise InvalidArgument(f"a {what} may not contain the characters 0x00, 0x01 and 0x02")
     return column
 
 

@@ -1,6 +1,6 @@
 """The property string of a record: ``name 0x01 value 0x02`` repeated, UTF-8.
 
-* Written: every pair ends with 0x02, the last one too; separators may not occur in names or values.
+* Written: every pair ends with 0x02, the last one too; separators and NUL may not occur in names or values.
 * Read: a missing final 0x02 is tolerated; the first 0x01 of a pair separates; pairs without a name or without a
   value are dropped; of a repeated name the last value counts.
 * Size: at most 32767 bytes, since the record holds it as a signed i16.
@@ -17,6 +17,8 @@ from penstock.proto.names import PRODUCER_PROPERTY
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+NUL = "\0"
+"""What a torn write leaves. So that a start can tell, no property that is written has it."""
 PROPERTIES_BYTES_MAX = 32767
 MARK_ROOM = 128
 """Left free by producers in every property string: the first record of a batch holds their mark as well."""
@@ -87,13 +89,13 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     A pair with an empty value is written, as RocketMQ does, and dropped by every reader.
 
     Raises:
-        InvalidArgument: an empty name, a separator inside a name or value, text that is not Unicode, or more
+        InvalidArgument: an empty name, a separator or NUL inside a name or value, text that is not Unicode, or more
             than 32767 bytes.
     """
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     count = len(properties)
-    if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count:
-        raise InvalidArgument("properties: names and values may not contain the characters 0x01 and 0x02")
+    if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count or NUL in text:
+        raise InvalidArgument("properties: names and values may not contain the characters 0x00, 0x01 and 0x02")
     if "" in properties:
         raise InvalidArgument("properties: a name may not be empty")
     try:

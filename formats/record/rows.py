@@ -63,3 +63,4 @@ class PlaceStatus(IntEnum):
     TOO_MANY_QUEUES = 11  # more queues than the caller's arrays for the touched ones can hold
     MISPLACED_MARK = 12  # a producer mark behind the first record
     OTHER_COUNT = 13  # not as many records as the batch's header says; the index is the number of whole ones
+    NUL_IN_PROPERTIES = 14  # what a torn write leaves: a start could not tell the one from the other

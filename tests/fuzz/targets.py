@@ -82,7 +82,7 @@ def _batch(data: bytes) -> None:
     topic = np.frombuffer(TOPIC, np.uint8)
     status, _, count, _ = place_batch(
         *(np.frombuffer(data, np.uint8), log, 0, 0, 1_700_000_000_000, host, topic, offsets, 1, seen),
-        *(4096, touched, touched_offsets, -1),
+        *(4096, touched, touched_offsets, -1, False),
     )
     if status != PlaceStatus.OK:
         assert not log.any(), "refused, and bytes are left"

@@ -257,6 +257,7 @@ class Staging:
             np.zeros(queues, np.int32),
             np.zeros(queues, np.int64),
             -1,
+            False,
         )
         if status != PlaceStatus.OK:
             reason = PlaceStatus(status).name.lower().replace("_", " ")

@@ -110,7 +110,16 @@ class CommitLog:
         """True if appends have gone to buffers since :meth:`give_back_buffers`."""
         return self._buffers is not None and self._buffers.is_in_use
 
-    def append(self, ends: QueueEnds, records: Bytes, body_max: int, count: int | None, is_state: bool) -> AppendResult:
+    def append(
+        self,
+        ends: QueueEnds,
+        records: Bytes,
+        body_max: int,
+        count: int | None,
+        *,
+        is_state: bool = False,
+        is_kept: bool = False,
+    ) -> AppendResult:
         """Check, place and patch a batch of complete records, of ``count``; the bytes are visible, not yet synced.
 
         With a pool they are visible, and safe from the process's death, when ``end_offset`` has passed them.
@@ -150,6 +159,7 @@ class CommitLog:
             self._touched_queues,
             self._touched_offsets,
             -1 if count is None else count,
+            is_kept,
         )
         if status != PlaceStatus.OK:
             raise ends.refusal(PlaceStatus(status), int(bad), count, body_max)

@@ -51,6 +51,8 @@ class QueueEnds:
             )
         if status == PlaceStatus.MISPLACED_MARK:
             reason = "carries a producer mark, which only a batch's first may"
+        if status == PlaceStatus.NUL_IN_PROPERTIES:
+            reason = "properties may not contain the character 0x00"
         if status == PlaceStatus.BAD_QUEUE:
             return queue_gone(topic, index, self.queues)
         return CorruptBatch(f"topic {topic}, record {index} of the batch: {reason}", index=index)

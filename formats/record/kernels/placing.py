@@ -7,7 +7,17 @@ from numba import boolean, int64
 
 from ...intrinsics.crc import crc32_at
 from ...intrinsics.kernel import BYTES, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
-from ...intrinsics.memory import address_of, copy_bytes, load_i32, load_u8, store_i64, zero_bytes
+from ...intrinsics.memory import (
+    address_of,
+    copy_bytes,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_i8,
+    store_i64,
+    zero_bytes,
+)
+from ...intrinsics.text import find_byte_at
 from ..layout import BLANK_BYTES, CRC_MASK, MAGIC_V1, MAGIC_V2, SysFlag
 from ..rows import PlaceStatus
 from .scanning import MARK_BYTES, NEGATIVE_PROPERTIES, RECORD, is_mark, measure_at
@@ -26,6 +36,9 @@ _EMPTY_BATCH = int(PlaceStatus.EMPTY_BATCH)
 _TOO_MANY_QUEUES = int(PlaceStatus.TOO_MANY_QUEUES)
 _MISPLACED_MARK = int(PlaceStatus.MISPLACED_MARK)
 _OTHER_COUNT = int(PlaceStatus.OTHER_COUNT)
+_NUL_IN_PROPERTIES = int(PlaceStatus.NUL_IN_PROPERTIES)
+_BORN_AT = 40
+_BLANK = 0x20
 _HEAD_BYTES = 112  # up to the body, whatever its hosts
 _STORE_V6 = SysFlag.STORE_HOST_V6
 _REFUSED_FLAGS = SysFlag.TRANSACTION_PREPARED | SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH  # COMMIT is a message's
@@ -40,35 +53,38 @@ def _is_topic(records, position, topic, topic_size):
     return True
 
 
-@kernel((int64,) * 3, int64, int64, int64, int64, int64, int64, int64, int64)
+@kernel((int64,) * 4, int64, int64, int64, int64, int64, int64, int64, int64)
 def _check(records, start, records_end, topic, expected_topic_size, queues, store_v6, body_bytes_max):
-    """(PlaceStatus, end, position of the store time) of the record at ``start``."""
+    """(PlaceStatus, end, position of the store time, of the first NUL in the properties) of the record at ``start``.
+
+    Where there is no NUL, the last is the end.
+    """
     kind, end, store, body, body_size, topic_position, topic_size, properties, properties_size = measure_at(
         records, start, records_end
     )
     if kind != RECORD:
         if kind == NEGATIVE_PROPERTIES:
-            return _PROPERTIES_TOO_LARGE, start, start
+            return _PROPERTIES_TOO_LARGE, start, start, start
         if records_end - start >= 8:
             magic = load_i32(records, start + 4)
             if magic != MAGIC_V1 and magic != MAGIC_V2:
-                return _BAD_MAGIC, start, start
-        return _BAD_SIZE, start, start
+                return _BAD_MAGIC, start, start, start
+        return _BAD_SIZE, start, start, start
     if topic_size != expected_topic_size or not _is_topic(records, topic_position, topic, topic_size):
-        return _BAD_TOPIC, start, start
+        return _BAD_TOPIC, start, start, start
     queue_id = load_i32(records, start + 12)
     if queue_id < 0 or queue_id >= queues:
-        return _BAD_QUEUE, start, start
+        return _BAD_QUEUE, start, start, start
     if start > 0 and properties_size > MARK_BYTES and is_mark(records, properties):
-        return _MISPLACED_MARK, start, start
+        return _MISPLACED_MARK, start, start, start
     sys_flag = load_i32(records, start + 36)
     if sys_flag & _REFUSED_FLAGS or sys_flag & _STORE_V6 != store_v6:
-        return _BAD_FLAGS, start, start
+        return _BAD_FLAGS, start, start, start
     if body_size > body_bytes_max:
-        return _BODY_TOO_LARGE, start, start
+        return _BODY_TOO_LARGE, start, start, start
     if crc32_at(records, body, body + body_size) & CRC_MASK != load_i32(records, start + 8):
-        return _BAD_CRC, start, start
-    return _OK, end, store
+        return _BAD_CRC, start, start, start
+    return _OK, end, store, find_byte_at(records, properties, properties + properties_size, records_end, 0)
 
 
 @kernel(
@@ -87,6 +103,7 @@ def _check(records, start, records_end, topic, expected_topic_size, queues, stor
     OUT_INTS,
     OUT_LONGS,
     int64,
+    boolean,
 )
 def place_batch(
     records,
@@ -103,6 +120,7 @@ def place_batch(
     touched_queues,
     touched_offsets,
     expected_count,
+    are_kept,
 ):
     """Place the batch ``records`` at ``log[position:]``; answers (PlaceStatus, bad index, count, touched queues).
 
@@ -110,8 +128,10 @@ def place_batch(
     ``log[0]``), store time and store host; ``next_offsets``, one per queue id, move on. ``touched_queues`` and
     ``touched_offsets`` name the batch's queues in order of first appearance, and the offset of the batch's first
     record in each. ``seen``, one per queue id, is this function's own memory between calls: ``stamp`` must differ from
-    call to call. ``expected_count``: how many records there must be, -1 for any number. On any status but OK nothing
-    is stored: ``next_offsets`` are as before, the bytes of the log zero.
+    call to call. ``expected_count``: how many records there must be, -1 for any number. ``are_kept``: they are in a
+    log already, so a NUL in their properties, as another program may have written it, becomes a blank. A record
+    without a time of birth is born now: zeros are what a torn write leaves. On any status but OK nothing is stored:
+    ``next_offsets`` are as before, the bytes of the log zero.
     """
     if len(seen) < len(next_offsets) or (len(store_host) != 8 and len(store_host) != 20):
         raise ValueError("seen needs one element per queue, and a host takes 8 or 20 bytes")
@@ -127,9 +147,11 @@ def place_batch(
         if count == expected_count:
             status = _OTHER_COUNT
             break
-        status, end, store = _check(
+        status, end, store, nul = _check(
             records_address, start, len(records), topic_address, len(topic), queues, store_v6, body_bytes_max
         )
+        if status == _OK and nul < end and not are_kept:
+            status = _NUL_IN_PROPERTIES
         if status != _OK:
             break
         queue_id = load_i32(records, start + 12)
@@ -152,6 +174,11 @@ def place_batch(
         store_i64(log, position + store, store_timestamp)
         copy_bytes(log, position + store + 8, store_host, 0, len(store_host))
         copy_bytes(log, position + start + head, records, start + head, end - start - head)
+        if load_i64(records_address, start + _BORN_AT) == 0:
+            store_i64(log, position + start + _BORN_AT, store_timestamp)
+        while nul < end:
+            store_i8(log, position + nul, _BLANK)
+            nul = find_byte_at(records_address, nul + 1, end, len(records), 0)
         start = end
         count += 1
     if status == _OK and expected_count >= 0 and count != expected_count:

@@ -104,6 +104,7 @@ def place(
             record,
             queue_offset=QueueOffset(offsets[record.queue_id]),
             physical_offset=PhysicalOffset(base + at),
+            born_timestamp_ms=record.born_timestamp_ms or timestamp,
             store_timestamp_ms=timestamp,
             store_host=host,
         )
@@ -131,7 +132,7 @@ def _check(records: bytes, at: int, host: Host, topic: bytes, queues: int, body_
         return PlaceStatus.BODY_TOO_LARGE
     if zlib.crc32(record.body) & CRC_MASK != record.body_crc:
         return PlaceStatus.BAD_CRC
-    return PlaceStatus.OK
+    return PlaceStatus.NUL_IN_PROPERTIES if b"\0" in record.properties else PlaceStatus.OK
 
 
 def record_crc_property(covered: bytes | bytearray | memoryview) -> bytes:

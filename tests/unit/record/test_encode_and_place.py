@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from penstock.formats.record.kernels import PlaceStatus, encode_batch, encoded_bytes, place_batch
-from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
+from penstock.formats.record.layout import Host, Record, SysFlag, decode_record, encode_record
 from tests.support.record import reference
 from tests.support.record.guarded import GuardedMemory
 from tests.support.record.shapes import BODIES, HOSTS, INT32, TOPICS, damaged, property_strings
@@ -139,6 +139,7 @@ class Log:
         host: Host = V4,
         body_max: int = 1 << 22,
         expected_count: int = -1,
+        are_kept: bool = False,
     ) -> tuple[int, int, int, int]:
         self.stamp += 1
         return place_batch(
@@ -156,6 +157,7 @@ class Log:
             self.touched_queues,
             self.touched_offsets,
             expected_count,
+            are_kept,
         )
 
 
@@ -246,6 +248,25 @@ def test_a_bad_record_refuses_the_whole_batch_and_says_which(records: bytes, sta
     assert not log.bytes.any()
     assert log.next_offsets.tolist() == [100, 101, 102, 103, 104]
     assert bad_index == (0 if status is PlaceStatus.EMPTY_BATCH else 2 if len(records) > len(GOOD) else 1)
+
+
+@pytest.mark.parametrize("properties", [b"k\x01\0v\x02", b"k\x01" + b"v" * 600 + b"\0\0\x02", b"k\x01v\0"])
+def test_nul_in_properties_is_refused_and_a_blank_in_a_copy_of_what_another_program_wrote(properties: bytes) -> None:
+    records = encode("TopicTest", [(b"hello", b"", 0), (b"again\0", properties, 1)])
+    second = len(records) - len(encode("TopicTest", [(b"again\0", properties, 1)]))
+    log = Log(len(records) + 8)
+    assert log.place(records, "TopicTest")[:2] == (PlaceStatus.NUL_IN_PROPERTIES, 1)
+    assert not log.bytes.any()
+    assert log.place(records, "TopicTest", are_kept=True)[0] == PlaceStatus.OK
+    placed = decode_record(log.bytes[second:].tobytes())
+    assert (placed.body, placed.properties) == (b"again\0", properties.replace(b"\0", b" "))
+
+
+def test_a_record_without_a_time_of_birth_is_born_as_it_is_stored() -> None:
+    record = encode_record(Record(topic="TopicTest", body=b"hello", born_timestamp_ms=0, store_host=V4))
+    log = Log(len(record) + 8)
+    assert log.place(record, "TopicTest")[0] == PlaceStatus.OK
+    assert decode_record(log.bytes.tobytes()).born_timestamp_ms == 1234
 
 
 def test_a_body_above_the_limit_is_refused() -> None:

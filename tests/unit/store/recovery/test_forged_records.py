@@ -55,7 +55,7 @@ def placed(records: bytes, log: np.ndarray[tuple[int], np.dtype[np.uint8]], base
     as_array = functools.partial(np.frombuffer, dtype=np.uint8)
     longs, ints = functools.partial(np.zeros, dtype=np.int64), functools.partial(np.zeros, dtype=np.int32)
     host, topic = as_array(HOST.encode()), as_array(b"t")
-    where = (0, base, 1234, host, topic, longs(1), 1, longs(1), 1 << 20, ints(1), longs(1), 1)
+    where = (0, base, 1234, host, topic, longs(1), 1, longs(1), 1 << 20, ints(1), longs(1), 1, False)
     return int(place_batch(as_array(records), log, *where)[0])
 
 

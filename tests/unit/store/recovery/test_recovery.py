@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.broker.store import Disk, Store
-from penstock.proto.errors import Corrupt
+from penstock.formats.record.layout import Record, encode_record
+from penstock.proto.errors import Corrupt, CorruptBatch
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, patch, store_config, tree
 
 
@@ -41,6 +45,44 @@ def test_after_a_kill_everything_appended_is_there(tmp_path: Path, checkpoint_af
     assert _numbers(store) == list(range(40))
     assert store.append("t", batch("t", [b"0040"]), queues=1).queue_offsets == [40]
     store.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 700),
+            st.sampled_from([b"", b"k\x01v\x02", b"k\x01v\0", b"k\x01" + bytes(600) + b"\x02", b"k\x01\0\x02"]),
+            st.sampled_from([0, 1, 256, 1 << 40, -1]),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.booleans(),
+)
+def test_whatever_was_taken_is_there_after_a_kill(records: list[tuple[int, bytes, int]], is_kept: bool) -> None:
+    """No sound record looks as if it had been torn, wherever a sector ends in it."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        store = Store.open(store_config(root, segment_bytes=4096))
+        taken = 0
+        for body, properties, born_ms in records:
+            record = Record(topic="t", body=bytes(body), properties=properties, born_timestamp_ms=born_ms)
+            if b"\0" in properties and not is_kept:
+                with pytest.raises(CorruptBatch, match="properties may not contain the character 0x00"):
+                    store.append("t", encode_record(record), queues=1)
+            else:
+                store.append("t", encode_record(record), queues=1, is_kept=is_kept)
+                taken += 1
+        end = store.end_offset
+        store.abandon()
+        store = Store.open(store_config(root, segment_bytes=4096))
+        assert store.end_offset == end
+        dispatch_all(store)
+        assert len(bodies(store, "t")) == taken
+        store.close()
+    finally:
+        shutil.rmtree(root)
 
 
 def test_a_torn_last_record_of_any_length_is_cut_and_its_rest_zeroed(tmp_path: Path) -> None:
