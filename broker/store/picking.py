@@ -14,7 +14,8 @@ from .absent import Absent, absent_parts
 from .disk import Bytes, Disk
 from .log.commit_log import CommitLog
 from .queues.consume_queue import ConsumeQueues
-from .queues.kernels import Ints, Longs, first_damaged, gather
+from .queues.kernels import Ints, Longs, first_damaged
+from .results import ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,9 @@ class Picker:
         return absent_parts(self._disk, self._log, picked.positions, picked.sizes)
 
     def sound(self, picked: Picked) -> Picked:
-        """Without those that are not what their entries say; they are told."""
+        """Without those that are gone, and those that are not what their entries say; these are told."""
+        if len(picked.positions) and int(picked.positions.min()) < self._log.min_offset:  # the files went meanwhile
+            picked = picked.part(np.flatnonzero(picked.positions >= self._log.min_offset))
         good = np.ones(len(picked.offsets), np.bool_)
         for file, part in self._log.by_file(picked.positions):
             positions, sizes = picked.positions[part] - file.base, picked.sizes[part]
@@ -97,7 +100,7 @@ class Picker:
     def join(self, picked: Picked) -> Bytes:
         """The bytes of sound records, end to end."""
         joined = np.empty(int(picked.sizes.sum()), np.uint8)
-        self.copy_to(picked, joined.ctypes.data)
+        self.read(picked).copy_to(joined.ctypes.data)
         return joined
 
     def in_place(self, picked: Picked) -> tuple[Bytes, Longs] | None:
@@ -107,9 +110,11 @@ class Picker:
         file = self._log.file_of(int(picked.positions[0]))
         return (file.bytes, picked.positions - file.base) if picked.positions[-1] < file.end else None
 
-    def copy_to(self, picked: Picked, address: int) -> None:
-        """Lay sound records end to end at ``address``: memory of the caller's, enough for them."""
-        for file, part in self._log.by_file(picked.positions):
-            copied = int(gather(file.bytes, picked.positions[part] - file.base, picked.sizes[part], address))
-            assert copied >= 0, "sound records are inside their file"
-            address += copied
+    def read(self, picked: Picked) -> ReadResult:
+        """Sound records as a read finds them, which stay in memory as long as it does."""
+        parts = [
+            (file.bytes, picked.positions[part] - file.base, picked.sizes[part])
+            for file, part in self._log.by_file(picked.positions)
+        ]
+        size = int(picked.sizes.sum())
+        return ReadResult(ReadStatus.FOUND, 0, 0, 0, count=len(picked.offsets), bytes=size, parts=parts)

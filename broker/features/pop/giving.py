@@ -25,7 +25,6 @@ from .state import PopState
 
 if TYPE_CHECKING:
     from ...store.absent import Absent, AbsentEntries
-    from ...store.picking import Picked
     from ...store.results import ReadResult
 
 log = logging.getLogger(__name__)
@@ -45,11 +44,9 @@ class Part:
     """Messages of one queue for one receive."""
 
     queue: PopQueue
-    size: int
-    count: int
-    read: ReadResult | None = None  # new ones
-    picked: Picked | None = None  # those that were given out, or parked, before
+    read: ReadResult
     times: list[int] = field(default_factory=list)
+    """How often each was given out in its place before; none: never."""
 
 
 @dataclass(slots=True)
@@ -70,8 +67,8 @@ class Given:
         """These messages go to the receiver."""
         self.parts.append(part)
         self.ops.append(op)
-        self.count += part.count
-        self.bytes += part.size
+        self.count += part.read.count
+        self.bytes += part.read.bytes
 
 
 class Giver:
@@ -178,14 +175,17 @@ class Giver:
         reply = self._reply(given, epoch)
         if given.bytes < LARGE_BYTES:
             message, address = allocate(reply, given.bytes)
-            self._copy(given.parts, address)
+            for part in given.parts:
+                size = part.read.bytes
+                part.read.copy_to(address)
+                address += size
             return [message]
         pieces: list[Data] = [pack(reply)]
         for part in given.parts:
-            views = [] if part.read is None else part.read.views()
+            views = part.read.views()
             if not views:
-                copied, room = new_bytes(part.size)
-                self._copy([part], np.frombuffer(room, np.uint8).ctypes.data)
+                copied, room = new_bytes(part.read.bytes)
+                part.read.copy_to(np.frombuffer(room, np.uint8).ctypes.data)
                 views = [memoryview(copied)]
             pieces += views
         return pieces
@@ -199,20 +199,12 @@ class Giver:
             reply.results.add(
                 topic=queue.topic,
                 queue_id=queue.queue_id,
-                bytes=part.size,
-                count=part.count,
+                bytes=part.read.bytes,
+                count=part.read.count,
                 redelivered=part.times if any(part.times) else (),
             )
-            self._core.counters.topic(queue.topic).on_fetched(part.count, part.size)
+            self._core.counters.topic(queue.topic).on_fetched(part.read.count, part.read.bytes)
         return reply
-
-    def _copy(self, parts: Iterable[Part], address: int) -> None:
-        for part in parts:
-            if part.read is not None:
-                part.read.copy_to(address)
-            elif part.picked is not None:
-                self._picker.copy_to(part.picked, address)
-            address += part.size
 
     def _of(self, journal: Journal, wanted: Wanted, each: Subscribed) -> list[Looked]:
         state, group, topic = self._state, wanted.group, each.topic
@@ -268,7 +260,7 @@ class Giver:
         if read is not None and read.count:
             offsets = _offsets_of(read)
             op = self._op(Kind.POP, queue, offsets, read.next_offset, given.visible_ms, is_orderly)
-            given.add(Part(queue, read.bytes, read.count, read=read), op)
+            given.add(Part(queue, read), op)
 
     def _read(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue) -> ReadResult | None:
         """New messages; None without any. Those that nobody wants are passed over."""
@@ -326,7 +318,7 @@ class Giver:
             picked = self._picker.locate(queue.topic, queue.queue_id, chosen)
             op = self._op(Kind.POP, queue, chosen, read.next_offset, given.visible_ms)
             given.ops += ops
-            given.add(Part(queue, int(picked.sizes.sum()), len(picked.offsets), picked=picked), op)
+            given.add(Part(queue, self._picker.read(picked)), op)
         else:
             given.ops += [*ops[:-1], ops[-1]._replace(next=read.next_offset)]
 
@@ -353,7 +345,7 @@ class Giver:
             return
         picked = picked.part(np.arange(max(int(fits), 1)))
         times = queue.times_of(picked.offsets, kind)
-        part = Part(queue, int(picked.sizes.sum()), len(picked.offsets), picked=picked, times=times.tolist())
+        part = Part(queue, self._picker.read(picked), times.tolist())
         given.add(part, self._op(kind, queue, picked.offsets, 0, given.visible_ms, queue.is_orderly))
 
     @staticmethod

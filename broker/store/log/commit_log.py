@@ -237,7 +237,9 @@ class CommitLog:
 
     def file_of(self, offset: int) -> LogFile:
         """The file that holds the byte at ``offset``, which the log has."""
-        return self.files[(offset - self.files[0].base) // self.segment_bytes]
+        number = (offset - self.files[0].base) // self.segment_bytes
+        assert number >= 0, f"what lies at {offset} is not in the log any more, which begins at {self.min_offset}"
+        return self.files[number]
 
     def by_file(self, positions: Longs) -> Iterator[tuple[LogFile, slice]]:
         """Which of ``positions``, which ascend and which the log has, lie in which file."""
