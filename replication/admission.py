@@ -138,7 +138,8 @@ def check_welcome(
     Raises:
         WrongCluster: the peer is no other member of this broker group.
         NotMaster: this slave has seen a later epoch.
-        WrongStore: its files have another size, or following it would cut off what this slave knows acknowledged.
+        WrongStore: its files have another size, or following it would cut off what this slave knows acknowledged, or
+            what alone tells of older state.
         InvalidArgument: it would begin where the two logs do not agree.
     """
     check_peer(own, welcome.identity)
@@ -175,6 +176,12 @@ def check_welcome(
     if _tail_differs(log, start, welcome.tail_bytes, welcome.tail_crc):
         raise _diverged(f"slave {name_of(own)}", end, master_end, f"and its bytes below {start} are not the master's")
     _check_acknowledged(welcome, own, log, start, sync=sync, is_given_up=is_given_up)
+    if log.min_offset > welcome.min_offset and not log.keeps_state(start):
+        raise WrongStore(
+            f"slave {name_of(own)}: cut at {start}, its log would begin at {log.min_offset}, and neither it nor the "
+            f"files in config would tell of topics, groups and offsets from before, which the log of {master} from "
+            f"{welcome.min_offset} on does: empty the store, and it is copied whole"
+        )
     return Joining.CUT
 
 

@@ -186,6 +186,7 @@ def welcome_of(
     flush_acknowledged: bool,
     sync: bool = False,
     tail: tuple[int, int] = (0, 0),
+    min_offset: int = 0,
 ) -> Welcome:
     """The content of a welcome; ``tail``: length and CRC-32 of the master's bytes before ``start_offset``."""
     return Welcome(
@@ -197,6 +198,7 @@ def welcome_of(
         sync=sync,
         tail_bytes=tail[0],
         tail_crc=tail[1],
+        min_offset=min_offset,
     )
 
 

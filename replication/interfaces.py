@@ -66,6 +66,10 @@ class SlaveLog(ReplicaLog, Protocol):
         """
         ...
 
+    def keeps_state(self, offset: int) -> bool:
+        """True if a cut at ``offset`` leaves what tells of the state that was recorded before the log's minimum."""
+        ...
+
     async def truncate_to(self, offset: int) -> None:
         """Let the log end at ``offset``, between minimum and end, and everything derived from it with it.
 
@@ -77,7 +81,7 @@ class SlaveLog(ReplicaLog, Protocol):
         ...
 
     async def start_over(self, offset: int) -> None:
-        """Forget everything and begin at ``offset``, the start of a file behind the end.
+        """Forget everything and begin at ``offset``, the start of a file.
 
         Raises:
             StorageError: the log is empty, or what it was.

@@ -73,6 +73,10 @@ class FollowerLog:
         """See :meth:`Store.request_flush`."""
         self._store.request_flush(end)
 
+    def keeps_state(self, offset: int) -> bool:
+        """See :class:`penstock.replication.interfaces.SlaveLog`."""
+        return self._snapshots.outlive(self._store.whole_below(offset))
+
     async def truncate_to(self, offset: int) -> None:
         """Let the log end at ``offset``, and everything derived from it. Durable on return.
 

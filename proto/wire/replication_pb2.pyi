@@ -73,7 +73,7 @@ class ReplicaReport(_message.Message):
 class ReplicationHeader(_message.Message):
     __slots__ = ("epoch", "start_offset", "confirm_offset", "end_offset", "stamp", "welcome")
     class Welcome(_message.Message):
-        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged", "tail_bytes", "tail_crc", "sync")
+        __slots__ = ("identity", "epochs", "start_offset", "segment_bytes", "flush_acknowledged", "tail_bytes", "tail_crc", "sync", "min_offset")
         IDENTITY_FIELD_NUMBER: _ClassVar[int]
         EPOCHS_FIELD_NUMBER: _ClassVar[int]
         START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class ReplicationHeader(_message.Message):
         TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
         TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
         SYNC_FIELD_NUMBER: _ClassVar[int]
+        MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
         identity: _common_pb2.BrokerIdentity
         epochs: _containers.RepeatedCompositeFieldContainer[Epoch]
         start_offset: int
@@ -90,7 +91,8 @@ class ReplicationHeader(_message.Message):
         tail_bytes: int
         tail_crc: int
         sync: bool
-        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: bool = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., sync: bool = ...) -> None: ...
+        min_offset: int
+        def __init__(self, identity: _Optional[_Union[_common_pb2.BrokerIdentity, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., start_offset: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., flush_acknowledged: bool = ..., tail_bytes: _Optional[int] = ..., tail_crc: _Optional[int] = ..., sync: bool = ..., min_offset: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]

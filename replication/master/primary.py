@@ -232,6 +232,7 @@ class Primary:
             flush_acknowledged=self._config.flush_acknowledged,
             sync=self._config.sync,
             tail=tail_of(self._log, start),
+            min_offset=self._log.min_offset,
         )
         return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
 

@@ -224,6 +224,16 @@ class Snapshots:
             mine.counter, mine.position, mine.written = theirs.counter, theirs.position, -1
         self._log_end = other._log_end
 
+    def outlive(self, position: int) -> bool:
+        """True if :meth:`delete_behind` would leave a file of each table."""
+        return all(
+            any(
+                path.exists() and not _knows_more(_reaching_behind(path, position), position)
+                for path in self._both(file)
+            )
+            for file in self._files
+        )
+
     def delete_behind(self, position: int) -> None:
         """Delete files that hold what a record at or behind ``position`` says, and have the others say that they
         reach to ``position``, where the log will end; durable on return.
@@ -235,11 +245,11 @@ class Snapshots:
         """
         changed = False
         for file in self._files:
-            for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
+            for path in self._both(file):
                 document = _reaching_behind(path, position)
                 if document is None:
                     continue
-                if int(document.get(NEWEST_RECORD, position)) >= position:
+                if _knows_more(document, position):
                     path.unlink()
                     log.info("snapshot of a log's lost end deleted path=%s", path)
                 else:
@@ -249,6 +259,9 @@ class Snapshots:
                 changed = True
         if changed:
             sync_directory(self.directory)
+
+    def _both(self, file: _File) -> tuple[Path, Path]:
+        return self.directory / file.name, self.directory / f"{file.name}.bak"
 
     def _document(self, file: _File, position: int) -> Iterator[str]:
         file.counter += 1
@@ -267,7 +280,7 @@ class Snapshots:
 
     def _read(self, file: _File, log_min: int, log_has_all: bool) -> Document | None:
         damaged: list[str] = []
-        for path in (self.directory / file.name, self.directory / f"{file.name}.bak"):
+        for path in self._both(file):
             try:
                 text = path.read_text(encoding="utf-8")
                 document = parse_rocketmq_json(text)
@@ -291,6 +304,11 @@ class Snapshots:
         if damaged:
             log.warning("table is rebuilt from the log from=%d file=%s", log_min, file.name)
         return None
+
+
+def _knows_more(document: Document | None, position: int) -> bool:
+    """True of a snapshot that holds what a record at or behind ``position`` says."""
+    return document is not None and int(document.get(NEWEST_RECORD, position)) >= position
 
 
 def _reaching_behind(path: Path, position: int) -> Document | None:

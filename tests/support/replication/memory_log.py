@@ -23,6 +23,8 @@ class MemoryLog:
         self.on_flushed: Callable[[int], None] = lambda _: None
         self.confirm_offset = start
         """What a test lets the owner know as acknowledged."""
+        self.has_state = True
+        """False: nothing tells of the state before the minimum."""
         self._segments: dict[int, bytearray] = {}
         self._end = start
 
@@ -53,6 +55,9 @@ class MemoryLog:
         assert self._end == self.min_offset, "only an empty log can begin elsewhere"
         assert offset % self.segment_bytes == 0
         self.min_offset = self.flushed_offset = self._end = offset
+
+    def keeps_state(self, offset: int) -> bool:
+        return self.has_state
 
     async def recover(self) -> None:
         """Nothing follows from this log."""

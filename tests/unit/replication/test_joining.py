@@ -205,6 +205,31 @@ def test_a_welcome_that_cannot_be_true_is_refused(
         check_welcome(welcome, identity(1), OLD, log_of(SHARED + b"tail"), master_end=816, sync=False)
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_slave_whose_older_state_would_go_with_the_cut_is_refused_unless_its_master_has_no_more(
+    has_state: bool,
+) -> None:
+    """Its retention is ahead of the master's: what told of the files that are gone is newer than the cut."""
+    log = log_of(SHARED + b"tail")
+    log.drop_before(SEGMENT)
+    log.has_state = has_state
+    for master_minimum in (0, SEGMENT):
+        welcome = frames.welcome_of(
+            identity(0),
+            NEW,
+            start_offset=800,
+            segment_bytes=SEGMENT,
+            flush_acknowledged=False,
+            tail=tail_of(log, 800),
+            min_offset=master_minimum,
+        )
+        if has_state or master_minimum == SEGMENT:
+            assert check_welcome(welcome, identity(1), OLD, log, master_end=816, sync=False) is Joining.CUT
+        else:
+            with pytest.raises(WrongStore, match="would tell of topics, groups and offsets from before"):
+                check_welcome(welcome, identity(1), OLD, log, master_end=816, sync=False)
+
+
 @st.composite
 def forks(draw: st.DrawFn) -> tuple[int, EpochHistory, int, EpochHistory, int]:
     """Two continuations of one log: where they part, and each one's history and end."""

@@ -148,6 +148,22 @@ def test_a_snapshot_with_what_was_never_confirmed_goes_with_it(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_a_cut_in_front_of_all_that_was_written_of_a_table_is_known_to_leave_nothing_of_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = played(tmp_path, before_the_cut)
+        end = node.store.end_offset
+        assert not node.log.keeps_state(end), "nothing is written yet"
+        node.snapshots.write_all(node.store.dispatched_offset)
+        for number, expected in enumerate([True, True, False]):  # the newest file, the one before it, none
+            assert node.log.keeps_state(end) is expected
+            node.put_topic(Topic("later", 1 + number, 1))
+            node.catch_up()
+            node.snapshots.write_all(node.store.dispatched_offset)
+        node.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("files", [1, 4])
 @pytest.mark.parametrize("stop", ["kill", "close"])
 def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: str, files: int) -> None:
