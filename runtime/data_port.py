@@ -103,6 +103,11 @@ class DataPort:
         for connection in list(self.connections):
             connection.close()
 
+    def abort_unsent(self) -> None:
+        """End the connections that have answers which are not all taken: what their pieces point to is to change."""
+        for connection in list(self.connections):
+            connection.abort_unsent()
+
     def wait(self, connection: Link) -> None:
         """Let ``connection`` go on in a next turn."""
         self._waiting.append(connection)
@@ -264,6 +269,11 @@ class Link(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Send nothing more, not even what is answered: what its pieces point to may change from here on."""
         self._transport.abort()
+
+    def abort_unsent(self) -> None:
+        """The same, if something is not taken yet."""
+        if self._sending.has_unsent:
+            self.abort()
 
     def end(self, error: PenstockError) -> None:
         """Say why to the client, and close."""

@@ -63,6 +63,11 @@ class Sending:
         """True if nothing more is sent."""
         return self.is_ending or self._transport.is_closing()
 
+    @property
+    def has_unsent(self) -> bool:
+        """True if the system has not taken all that was sent."""
+        return bool(self._unsent) or self._is_paused
+
     def send(self, pieces: Sequence[Data], on_taken: Callable[[], None] | None = None) -> None:
         """Send these. ``on_taken`` is called when the system has them, or the connection is gone."""
         if self.is_closing:

@@ -75,8 +75,8 @@ class Fetch:
     async def fetch(self, header: FetchHeader, connection: Hashable) -> list[Data]:
         """The framed reply, at once or when there is something or the wait ran out.
 
-        Its pieces may be views of the log. They stay as they are: confirmed bytes are not cut, and a file goes with its
-        last reader.
+        Its pieces may be views of the log. They stay as they are: a file goes with its last reader, and before a cut
+        the connections that have not sent all end.
         """
         with self.load.counted(connection, self.count(header)):
             return await self.made(await self._answered(header, await self._wanted(header)))

@@ -33,6 +33,8 @@ class LogEvents:
         """Offsets were committed at a slave; set by whoever keeps offsets."""
         self.pending_commits: Callable[[], list[Commits]] = list
         """What was committed here at a slave and the master does not have yet; set likewise."""
+        self.on_cut: Callable[[], None] = lambda: None
+        """The log's end is about to be cut off, which changes what views of it show; set by whoever sends them."""
 
     def attach(self, core: Core) -> None:
         """The core whose log it is. A role that is just being made tells what is confirmed already, no more."""

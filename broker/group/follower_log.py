@@ -25,12 +25,13 @@ log = logging.getLogger(__name__)
 class FollowerLog:
     """Fits :class:`penstock.replication.interfaces.SlaveLog`; event loop only."""
 
-    def __init__(self, store: Store, tables: Tables, *, log_has_all: bool) -> None:
-        """``log_has_all``: the log alone can replace the files of the tables."""
+    def __init__(self, store: Store, tables: Tables, *, log_has_all: bool, on_cut: Callable[[], None]) -> None:
+        """``log_has_all``: the log alone can replace the files of the tables. ``on_cut()``: before each cut."""
         self._store = store
         self._tables = tables
         self._snapshots = tables.files
         self._log_has_all = log_has_all
+        self._on_cut = on_cut
 
     @property
     def min_offset(self) -> int:
@@ -111,6 +112,7 @@ class FollowerLog:
         async with self._exclusively():  # not while a snapshot is on its way into a file
             self._snapshots.delete_behind(whole)
             self._snapshots.is_current = False  # until they are read: that may fail when the cut has not
+            self._on_cut()
             try:
                 cut()
             finally:

@@ -310,6 +310,25 @@ async def test_what_waits_for_its_reader_is_not_copied_and_told_when_the_reader_
 
 
 @in_own_loop
+async def test_what_points_to_memory_that_is_to_change_is_not_sent_and_who_has_all_stays() -> None:
+    async with (
+        answering_in_pieces() as port,
+        connected("127.0.0.1", port.number) as other,
+        connected("127.0.0.1", port.number) as connection,
+    ):
+        other.send(1, Method.FETCH)
+        assert (await other.receive())[2] == Pieces.sent
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(1, 4):
+            connection.send(number, Method.FETCH)
+        await eventually(lambda: any("unsent" in each._holds for each in port.connections), what="a hold")
+        port.abort_unsent()
+        await eventually(lambda: len(port.connections) == 1, what="its end")
+        other.send(2, Method.FETCH)
+        assert (await other.receive())[2] == Pieces.sent
+
+
+@in_own_loop
 async def test_a_port_that_closes_sends_what_it_has_answered() -> None:
     async with answering_in_pieces() as port, connected("127.0.0.1", port.number) as connection:
         connection.send(1, Method.FETCH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Node(Writes):
         object.__setattr__(self.broker_config.store, "segment_bytes", SEGMENT_BYTES)  # less than a file may say
         self.primary: Primary | None = None
         self.replica: Replica | None = None
+        self.on_cut: Callable[[], None] = lambda: None
         self.open()
 
     def open(self) -> None:
@@ -72,7 +74,7 @@ class Node(Writes):
         role: Any = NodeRole(self)
         core = make_core(self.broker_config, SystemClock(), self.store, self.tables, lambda events: role)
         self.dispatcher = core.dispatcher
-        self.log = FollowerLog(self.store, self.tables, log_has_all=True)
+        self.log = FollowerLog(self.store, self.tables, log_has_all=True, on_cut=lambda: self.on_cut())
         self.journal = Journal(core)
         loop = asyncio.get_running_loop()
         self.store.on_flushed = lambda offset: loop.call_soon_threadsafe(self._on_flushed, offset)

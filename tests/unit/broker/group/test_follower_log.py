@@ -171,7 +171,11 @@ def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: st
         node = played(tmp_path, before_the_cut)
         node.snapshots.write_all(node.store.dispatched_offset)
         start = files * node.store.segment_bytes
+        ends: list[int] = []
+        node.on_cut = lambda: ends.append(node.store.end_offset)
+        end = node.store.end_offset
         await node.log.start_over(start)
+        assert ends == [end], "who sends views of the log is told before"
         assert (node.store.min_offset, node.store.end_offset, node.store.confirm_offset) == (start, start, start)
         tables = node.content_of_tables()
         assert not any(tables[name] for name in ("topics", "groups", "offsets", "producers", "queues"))
