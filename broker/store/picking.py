@@ -63,6 +63,15 @@ class Picker:
         is_there &= positions + sizes <= self._log.end_offset
         return Picked(offsets[is_there], positions[is_there], sizes[is_there])
 
+    def first_position(self, topic: str, queue_id: int, start: int, stop: int) -> int | None:
+        """Where in the log the first record is whose offset is in ``[start, stop)``, or None: none is there."""
+        while start < stop:
+            found = self.locate(topic, queue_id, np.arange(start, min(start + _WINDOW, stop)))
+            if len(found.positions):
+                return int(found.positions[0])
+            start += _WINDOW
+        return None
+
     def tags_codes(self, topic: str, queue_id: int, start: int, stop: int) -> Longs:
         """What the entries ``[start, stop)``, which are there, hold as tags codes."""
         slot, _, _ = self._queues.look(topic, queue_id)

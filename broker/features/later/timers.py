@@ -169,10 +169,7 @@ class Timers:
         if self._table.position < min(store.dispatched_offset, store.flushed_offset):
             self._floor = self._table.last.floor
         floor = max(self._floor, store.removal.first_from(names.TIMER_TOPIC, QUEUE, store.min_offset))
-        if floor >= high:
-            return None
-        picked = store.picker.locate(names.TIMER_TOPIC, QUEUE, np.arange(floor, min(floor + 1, high)))
-        return int(picked.positions[0]) if len(picked.positions) else None
+        return store.picker.first_position(names.TIMER_TOPIC, QUEUE, floor, high)
 
     async def turn(self) -> None:
         """Look at what has come, and deliver what is due now."""

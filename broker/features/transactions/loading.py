@@ -54,10 +54,8 @@ class Loading:
         """Log position of the first open half, or None. A slave goes by what its master has recorded."""
         halves, high = self._decisions.halves, self._range(names.HALF_TOPIC)[1]
         floor = halves.floor if halves is not None else self._committed(names.HALF_TOPIC)
-        if floor >= high:
-            return None
-        picked = self._store.picker.locate(names.HALF_TOPIC, QUEUE, np.array([floor], np.int64))
-        return int(picked.positions[0]) if len(picked.positions) else None
+        floor = max(floor, self._store.removal.first_from(names.HALF_TOPIC, QUEUE, self._store.min_offset))
+        return self._store.picker.first_position(names.HALF_TOPIC, QUEUE, floor, high)
 
     async def load(self, journal: Journal) -> bool:
         """True if the halves are known now."""

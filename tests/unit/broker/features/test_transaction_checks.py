@@ -268,6 +268,20 @@ async def test_retention_keeps_the_log_from_the_first_open_half_on() -> None:
 
 
 @in_loop
+async def test_retention_keeps_open_halves_also_when_the_first_one_went_with_a_full_disk() -> None:
+    node = opened(sizes={"segment_bytes": 1 << 14})
+    for _ in range(4):
+        await node.halves([bytes(9000)])
+    node.flush()
+    node.store.checkpoint()
+    first, second = node.store._log.files[:2]
+    assert node.store.removal.take_out(first.end) == 1
+    held = node.transactions.loading.first_open()
+    assert held is not None
+    assert second.base <= held < second.end
+
+
+@in_loop
 async def test_halves_in_the_way_of_a_deletion_are_stored_anew_and_stay_known() -> None:
     node = opened()
     await node.halves([b"a", b"b"])
