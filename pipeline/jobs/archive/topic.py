@@ -8,11 +8,10 @@ the run began, so that topics in which nothing comes do not hold back the retent
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,16 +19,24 @@ import pyarrow.compute as pc
 from penstock.pages.plots import Plot
 from penstock.proto.errors import BrokerUnavailable, StorageError
 
-from ...columns.schema import as_struct
+from ...columns.schema import MESSAGE_COLUMNS, as_struct
 from ...lake.entries import Entry
 from ...lake.lake import Lake
 from ...lake.lake_files import COLUMNS, write_sorted
 from ...options import setting
-from ...topics.offsets import EARLIEST
+from ...spark.arrow_types import arrow_schema
+from ...spark.workers import keep_loaded
+from ...topics.offsets import Slice
+from ...topics.options import SourceOptions, source_options
+from ...topics.read.planning import plan
+from ..framework.reading import one_task_each
 from ..framework.report import Report, Table
-from ..framework.topics import read_topics, require_topic
+from ..framework.topics import require_topic
 from .job import KEPT_HOURS, add, contents, require_kind
 from .marks import archive_marks, require_forward, set_watermarks
+
+if TYPE_CHECKING:
+    from ...topics.cluster import Positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +74,17 @@ def run(spark: Any, config: Config) -> Report:
             epochs[broker] = max(epochs.get(broker, 0), entry.epochs[-1][0])
         for topic, queue, _, _, last in entry.queues:
             reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
-    starting, count, marks, epochs = _starting(config, reached, epochs)
+    options = source_options({"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}, streaming=False)
+    found = _positions(config, options, epochs)
+    wanted = _wanted(config, reached, found)
+    marks = _marks(found)
     name = config.archive_name or lake.mark_name("archive-topic")
-    held = _held(config, lake, name, {one.broker for one in entries}, marks) if config.hold else {}
+    if config.hold:
+        require_forward(lake, name, marks, archive_marks(config.namesrv, marks))
     made: list[Entry] = []
     lake.vacuum(KEPT_HOURS)
-    if count:
-        frame = read_topics(spark, config.namesrv, config.topics, startingOffsets=starting)
-        made = _archive(frame, lake, entries, epochs)
-    for entry in (*entries, *made):
-        least = marks.get(entry.broker, held.get(entry.broker, 0))
-        marks[entry.broker] = max(least, entry.endPhysicalOffset)
+    if wanted:
+        made = _archive(spark, options, lake, entries, found, wanted)
     if config.hold and marks:
         lake.sync_log()  # others' commits count too
         set_watermarks(config.namesrv, name, marks)
@@ -97,35 +104,13 @@ def run(spark: Any, config: Config) -> Report:
     return report
 
 
-def _held(config: Config, lake: Lake, name: str, brokers: Iterable[str], marks: Mapping[str, int]) -> dict[str, int]:
-    """What the brokers hold under this name, before anything is written.
-
-    ``marks``: up to where the brokers' logs have been told of; of others, whose master does not answer, nothing is due.
-
-    Raises:
-        ConfigError: a broker's is beyond that, so it is another archive's.
-    """
-    found = archive_marks(config.namesrv, {*brokers, *marks})
-    require_forward(lake, name, marks, found)
-    return {broker: own.get(name, 0) for broker, own in found.items()}
-
-
-def _starting(
-    config: Config, reached: dict[tuple[str, str, int], int], epochs: dict[str, int]
-) -> tuple[str, int, dict[str, int], dict[str, int]]:
-    """Where to begin: each queue where the lake ends, new ones at their first message; how much there is from there.
-
-    And, of brokers whose masters have told of all topics, the log position below which that is all, and the epoch of
-    the log. Messages that are gone are an error of the source. ``epochs``: of the logs that the lake's newest are of.
-    """
+def _positions(config: Config, options: SourceOptions, epochs: Mapping[str, int]) -> Positions:
+    """What the topics have. ``epochs``: of the brokers' logs that the lake's newest messages are of."""
     from penstock.client.cluster import again
 
-    from ...topics.cluster import Positions, cluster
-    from ...topics.options import source_options
+    from ...topics.cluster import cluster
 
-    given = {"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}
-    options = source_options(given, streaming=False)
-    view = cluster(config.namesrv)
+    view = cluster(options.name_server, options.security)
     before = {(topic, broker): epoch for broker, epoch in epochs.items() for topic in config.topics}
 
     def look() -> Positions:
@@ -135,36 +120,48 @@ def _starting(
             raise BrokerUnavailable("a mastership began while the topics were looked at: look again")
         return found
 
-    found = again(look, options.timeout_s)
-    wanted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-    count = 0
-    for queue, held in found.items():
-        start = reached.get((queue.topic, queue.broker, queue.queue_id))
-        if start is not None and start > found.cut.get(queue, start):
+    return again(look, options.timeout_s)
+
+
+def _wanted(config: Config, reached: Mapping[tuple[str, str, int], int], found: Positions) -> list[Slice]:
+    """What the lake does not have. Messages that are gone are an error of whoever reads them.
+
+    ``reached``: up to where the lake has each queue.
+    """
+    wanted: list[Slice] = []
+    for queue, held in sorted(found.items()):
+        start = reached.get((queue.topic, queue.broker, queue.queue_id), held.minimum)
+        if start > found.cut.get(queue, start):
             raise StorageError(
                 f"{config.lake}: has messages of queue {queue} up to {start}, and a failover has cut the log at "
                 f"{found.cut[queue]}: bring back an older version of the table (DeltaTable.restore), or archive into "
                 "another lake"
             )
-        wanted[queue.topic][queue.broker][str(queue.queue_id)] = EARLIEST if start is None else start
-        count += held.maximum - (held.minimum if start is None else start)
+        if held.maximum > start:
+            wanted.append(Slice(queue, start, held.maximum))
+    return wanted
+
+
+def _marks(found: Positions) -> dict[str, int]:
+    """Of brokers whose masters have told of all topics, the log position below which there is nothing but this."""
     unsure = {queue.broker for queue in found.keys() - found.certain}
     marks: dict[str, int] = {}
     for (_, broker), offset in found.log_offsets.items():
         if broker not in unsure:
             marks[broker] = min(marks.get(broker, offset), offset)
-    return json.dumps(wanted), count, marks, epochs | {broker: epoch for (_, broker), epoch in found.epochs.items()}
+    return marks
 
 
-def _archive(frame: Any, lake: Lake, before: list[Entry], epochs: Mapping[str, int]) -> list[Entry]:
-    """Write what the frame holds, then add it to the table, with an entry per broker.
-
-    ``epochs``: of the brokers' logs, where that is known.
-    """
+def _archive(
+    spark: Any, options: SourceOptions, lake: Lake, before: list[Entry], found: Positions, wanted: list[Slice]
+) -> list[Entry]:
+    """Write these messages, then add them to the table, with an entry per broker."""
     counts: dict[str, int] = defaultdict(int)
     for one in before:
         counts[one.broker] = max(counts[one.broker], one.segment + 1)
-    written = _write(frame, lake.root)
+    epochs = {broker: epoch for (_, broker), epoch in found.epochs.items()}
+    mean_bytes = {queue: held.mean_bytes for queue, held in found.items()}
+    written = _write(spark, options, lake.root, plan(wanted, mean_bytes))
     made: dict[Entry, pa.Table] = {}
     for broker in sorted(pc.unique(written["broker"]).to_pylist()):
         own = written.filter(pc.equal(written["broker"], broker))
@@ -191,8 +188,15 @@ def _archive(frame: Any, lake: Lake, before: list[Entry], epochs: Mapping[str, i
     return taken
 
 
-def _write(frame: Any, root: str) -> pa.Table:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return write_sorted(batches, Lake(root))
+def _write(spark: Any, options: SourceOptions, root: str, groups: list[list[Slice]]) -> pa.Table:
+    """Write the messages of each group in a task of its own; what the Parquet files hold."""
 
-    return frame.mapInArrow(write, as_struct(COLUMNS)).toArrow()
+    def write(wanted: list[Slice]) -> Iterator[pa.RecordBatch]:
+        from ...topics.cluster import cluster
+        from ...topics.read.reading import SliceReader  # loads kernels
+
+        keep_loaded()
+        reader = SliceReader(cluster(options.name_server, options.security), options, arrow_schema(MESSAGE_COLUMNS))
+        yield from write_sorted(reader.read(wanted), Lake(root))
+
+    return one_task_each(spark, groups, write, as_struct(COLUMNS)).toArrow()

@@ -88,10 +88,11 @@ def one_task_each(spark: Any, items: Sequence[T], work: Callable[[T], Iterable[A
 def reads_little(config: Any) -> bool:
     """True if all that a job reads lies on this machine, in some megabytes; what is only allocated does not count.
 
-    ``config``: the job's, whose fields say where.
+    ``config``: the job's, whose fields say where. One with topics and no store reads them over the network.
     """
     roots = [root for name in _INPUTS for root in _listed(getattr(config, name, None))]
-    if not roots or any("://" in root for root in roots):
+    reads_topics = hasattr(config, "topics") and not hasattr(config, "store")
+    if not roots or reads_topics or any("://" in root for root in roots):
         return False
     total = 0
     for root in expand_roots(tuple(roots)):

@@ -92,8 +92,9 @@ def test_a_job_is_short_where_all_that_it_reads_is_small_and_here(tmp_path: Path
     (store / COMMIT_LOG).mkdir(parents=True)
     (store / COMMIT_LOG / "0").write_bytes(b"x" * 5000)
     lake.mkdir()
-    assert reads_little(SimpleNamespace(store=(str(store),), lake=str(lake), replica=None))
+    assert reads_little(SimpleNamespace(store=(str(store),), lake=str(lake), replica=None, topics=()))
     assert not reads_little(SimpleNamespace(namesrv="here:9876"))
+    assert not reads_little(SimpleNamespace(namesrv="here:9876", topics=("t",), lake=str(lake)))
     assert not reads_little(SimpleNamespace(store=(str(store),), lake="s3://bucket/lake"))
     with (store / COMMIT_LOG / "1").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, LITTLE_BYTES_MAX)

@@ -13,6 +13,7 @@ from penstock.bench.spark.generate import generate
 from penstock.pipeline.jobs.archive import check as archive_check
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import logs as archive_logs
+from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.lake.lake_files import COLUMNS
 from penstock.pipeline.spark.arrow_types import arrow_schema
@@ -45,9 +46,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Rows:
         return Rows([batch for item in items for batch in work(item)], columns)
 
-    for module in (archive, archive_check, archive_logs):
+    for module in (archive, archive_check, archive_logs, archive_topic):
         monkeypatch.setattr(module, "one_task_each", one_task_each)
-    monkeypatch.setattr(archive, "as_struct", lambda columns: columns)
+    for module in (archive, archive_topic):
+        monkeypatch.setattr(module, "as_struct", lambda columns: columns)
     monkeypatch.setattr(archive, "list_stores", list_stores)
 
 

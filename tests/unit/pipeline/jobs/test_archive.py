@@ -17,12 +17,9 @@ from penstock.formats.record.layout import Record, SysFlag
 from penstock.pipeline.jobs import query
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.archive import logs as archive_logs
-from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.jobs.framework.report import Report
 from penstock.pipeline.lake.entries import Entry, LakeFile, holes, reach
 from penstock.pipeline.lake.lake import Lake
-from penstock.pipeline.lake.lake_files import COLUMNS
-from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import epochs_of, list_store
 from penstock.pipeline.stores.model import Damage, Store
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
@@ -117,25 +114,6 @@ def test_an_entry_is_replaced_by_one_that_has_more_of_the_log_only(lake: Lake) -
     assert not lake.commit([replace(old, endPhysicalOffset=100)], {})
     assert lake.entries() == [new, entry(100, 200), entry(200, 300)]
     assert len(DeltaTable(f"{lake.path}/messages").file_uris()) == 3
-
-
-def test_a_second_run_over_the_same_topics_is_told_of_the_first(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = dict.fromkeys(COLUMNS, 1) | {"broker": "b", "topic": "t", "statistics": "{}"}
-    names = iter(["dt=2026-03-01/1.parquet", "dt=2026-03-01/2.parquet"])
-
-    def write(frame: object, root: str) -> pa.Table:
-        name = next(names)
-        path = Path(lake.path, "messages", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("rows")
-        return pa.Table.from_pylist([values | {"name": name}], arrow_schema(COLUMNS))
-
-    monkeypatch.setattr(archive_topic, "_write", write)
-    (first,) = archive_topic._archive(None, lake, [], {})
-    with pytest.raises(StorageError, match=r"lake: another job has archived these topics .* run it again"):
-        archive_topic._archive(None, lake, [], {})
-    assert lake.entries() == [first]
-    assert {path.name for path in content(lake) if path.suffix == ".parquet"} == {Path(first.files[0].name).name}
 
 
 def test_log_files_that_are_missing_are_told_by_archive_and_check(store: Path, lake: Lake, tmp_path: Path) -> None:

@@ -21,19 +21,22 @@ from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
 pytestmark = pytest.mark.usefixtures("here")
 
 
+def looked(monkeypatch: pytest.MonkeyPatch, **log_offsets: int) -> None:
+    """Have brokers tell of topics without messages, in logs of such ends."""
+    found = Positions()
+    found.log_offsets = {("T", broker): offset for broker, offset in log_offsets.items()}
+    monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
+    monkeypatch.setattr(archive_topic, "_positions", lambda *given: found)
+
+
 def test_a_mark_of_another_archive_is_refused_before_anything_is_written(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marks = {"b": {"ours": 70}, "silent": {"ours": 900}}
-    monkeypatch.setattr(
-        archive_topic, "archive_marks", lambda namesrv, brokers: {each: marks[each] for each in brokers}
-    )
-    config = archive_topic.Config(namesrv="n", topics=("t",), lake=lake.root)
-    held = archive_topic._held(config, lake, "ours", {"silent"}, {"b": 70})
-    assert held == {"b": 70, "silent": 900}
+    looked(monkeypatch, b=69)
+    monkeypatch.setattr(archive_topic, "archive_marks", lambda *given: {"b": {"ours": 70}})
+    config = archive_topic.Config(namesrv="there:1", topics=("T",), lake=lake.root, archive_name="ours")
     with pytest.raises(ConfigError, match=r"'ours' has the mark 70 at broker group b, and .* would reach 69"):
-        archive_topic._held(config, lake, "ours", {"silent"}, {"b": 69})
-    assert archive_topic._held(config, lake, "other", (), {"b": 0}) == {"b": 0}
+        archive_topic.run(None, config)
 
 
 def test_each_lake_has_a_mark_of_its_own(
@@ -56,17 +59,16 @@ def test_each_lake_has_a_mark_of_its_own(
 
 def test_a_lake_of_topics_has_a_mark_of_its_own_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, dict[str, int]]] = []
-    monkeypatch.setattr(archive_topic, "require_topic", lambda *given: None)
-    monkeypatch.setattr(archive_topic, "_starting", lambda *given: ("{}", 0, {"c": 7}, {}))
+    looked(monkeypatch, c=7)
     monkeypatch.setattr(archive_topic, "archive_marks", lambda namesrv, brokers: {key: {} for key in brokers})
     monkeypatch.setattr(archive_topic, "set_watermarks", lambda namesrv, name, marks: told.append((name, marks)))
     lake.commit([replace(entry(0, 100), fileBytes=0)], {})
-    config = archive_topic.Config(namesrv="there", topics=("T",), lake=lake.root)
+    config = archive_topic.Config(namesrv="there:1", topics=("T",), lake=lake.root)
     figures = archive_topic.run(None, config).figures
-    assert told == [(lake.mark_name("archive-topic"), {"b": 100, "c": 7})]
+    assert told == [(lake.mark_name("archive-topic"), {"c": 7})]
     assert figures["archive_name"] == lake.mark_name("archive-topic")
     archive_topic.run(None, replace(config, archive_name="lake"))
-    assert told[1:] == [("lake", {"b": 100, "c": 7})]
+    assert told[1:] == [("lake", {"c": 7})]
 
 
 def test_a_lake_of_topics_does_not_go_on_behind_messages_that_a_failover_has_cut_off(
@@ -89,7 +91,6 @@ def test_a_lake_of_topics_does_not_go_on_behind_messages_that_a_failover_has_cut
     with pytest.raises(StorageError, match=r"messages of queue T/b/0 up to 200, .* cut the log at 150: .*restore"):
         archive_topic.run(None, config)
     assert asked == [{("T", "b"): 3}]
-    assert archive_topic._starting(config, {queue: 150}, {})[1:] == (250, {}, {"b": 4})
 
 
 def test_a_mark_that_would_go_back_is_told_before_the_work(
