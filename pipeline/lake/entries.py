@@ -12,6 +12,8 @@ A body that cannot be decompressed is in the lake as it was stored, and ``damage
 In a lake of topics (the job ``archive-topic``) an entry stands for one run's messages of one broker: ``segment`` is its
 number, ``fileBytes`` and ``crc32`` are 0, the other checksums of a log null, and the range reaches from its first
 record to behind its last one. ``epochs`` has the newest of the log as the run found it, at the range's begin.
+``created`` are its topics, each with when it was created at the broker, which tells it from one of the same name that
+was made anew; older lakes do not say, and those of log files have null.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Entry:
     headCrc32: int | None = None
     tailCrc32: int | None = None
     epochs: tuple[tuple[int, int], ...] | None = None
+    created: tuple[tuple[str, int], ...] | None = None
 
     @property
     def of_topics(self) -> bool:
@@ -111,6 +114,8 @@ def _entry(fields: dict[str, Any]) -> Entry:
     fields["files"] = tuple(LakeFile(str(name), int(size), int(crc32)) for name, size, crc32 in fields["files"])
     if fields["epochs"] is not None:
         fields["epochs"] = tuple((int(epoch), int(start)) for epoch, start in fields["epochs"])
+    if fields.get("created") is not None:
+        fields["created"] = tuple((str(topic), int(created_ms)) for topic, created_ms in fields["created"])
     return Entry(**fields)
 
 

@@ -8,6 +8,7 @@ the run began, so that topics in which nothing comes do not hold back the retent
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from ...lake.lake_files import COLUMNS, write_sorted
 from ...options import setting
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
-from ...topics.offsets import Slice
+from ...topics.offsets import Queue, Slice
 from ...topics.options import SourceOptions, source_options
 from ...topics.read.planning import plan
 from ..framework.reading import one_task_each
@@ -37,6 +38,8 @@ from .marks import archive_marks, require_forward, set_watermarks
 
 if TYPE_CHECKING:
     from ...topics.cluster import Positions
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ def run(spark: Any, config: Config) -> Report:
 
     Raises:
         ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
-        StorageError: another job archived into the lake meanwhile; or a failover has cut off what the lake has.
+        StorageError: another job archived into the lake meanwhile; or the lake has more than the brokers, as where a
+            failover has cut off what it has.
     """
     for topic in config.topics:
         require_topic(config.namesrv, topic)
@@ -66,17 +70,13 @@ def run(spark: Any, config: Config) -> Report:
     lake = Lake(config.lake)
     require_kind(lake, of_topics=True)
     entries = lake.entries()
-    reached: dict[tuple[str, str, int], int] = {}
     epochs: dict[str, int] = {}
     for entry in entries:
-        broker = entry.broker
         if entry.epochs:
-            epochs[broker] = max(epochs.get(broker, 0), entry.epochs[-1][0])
-        for topic, queue, _, _, last in entry.queues:
-            reached[topic, broker, queue] = max(reached.get((topic, broker, queue), 0), last + 1)
+            epochs[entry.broker] = max(epochs.get(entry.broker, 0), entry.epochs[-1][0])
     options = source_options({"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}, streaming=False)
     found = _positions(config, options, epochs)
-    wanted = _wanted(config, reached, found)
+    wanted = _wanted(config, _reached(entries, found), found)
     marks = _marks(found)
     name = config.archive_name or lake.mark_name("archive-topic")
     if config.hold:
@@ -123,19 +123,46 @@ def _positions(config: Config, options: SourceOptions, epochs: Mapping[str, int]
     return again(look, options.timeout_s)
 
 
-def _wanted(config: Config, reached: Mapping[tuple[str, str, int], int], found: Positions) -> list[Slice]:
+def _reached(entries: list[Entry], found: Positions) -> dict[Queue, int]:
+    """Up to where the lake has each queue of the topics as they are now: nothing of those that were made anew since."""
+    reached: dict[tuple[str, str], dict[Queue, int]] = defaultdict(dict)
+    lives: dict[tuple[str, str], int] = {}
+    for entry in entries:  # of each broker in the order of its runs
+        created = dict(entry.created or ())
+        for topic, queue_id, _, _, last in entry.queues:
+            queue, place = Queue(topic, entry.broker, queue_id), (topic, entry.broker)
+            if topic not in created and (entry.lastStoreTimestamp or 0) < found.created.get(place, 0):
+                continue  # of an older lake, which does not say it, and stored before the topic was there
+            if topic in created and lives.setdefault(place, created[topic]) != created[topic]:
+                lives[place], reached[place] = created[topic], {}
+            reached[place][queue] = max(reached[place].get(queue, 0), last + 1)
+    for (topic, broker), life in found.created.items():
+        if lives.get((topic, broker), life) != life:
+            log.warning("topic %s was made anew at %s since it was archived: all of it is new", topic, broker)
+            reached.pop((topic, broker), None)
+    return {queue: end for ends in reached.values() for queue, end in ends.items()}
+
+
+def _wanted(config: Config, reached: Mapping[Queue, int], found: Positions) -> list[Slice]:
     """What the lake does not have. Messages that are gone are an error of whoever reads them.
 
-    ``reached``: up to where the lake has each queue.
+    Raises:
+        StorageError: the lake has more of a queue than its broker.
     """
     wanted: list[Slice] = []
     for queue, held in sorted(found.items()):
-        start = reached.get((queue.topic, queue.broker, queue.queue_id), held.minimum)
-        if start > found.cut.get(queue, start):
+        start = reached.get(queue, held.minimum)
+        end = min(found.cut.get(queue, held.maximum), held.maximum)
+        if start > end and queue in found.certain:
+            why = (
+                f"a failover has cut the log at {end}"
+                if queue in found.cut
+                else f"the queue ends at {end}: its log has lost its end, or its topic was made anew before lakes "
+                "noted that"
+            )
             raise StorageError(
-                f"{config.lake}: has messages of queue {queue} up to {start}, and a failover has cut the log at "
-                f"{found.cut[queue]}: bring back an older version of the table (DeltaTable.restore), or archive into "
-                "another lake"
+                f"{config.lake}: has messages of queue {queue} up to {start}, and {why}: bring back an older version "
+                "of the table (DeltaTable.restore), or archive into another lake"
             )
         if held.maximum > start:
             wanted.append(Slice(queue, start, held.maximum))
@@ -166,6 +193,8 @@ def _archive(
     for broker in sorted(pc.unique(written["broker"]).to_pylist()):
         own = written.filter(pc.equal(written["broker"], broker))
         start = pc.min(own["start"]).as_py()
+        topics = pc.unique(own["topic"]).to_pylist()
+        created = ((topic, found.created.get((topic, broker))) for topic in sorted(topics))
         entry = Entry(
             broker=broker,
             segment=counts[broker],
@@ -176,6 +205,7 @@ def _archive(
             damages=0,
             crc32=0,
             epochs=((epochs[broker], start),) if broker in epochs else None,
+            created=tuple((topic, created_ms) for topic, created_ms in created if created_ms is not None),
             **contents(own),
         )
         made[entry] = own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock.broker.core.tables.topics import CREATED_MS, Topic
 from penstock.broker.features.archive.archive import Archive
 from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.jobs.framework.report import Report
+from penstock.pipeline.lake import entries as entries_of
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.topics.cluster import Cluster
 from penstock.proto.errors import StorageError
@@ -32,7 +34,7 @@ class Shard:
     """A broker group of one broker, as pipelines see it. ``before_fetch`` runs before each fetch."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop, self.lock = asyncio.new_event_loop(), threading.Lock()  # topics are asked about in threads
         self.kit: Kit = self._run(Kit)
         self.calls = self.connections = self.directory = self
         self.before_fetch: Callable[[], None] = lambda: None
@@ -92,7 +94,8 @@ class Shard:
         return self._await(run())
 
     def _await(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
+        with self.lock:
+            return self.loop.run_until_complete(work)
 
 
 @pytest.fixture
@@ -150,3 +153,68 @@ def test_a_second_run_over_the_same_topics_is_told_of_the_first(shard: Shard, la
         run(lake, "x")
     assert bodies(lake) == Counter(["x0"])
     assert len(list(Path(lake.path).rglob("*.parquet"))) == 1
+
+
+def test_a_topic_that_was_made_anew_is_archived_from_its_first_message_on(shard: Shard, lake: Lake) -> None:
+    for topic in ("x", "y"):
+        shard.create(topic)
+        shard.send(topic, *(f"{topic}{number}" for number in range(10)))
+    assert run(lake, "x", "y").figures["rows"] == 20
+    for life, count in ((2, 5), (3, 25)):  # fewer than before, so that others' new ones would be outweighed; and more
+        shard.delete("y")
+        shard.create("y", created_ms=life)
+        shard.send("y", *(f"y{life}-{number}" for number in range(count)))
+        shard.send("x", *(f"x{life}-{number}" for number in range(5)))
+        assert run(lake, "x", "y").figures["rows"] == count + 5
+        shard.send("y", f"y{life}-last")
+        assert run(lake, "x", "y").figures["rows"] == 1
+    found = bodies(lake)
+    assert found.total() == len(found) == 20 + (5 + 5 + 1) + (25 + 5 + 1)
+    assert lake.entries()[-1].created == (("y", 3),)
+
+
+def test_a_lake_that_does_not_say_when_its_topics_were_created_is_gone_on_with(
+    shard: Shard, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.create("x")
+    shard.send("x", *(f"x{number}" for number in range(10)))
+
+    def to_document(entries: Any) -> Any:
+        document = entries_of.to_document(entries)
+        for each in document["logFiles"]:
+            del each["created"]
+        return document
+
+    with monkeypatch.context() as older:
+        older.setattr("penstock.pipeline.lake.lake.to_document", to_document)
+        run(lake, "x")
+    assert lake.entries()[0].created is None
+    shard.send("x", "x10")
+    assert run(lake, "x").figures["rows"] == 1
+    assert bodies(lake) == Counter(f"x{number}" for number in range(11))
+    assert [one.created for one in lake.entries()] == [None, (("x", 1),)]
+    with monkeypatch.context() as older:
+        older.setattr("penstock.pipeline.lake.lake.to_document", to_document)
+        shard.create("y")
+        shard.send("y", "y0", "y1")
+        run(lake, "y")
+    shard.delete("y")
+    shard.create("y", created_ms=lake.entries()[-1].archivedAt + 1)
+    shard.send("y", "new0", "new1", "new2")
+    assert run(lake, "y").figures["rows"] == 3
+
+
+def test_a_queue_that_ends_before_what_the_lake_has_of_it_is_told(
+    shard: Shard, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.create("x", created_ms=0)  # as topics of RocketMQ's, which do not say when they were created
+    shard.send("x", "x0", "x1")
+    run(lake, "x")
+    shard.delete("x")
+    shard.create("x", created_ms=0)
+    shard.send("x", "new")
+    before = shard.mark("lake")
+    told = r"messages of queue x/broker-a/0 up to 2, and the queue ends at 1: .* made anew .*: bring back an older"
+    with pytest.raises(StorageError, match=told):
+        run(lake, "x")
+    assert shard.mark("lake") == before
