@@ -54,7 +54,8 @@ class Positions(dict[Queue, Range]):
     which nobody lives, and which are left out. ``created``: when a topic was created at a broker group, in ms, where
     that is known. ``epochs``: of the log that a master's offsets are of. ``cut``: where what a queue had in the epoch
     that was asked about ends, if a failover has ended that. ``log_offsets``: the same master's log below holds none of
-    the topic's messages but those of these ranges.
+    the topic's messages but those of these ranges. ``removed``: what it has of queues that
+    a topic had before it got fewer, and nobody can read.
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,18 @@ class Positions(dict[Queue, Range]):
         self.epochs: dict[tuple[str, str], int] = {}
         self.cut: dict[Queue, int] = {}
         self.log_offsets: dict[tuple[str, str], int] = {}
+        self.removed: dict[Queue, Range] = {}
+
+    def unreadable(self, queue: Queue, start: int) -> str:
+        """Why nobody can read what ``queue`` has from ``start`` on: its topic got fewer queues; else nothing."""
+        held = self.removed.get(queue)
+        if held is None or held.maximum <= start:
+            return ""
+        count = 1 + max(each.queue_id for each in self.removed if each[:2] == queue[:2])
+        return (
+            f"queue {queue}: nobody can read its messages {start}..{held.maximum}, since the topic got fewer queues: "
+            f"give it {count} again (penstock topic update {queue.topic} --read-queues {count}) until they are read"
+        )
 
 
 class Cluster:
@@ -330,6 +343,8 @@ class Cluster:
         if answer.is_master:
             found.epochs[topic, broker] = answer.epoch
             found.log_offsets[topic, broker] = answer.log_offset
+            for each in answer.removed:
+                found.removed[Queue(topic, broker, each.queue_id)] = Range(each.min_offset, each.max_offset)
         for each in answer.queues:
             queue = Queue(topic, broker, each.queue_id)
             found[queue] = Range(each.min_offset, each.max_offset, each.mean_record_bytes)

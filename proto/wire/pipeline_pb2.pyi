@@ -218,20 +218,22 @@ class QueuePosition(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., mean_record_bytes: _Optional[int] = ..., time_offset: _Optional[int] = ..., time_matched: bool = ..., cut_offset: _Optional[int] = ...) -> None: ...
 
 class TopicPositions(_message.Message):
-    __slots__ = ("topic", "epoch", "queues", "is_master", "created_ms", "log_offset")
+    __slots__ = ("topic", "epoch", "queues", "is_master", "created_ms", "log_offset", "removed")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     IS_MASTER_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     epoch: int
     queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
     is_master: bool
     created_ms: int
     log_offset: int
-    def __init__(self, topic: _Optional[str] = ..., epoch: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., is_master: bool = ..., created_ms: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+    removed: _containers.RepeatedCompositeFieldContainer[QueuePosition]
+    def __init__(self, topic: _Optional[str] = ..., epoch: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., is_master: bool = ..., created_ms: _Optional[int] = ..., log_offset: _Optional[int] = ..., removed: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ...) -> None: ...
 
 class ArchiveWatermark(_message.Message):
     __slots__ = ("name", "offset", "force", "updated_timestamp_ms")

@@ -79,7 +79,8 @@ class Archive(Feature):
     async def _query_topic(self, request: pipeline_pb2.TopicPositionsRequest) -> pipeline_pb2.TopicPositions:
         """Range, mean size and, with a time, the first offset at or after it, of each readable queue.
 
-        With an epoch, where each queue's messages of that epoch end, if later ones can be read behind them.
+        With an epoch, where each queue's messages of that epoch end, if later ones can be read behind them. Of queues
+        that the topic had before, the range.
         """
         store, role = self.core.store, self.core.role
         topic = self.core.tables.topic(request.topic)
@@ -110,6 +111,10 @@ class Archive(Feature):
                 time_matched=found < high,
                 cut_offset=self.core.cut_of(request.epoch, topic.name, queue_id),
             )
+        for queue_id in sorted(store.reader.queue_ids(topic.name)):
+            if queue_id >= topic.read_queues:
+                low, high = store.reader.queue_range(topic.name, queue_id)
+                reply.removed.add(queue_id=queue_id, min_offset=low, max_offset=high)
         if epoch != self.core.shown_epoch:
             raise BrokerUnavailable(
                 f"topic {topic.name}: a mastership began while its queues were looked at: ask again"

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.pages.plots import Plot
-from penstock.proto.errors import BrokerUnavailable, StorageError
+from penstock.proto.errors import BrokerUnavailable, DataLoss, StorageError
 
 from ...columns.schema import MESSAGE_COLUMNS, as_struct
 from ...lake.entries import Entry
@@ -63,6 +63,7 @@ def run(spark: Any, config: Config) -> Report:
         ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
         StorageError: another job archived into the lake meanwhile; or the lake has more than the brokers, as where a
             failover has cut off what it has.
+        DataLoss: messages are gone, or in queues that their topic has no more.
     """
     for topic in config.topics:
         require_topic(config.namesrv, topic)
@@ -147,8 +148,13 @@ def _wanted(config: Config, reached: Mapping[Queue, int], found: Positions) -> l
     """What the lake does not have. Messages that are gone are an error of whoever reads them.
 
     Raises:
-        StorageError: the lake has more of a queue than its broker.
+        StorageError: the lake has more of a queue than its broker. DataLoss: a topic got fewer queues before they were
+            archived.
     """
+    for queue, held in sorted(found.removed.items()):
+        problem = found.unreadable(queue, max(reached.get(queue, 0), held.minimum))
+        if problem:
+            raise DataLoss(f"{config.lake}: {problem}")
     wanted: list[Slice] = []
     for queue, held in sorted(found.items()):
         start = reached.get(queue, held.minimum)

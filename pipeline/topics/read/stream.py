@@ -72,6 +72,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._restarts: dict[Queue, int] = {}  # where to go on with queues that are not what they were
         self._batch_at = time.monotonic()
         self._gone: set[tuple[str, str]] = set()  # topics at broker groups that are known to be gone
+        self._unreadable: set[Queue] = set()  # queues that their topics have no more, and of which that was told
         self._away: set[tuple[str, str]] = set()  # the same that do not answer now
         self._reminder = Reminder("the stream's next batch")
 
@@ -228,6 +229,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
             time.sleep(0.2)
         self._check_gone(begin, found, timeout_s)
+        self._check_removed(begin, created, found)
         self._note_away(found)
         self._created, self._epochs = found.created, found.epochs
         same = {place for place, created_ms in found.created.items() if created.get(place) == created_ms}
@@ -296,7 +298,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from ..cluster import cluster
 
         view = cluster(self._options.name_server, self._options.security)
-        for place in sorted({queue[:2] for queue in begin.keys() - found.keys()} - self._gone - found.absent):
+        missing = {queue[:2] for queue in begin} - {queue[:2] for queue in found}
+        for place in sorted(missing - self._gone - found.absent):
             topic, broker = place
             try:
                 view.topic_positions(broker, topic, min(timeout_s, ASKED_S))
@@ -308,6 +311,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._gone.add(place)
             except PenstockError as error:
                 log.info("topic not asked for now topic=%s broker=%s error=%s", topic, broker, error)
+
+    def _check_removed(self, begin: Mapping[Queue, int], created: Created, found: Positions) -> None:
+        """That no topic got fewer queues before these were read. They are read on if it gets them again.
+
+        Raises:
+            DataLoss: one did, and ``failOnDataLoss``.
+        """
+        for queue in sorted(begin.keys() & found.removed.keys() - self._unreadable):
+            is_same = created.get(queue[:2]) == found.created.get(queue[:2])
+            problem = found.unreadable(queue, begin[queue]) if is_same else ""
+            if problem:
+                self._tell(problem)
+                self._unreadable.add(queue)
 
     def _tell(self, problem: str) -> None:
         if self._options.fail_on_data_loss:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.proto.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
-from penstock.proto.wire import common_pb2, pipeline_pb2
+from penstock.proto.wire import broker_pb2, common_pb2, pipeline_pb2
 from penstock.proto.wire.pipeline_pb2_grpc import PositionsStub
 from tests.support.broker.running_broker import Caller, running
 from tests.support.waiting import eventually
@@ -49,6 +49,12 @@ def test_every_queue_of_a_topic_is_told_in_one_call(tmp_path: Path) -> None:
             request.timestamp_ms += 60_000
             late = (await ask(caller, "QueryTopic", request)).queues[1]
             assert (late.time_matched, late.time_offset) == (False, 201)
+            fewer = common_pb2.TopicConfig(topic="orders", read_queues=1, write_queues=1)
+            for config in (common_pb2.TopicConfig(topic="orders", read_queues=3, write_queues=1), fewer):
+                await caller.call("CreateTopic", broker_pb2.CreateTopicRequest(config=config, update=True))
+            answer = await ask(caller, "QueryTopic", request)
+            assert [queue.queue_id for queue in answer.queues] == [0]
+            assert [(each.queue_id, each.min_offset, each.max_offset) for each in answer.removed] == [(1, 0, 201)]
             with pytest.raises(TopicNotFound):
                 await ask(caller, "QueryTopic", pipeline_pb2.TopicPositionsRequest(topic="missing"))
 

@@ -19,7 +19,7 @@ from penstock.pipeline.jobs.framework.report import Report
 from penstock.pipeline.lake import entries as entries_of
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.topics.cluster import Cluster
-from penstock.proto.errors import StorageError
+from penstock.proto.errors import DataLoss, StorageError
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from tests.support.broker.kit import Kit, close_all
@@ -218,3 +218,26 @@ def test_a_queue_that_ends_before_what_the_lake_has_of_it_is_told(
     with pytest.raises(StorageError, match=told):
         run(lake, "x")
     assert shard.mark("lake") == before
+
+
+def test_queues_that_a_topic_got_rid_of_before_they_were_archived_are_told(shard: Shard, lake: Lake) -> None:
+    """Their messages are there, nobody can read them, and the mark would let retention delete them."""
+    shard.create("x", queues=3)
+    for queue_id in range(3):
+        shard.send("x", f"{queue_id}-0", f"{queue_id}-1", queue_id=queue_id)
+    run(lake, "x")
+    shard.create("x", queues=2)  # all of it is archived
+    assert run(lake, "x").figures["rows"] == 0
+    shard.create("x", queues=3)
+    shard.send("x", "2-2", queue_id=2)
+    shard.create("x", queues=1)
+    shard.send("x", "0-2")
+    before = shard.mark("lake")
+    told = r"queue x/broker-a/2: nobody can read its messages 2\.\.3, .* give it 3 again .* --read-queues 3\) until"
+    with pytest.raises(DataLoss, match=told):
+        run(lake, "x")
+    assert shard.mark("lake") == before
+    shard.create("x", queues=3)
+    assert run(lake, "x").figures["rows"] == 2
+    shard.create("x")
+    assert run(lake, "x").figures["rows"] == 0

@@ -278,6 +278,36 @@ def test_a_stream_goes_on_where_a_failover_has_cut_off_nothing_that_it_has_read(
     assert slices(begin_of(start, end), queues_of(end)) == [Slice(queue, 9, 20)]
 
 
+def test_a_stream_tells_of_queues_that_its_topic_got_rid_of_before_they_were_read(
+    view: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: view)
+    positions = [QueuePosition(queue_id=number, max_offset=9) for number in range(4)]
+    fewer = TopicPositions(is_master=True, created_ms=5, queues=positions[:2], removed=positions[2:])
+    view.calls = Calls(HERE, answer=fewer)
+    begin = {Queue("orders", "a", number): 7 for number in range(3)} | {Queue("orders", "a", 3): 9}
+    start = stream_offset(begin, created={("orders", "a"): 5})
+    told = r"orders/a/2: nobody can read its messages 7\.\.9, .* give it 4 again .*; failOnDataLoss=false goes on"
+    with pytest.raises(DataLoss, match=told):
+        TopicStreamReader(OPTIONS, StructType()).latestOffset(start, ReadAllAvailable())
+    assert view.calls.asked == ["a"]
+    tolerant = source_options(GIVEN | {"subscribe": "orders", "failOnDataLoss": "false"}, streaming=True)
+    stream = TopicStreamReader(tolerant, StructType())
+    for _ in range(2):
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert queues_of(end) == begin | {Queue("orders", "a", number): 9 for number in range(2)}
+    assert [record.getMessage() for record in caplog.records if "nobody can read" in record.getMessage()] == [
+        "queue orders/a/2: nobody can read its messages 7..9, since the topic got fewer queues: give it 4 again "
+        "(penstock topic update orders --read-queues 4) until they are read"
+    ]
+    view.calls = Calls(HERE, answer=TopicPositions(is_master=True, created_ms=5, queues=positions))
+    end = stream.latestOffset(end, ReadAllAvailable())
+    assert slices(begin_of(start, end), queues_of(end))[2] == Slice(Queue("orders", "a", 2), 7, 9)
+    drained = stream_offset(dict.fromkeys(begin, 9), created={("orders", "a"): 5})
+    view.calls = Calls(HERE, answer=fewer)
+    assert TopicStreamReader(OPTIONS, StructType()).latestOffset(drained, ReadAllAvailable()) == drained
+
+
 def test_offsets_are_committed_with_the_epoch_of_their_log(view: Any) -> None:
     view.calls = Calls(HERE)
     ends = {Queue("orders", "a", 0): 3, Queue("sales", "a", 0): 4, Queue("orders", "b", 0): 5}
