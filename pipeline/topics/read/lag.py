@@ -12,8 +12,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from ..offsets import Queue
-from .progress import QueueProgress, ends_of
+from .progress import ends_in
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ def lag(query: Any) -> dict[str, TopicLag]:
 
 def lags(progress: Any, before: Any = None) -> dict[str, TopicLag]:
     """The same of one ``StreamingQueryProgress``; ``before``: an earlier one of the same query, for the rates."""
-    now, then = _queues(progress), _queues(before) if before is not None else {}
+    now, then = ends_in(progress), ends_in(before) if before is not None else {}
     seconds = _seconds(before, progress) if before is not None else 0.0
     found: dict[str, TopicLag] = {}
     for topic in sorted({queue.topic for queue in now}):
@@ -98,13 +97,6 @@ class LagLog(StreamingQueryListener):
                 _told(each.consumed_per_second),
             )
         self._last[run] = progress
-
-
-def _queues(progress: Any) -> dict[Queue, QueueProgress]:
-    found: dict[Queue, QueueProgress] = {}
-    for source in progress.sources:
-        found |= ends_of(source)
-    return found
 
 
 def _seconds(before: Any, now: Any) -> float:

@@ -111,20 +111,22 @@ class Progress(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """A batch is finished: note its end, commit it where a group is named."""
         progress = event.progress
-        found: dict[Queue, QueueProgress] = {}
+        found = ends_in(progress)
         groups: dict[str, tuple[dict[Queue, int], dict[tuple[str, str], int]]] = {}
         lost: dict[Queue, int] = {}
         for source in progress.sources:
             end = _offset(source.endOffset)
             if end is None:
                 continue
-            found |= ends_of(source)
-            lost |= passed_over(_offset(source.startOffset) or {"first": True}, end)
+            for queue, count in passed_over(_offset(source.startOffset) or {"first": True}, end).items():
+                lost[queue] = max(count, lost.get(queue, 0))
             group = end.get("group") or self._groups.get(progress.name or "") or self._groups.get(str(progress.id))
             if group:
                 ends, epochs = groups.setdefault(str(group), ({}, {}))
-                ends.update(queues_of(end))
-                epochs.update(epochs_of(end))
+                for queue, offset in queues_of(end).items():
+                    ends[queue] = min(offset, ends.get(queue, offset))
+                for place, epoch in epochs_of(end).items():
+                    epochs[place] = min(epoch, epochs.get(place, epoch))
         with self._lock:
             self._queues[str(progress.id)] = found
             known = self._lost.setdefault(str(progress.id), {})
@@ -163,6 +165,16 @@ def ends_of(source: Any) -> dict[Queue, QueueProgress]:
         return {}
     latest = queues_of(_offset(source.latestOffset) or end)
     return {queue: QueueProgress(at, latest.get(queue, at)) for queue, at in queues_of(end).items()}
+
+
+def ends_in(progress: Any) -> dict[Queue, QueueProgress]:
+    """Where a query is in its queues: where several of its sources read one, as in a self-join, the last of them."""
+    found: dict[Queue, QueueProgress] = {}
+    for source in progress.sources:
+        for queue, each in ends_of(source).items():
+            other = found.get(queue, each)
+            found[queue] = QueueProgress(min(each.end, other.end), max(each.latest, other.latest))
+    return found
 
 
 def attach(

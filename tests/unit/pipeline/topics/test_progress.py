@@ -39,6 +39,28 @@ def test_messages_that_a_query_has_passed_over_are_counted_by_queue() -> None:
     assert listener.lost("other") == {}
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_group_of_a_query_that_reads_a_topic_twice_is_where_the_later_of_the_two_is(
+    monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """What it has committed has been read by both."""
+    told: list[Any] = []
+    view = SimpleNamespace(commit=lambda group, ends, timeout_s, epochs: told.append((group, ends, epochs)) or [])
+    monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda *_: view)
+    start = stream_offset({A: 0, B: 0})
+    slow, quick = (
+        event(start, stream_offset({A: a, B: b}, init={A: a - 3}, epochs={("t", "broker-a"): epoch}, group="g"))
+        for a, b, epoch in ((5, 9, 1), (8, 8, 2))
+    )
+    both = (slow, quick) if is_first else (quick, slow)
+    slow.progress.sources = [source for each in both for source in each.progress.sources]
+    listener = Progress("nowhere")
+    listener.onQueryProgress(slow)
+    assert told == [("g", {A: 5, B: 8}, {("t", "broker-a"): 1})]
+    assert {queue: each.end for queue, each in listener.queues("q").items()} == {A: 5, B: 8}
+    assert listener.lost("q") == {A: 5}
+
+
 def test_offsets_of_other_sources_say_nothing() -> None:
     listener = Progress("nowhere")
     listener.onQueryProgress(event({"sourceVersion": 1}, {"sourceVersion": 1}))

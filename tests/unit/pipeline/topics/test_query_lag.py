@@ -56,6 +56,14 @@ def test_rates_are_unknown_where_a_topic_was_made_anew_and_where_no_time_has_pas
     assert lags(FIRST, FIRST)["t"].consumed_per_second is None
 
 
+def test_a_topic_that_a_query_reads_twice_is_as_far_behind_as_the_later_of_the_two() -> None:
+    """As in a union, or a self-join, of which one side has a limit."""
+    slow, quick = progress(1, {A: 5}, {A: 10}), progress(1, {A: 10}, {A: 11})
+    for sources in ((slow, quick), (quick, slow)):
+        both = SimpleNamespace(sources=[source for each in sources for source in each.sources])
+        assert lags(both) == {"t": TopicLag(11, 5, 6, None, None)}
+
+
 def test_each_progress_is_a_line_for_each_topic(caplog: pytest.LogCaptureFixture) -> None:
     listener = LagLog()
     with caplog.at_level(logging.INFO, "penstock.pipeline"):
