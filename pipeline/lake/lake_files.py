@@ -268,6 +268,22 @@ def examine(lake: Lake, name: str, size: int, checksum: int) -> tuple[int, str]:
         return 0, f"the file cannot be read: {error}"
 
 
+def runs_in(lake: Lake, name: str) -> Iterator[tuple[str, int, int, int]]:
+    """Topic, queue, first offset and the one behind the last, of each run of messages that a file of the lake holds."""
+    table = pq.read_table(
+        f"{lake.path}/{TABLE}/{name}",
+        columns=["topic", "queueId", "queueOffset"],
+        filesystem=lake.files,
+        partitioning=None,
+    )
+    topics, names = _ranks(table["topic"])
+    queues, offsets = table["queueId"].to_numpy(), table["queueOffset"].to_numpy()
+    starts = np.flatnonzero(_changes(topics, queues, offsets - np.arange(len(offsets))))
+    lasts = np.append(starts[1:], len(offsets)) - 1
+    for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
+        yield names[topics[start]], int(queues[start]), int(offsets[start]), int(offsets[last]) + 1
+
+
 def _groups(table: pa.Table, order: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
     """The rows of one file in groups of about :data:`GROUP_BYTES`, each of them as large as the others."""
     sizes = pc.fill_null(pc.binary_length(table["body"]), 0).to_numpy()[order].astype(np.int64) + _FIXED_BYTES

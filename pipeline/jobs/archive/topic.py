@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,9 @@ from penstock.pages.plots import Plot
 from penstock.proto.errors import BrokerUnavailable, DataLoss, StorageError
 
 from ...columns.schema import MESSAGE_COLUMNS, as_struct
-from ...lake.entries import Entry
+from ...lake.entries import Entry, holes
 from ...lake.lake import Lake
-from ...lake.lake_files import COLUMNS, write_sorted
+from ...lake.lake_files import COLUMNS, runs_in, write_sorted
 from ...options import setting
 from ...spark.arrow_types import arrow_schema
 from ...spark.workers import keep_loaded
@@ -57,35 +57,38 @@ class Config:
 
 
 def run(spark: Any, config: Config) -> Report:
-    """Archive what is new. The figures hold the mark of each broker.
+    """Archive what the lake does not have. The figures hold the mark of each broker.
+
+    The report fails where messages were deleted before they were archived.
 
     Raises:
         ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
         StorageError: another job archived into the lake meanwhile; or the lake has more than the brokers, as where a
             failover has cut off what it has.
-        DataLoss: messages are gone, or in queues that their topic has no more.
+        DataLoss: messages are in queues that their topic has no more.
     """
     for topic in config.topics:
         require_topic(config.namesrv, topic)
     report = Report("archive-topic", asdict(config))
     lake = Lake(config.lake)
     require_kind(lake, of_topics=True)
-    entries = lake.entries()
+    whole = set(lake.entries())
+    entries = lake.readable()
     epochs: dict[str, int] = {}
-    for entry in entries:
+    for entry in whole:
         if entry.epochs:
             epochs[entry.broker] = max(epochs.get(entry.broker, 0), entry.epochs[-1][0])
     options = source_options({"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}, streaming=False)
     found = _positions(config, options, epochs)
-    wanted = _wanted(config, _reached(entries, found), found)
+    wanted = _wanted(report, lake, _held(lake, entries, whole, found), found)
     marks = _marks(found)
     name = config.archive_name or lake.mark_name("archive-topic")
     if config.hold:
         require_forward(lake, name, marks, archive_marks(config.namesrv, marks))
     made: list[Entry] = []
     lake.vacuum(KEPT_HOURS)
-    if wanted:
-        made = _archive(spark, options, lake, entries, found, wanted)
+    for part in wanted:
+        made += _archive(spark, options, lake, [*entries, *made], found, part)
     if config.hold and marks:
         lake.sync_log()  # others' commits count too
         set_watermarks(config.namesrv, name, marks)
@@ -124,42 +127,59 @@ def _positions(config: Config, options: SourceOptions, epochs: Mapping[str, int]
     return again(look, options.timeout_s)
 
 
-def _reached(entries: list[Entry], found: Positions) -> dict[Queue, int]:
-    """Up to where the lake has each queue of the topics as they are now: nothing of those that were made anew since."""
-    reached: dict[tuple[str, str], dict[Queue, int]] = defaultdict(dict)
+def _held(
+    lake: Lake, entries: list[Entry], whole: Collection[Entry], found: Positions
+) -> dict[Queue, list[tuple[int, int]]]:
+    """What the lake has of each queue of the topics as they are now: nothing of those that were made anew since.
+
+    ``entries``: what can be read, of each broker in the order of its runs. Of those that are not ``whole``, since
+    others have taken files out of the table, it is in the files that are left.
+    """
+    held: dict[tuple[str, str], dict[Queue, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     lives: dict[tuple[str, str], int] = {}
-    for entry in entries:  # of each broker in the order of its runs
+    for entry in entries:
         created = dict(entry.created or ())
-        for topic, queue_id, _, _, last in entry.queues:
-            queue, place = Queue(topic, entry.broker, queue_id), (topic, entry.broker)
+        runs: Iterable[tuple[str, int, int, int]]
+        if entry in whole:
+            runs = ((topic, queue_id, first, last + 1) for topic, queue_id, _, first, last in entry.queues)
+        else:
+            lake.require_files([entry])
+            runs = (run for file in entry.files for run in runs_in(lake, file.name))
+        for topic, queue_id, start, end in runs:
+            place = topic, entry.broker
             if topic not in created and (entry.lastStoreTimestamp or 0) < found.created.get(place, 0):
                 continue  # of an older lake, which does not say it, and stored before the topic was there
             if topic in created and lives.setdefault(place, created[topic]) != created[topic]:
-                lives[place], reached[place] = created[topic], {}
-            reached[place][queue] = max(reached[place].get(queue, 0), last + 1)
+                lives[place] = created[topic]
+                held[place].clear()
+            held[place][Queue(*place, queue_id)].append((start, end))
     for (topic, broker), life in found.created.items():
         if lives.get((topic, broker), life) != life:
             log.warning("topic %s was made anew at %s since it was archived: all of it is new", topic, broker)
-            reached.pop((topic, broker), None)
-    return {queue: end for ends in reached.values() for queue, end in ends.items()}
+            held[topic, broker].clear()
+    return {queue: ranges for queues in held.values() for queue, ranges in queues.items()}
 
 
-def _wanted(config: Config, reached: Mapping[Queue, int], found: Positions) -> list[Slice]:
-    """What the lake does not have. Messages that are gone are an error of whoever reads them.
+def _wanted(
+    report: Report, lake: Lake, held: Mapping[Queue, list[tuple[int, int]]], found: Positions
+) -> list[list[Slice]]:
+    """What the lake does not have, in parts with one slice of a queue at most; the report is told of what is gone.
+
+    There is more than one part where a lake was repaired, or messages were taken out of it.
 
     Raises:
         StorageError: the lake has more of a queue than its broker. DataLoss: a topic got fewer queues before they were
             archived.
     """
-    for queue, held in sorted(found.removed.items()):
-        problem = found.unreadable(queue, max(reached.get(queue, 0), held.minimum))
-        if problem:
-            raise DataLoss(f"{config.lake}: {problem}")
-    wanted: list[Slice] = []
-    for queue, held in sorted(found.items()):
-        start = reached.get(queue, held.minimum)
-        end = min(found.cut.get(queue, held.maximum), held.maximum)
-        if start > end and queue in found.certain:
+    for queue, (low, high, _) in sorted(found.removed.items()):
+        for start, _ in holes([*held.get(queue, ()), (high, high)], low):
+            raise DataLoss(f"{lake.root}: {found.unreadable(queue, start)}")
+    wanted: list[list[Slice]] = []
+    for queue, (low, high, _) in sorted(found.items()):
+        ranges = held.get(queue, [])
+        reached = max((end for _, end in ranges), default=low)
+        end = min(found.cut.get(queue, high), high)
+        if reached > end and queue in found.certain:
             why = (
                 f"a failover has cut the log at {end}"
                 if queue in found.cut
@@ -167,11 +187,16 @@ def _wanted(config: Config, reached: Mapping[Queue, int], found: Positions) -> l
                 "noted that"
             )
             raise StorageError(
-                f"{config.lake}: has messages of queue {queue} up to {start}, and {why}: bring back an older version "
+                f"{lake.root}: has messages of queue {queue} up to {reached}, and {why}: bring back an older version "
                 "of the table (DeltaTable.restore), or archive into another lake"
             )
-        if held.maximum > start:
-            wanted.append(Slice(queue, start, held.maximum))
+        if reached < low and queue in found.certain:
+            report.problem(f"queue {queue}: the messages {reached}..{low} were deleted before they were archived")
+        missing = [Slice(queue, *part) for part in holes([*ranges, (high, high)], low) if part[1] <= high]
+        for number, part in enumerate(missing):
+            if number == len(wanted):
+                wanted.append([])
+            wanted[number].append(part)
     return wanted
 
 

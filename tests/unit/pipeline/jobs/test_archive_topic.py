@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from penstock.proto.errors import DataLoss, StorageError
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from tests.support.broker.kit import Kit, close_all
+from tests.unit.pipeline.jobs.test_archive import lose, problems
 from tests.unit.pipeline.topics.test_topic_reading import Call
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -31,13 +33,17 @@ BROKER = "broker-a"
 
 
 class Shard:
-    """A broker group of one broker, as pipelines see it. ``before_fetch`` runs before each fetch."""
+    """A broker group of one broker, as pipelines see it.
+
+    ``before_fetch`` runs before each fetch. What is below ``minimum`` is deleted, the broker says.
+    """
 
     def __init__(self) -> None:
         self.loop, self.lock = asyncio.new_event_loop(), threading.Lock()  # topics are asked about in threads
         self.kit: Kit = self._run(Kit)
         self.calls = self.connections = self.directory = self
         self.before_fetch: Callable[[], None] = lambda: None
+        self.minimum = 0
 
     def create(self, topic: str, *, queues: int = 1, created_ms: int = 1) -> None:
         """Create or change a topic."""
@@ -70,7 +76,10 @@ class Shard:
 
     def at_reader(self, broker: str, method: str, request: Any, timeout_s: float, service: Any) -> Any:
         services = {"QueryTopic": "_query_topic", "ListArchiveWatermarks": "_list_watermarks"}
-        return self._await(getattr(self.kit[Archive], services[method])(request))
+        answer = self._await(getattr(self.kit[Archive], services[method])(request))
+        for each in answer.queues if method == "QueryTopic" else ():
+            each.min_offset = max(each.min_offset, self.minimum)
+        return answer
 
     def at_master(self, broker: str, method: str, request: Any, timeout_s: float, service: Any) -> Any:
         assert method == "SetArchiveWatermark"
@@ -241,3 +250,47 @@ def test_queues_that_a_topic_got_rid_of_before_they_were_archived_are_told(shard
     assert run(lake, "x").figures["rows"] == 2
     shard.create("x")
     assert run(lake, "x").figures["rows"] == 0
+
+
+def test_what_a_lake_has_lost_is_archived_again_and_nothing_of_it_twice(
+    shard: Shard, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that has lost a file, others may be left: of other days, or tasks."""
+    monkeypatch.setattr(archive_topic, "plan", lambda wanted, _: [[each] for each in wanted])  # a file for each queue
+    for topic in ("x", "y"):
+        shard.create(topic, queues=2)
+    for number in range(5):
+        for topic in ("x", "y"):
+            for queue_id in range(2):
+                shard.send(topic, f"{topic}{queue_id}{number}a", f"{topic}{queue_id}{number}b", queue_id=queue_id)
+        assert run(lake, "x", "y").figures["rows"] == 8
+    everything = bodies(lake)
+    runs = lake.entries()
+    lose(lake, runs[1])
+    lose(lake, runs[3])
+    assert run(lake, "x").figures["rows"] == 8  # what is lost of the other topic stays so
+    assert (len(bodies(lake)), bodies(lake).total()) == (32, 32)
+    report = run(lake, "x", "y")
+    assert (report.ok, report.figures["rows"], len(report.plots[0].x)) == (True, 8, 2)
+    assert bodies(lake) == everything
+    lose(lake, replace(runs[0], files=runs[0].files[:1]))
+    lose(lake, replace(runs[4], files=runs[4].files[1:]))
+    assert len(bodies(lake)) == 32
+    shard.send("x", "more")
+    assert run(lake, "x", "y").figures["rows"] == 2 + 6 + 1
+    assert bodies(lake) == everything + Counter(["more"])
+    assert run(lake, "x", "y").figures["rows"] == 0
+
+
+def test_messages_that_were_deleted_before_they_were_archived_are_told_once(shard: Shard, lake: Lake) -> None:
+    shard.create("x")
+    shard.send("x", "x0", "x1")
+    run(lake, "x")
+    shard.send("x", "x2", "x3", "x4")
+    shard.minimum = 3
+    report = run(lake, "x")
+    assert problems(report) == ["queue x/broker-a/0: the messages 2..3 were deleted before they were archived"]
+    assert bodies(lake) == Counter(["x0", "x1", "x3", "x4"])
+    assert (problems(run(lake, "x")), len(bodies(lake))) == ([], 4)
+    lose(lake, lake.entries()[0])  # as days that are dropped: nobody has them any more
+    assert (problems(run(lake, "x")), len(bodies(lake))) == ([], 2)
