@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from penstock.pages.plots import Plot
 from penstock.proto.errors import BrokerUnavailable, DataLoss, StorageError
 
-from ...columns.schema import MESSAGE_COLUMNS, as_struct
+from ...columns.schema import CORRUPT_COLUMN, MESSAGE_COLUMNS, as_struct
 from ...lake.entries import Entry, holes
 from ...lake.lake import Lake
 from ...lake.lake_files import COLUMNS, runs_in, write_sorted
@@ -98,6 +98,7 @@ def run(spark: Any, config: Config) -> Report:
     report.figures |= {
         "rows": sum(entry.rows for entry in made),
         "record_bytes": size,
+        "damages": sum(entry.damages for entry in made),
         "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
         "watermarks": marks,
     }
@@ -233,7 +234,7 @@ def _archive(
             endPhysicalOffset=pc.max(own["end"]).as_py(),
             fileBytes=0,
             sealed=True,
-            damages=0,
+            damages=pc.sum(own["unreadable"]).as_py(),
             crc32=0,
             epochs=((epochs[broker], start),) if broker in epochs else None,
             created=tuple((topic, created_ms) for topic, created_ms in created if created_ms is not None),
@@ -257,7 +258,8 @@ def _write(spark: Any, options: SourceOptions, root: str, groups: list[list[Slic
         from ...topics.read.reading import SliceReader  # loads kernels
 
         keep_loaded()
-        reader = SliceReader(cluster(options.name_server, options.security), options, arrow_schema(MESSAGE_COLUMNS))
+        view, schema = cluster(options.name_server, options.security), arrow_schema(MESSAGE_COLUMNS | CORRUPT_COLUMN)
+        reader = SliceReader(view, options, schema, keeps_bad_bodies=True)
         yield from write_sorted(reader.read(wanted), Lake(root))
 
     return one_task_each(spark, groups, write, as_struct(COLUMNS)).toArrow()

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
-from ...columns.columns import ColumnWriter, Rows
+from ...columns.columns import Bytes, ColumnWriter, Rows
 from ..cluster import CLIENT_ID, Cluster
 from ..offsets import Queue, Slice
 from ..options import SourceOptions
@@ -61,6 +62,7 @@ class _Shard:
     left: list[_Reading]
     at_once: int = QUEUES_AT_ONCE
     asks_master: str = ""  # what a slave said, and only the master can say
+    records: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))  # the last answer's
 
 
 class _Flight(NamedTuple):
@@ -74,10 +76,14 @@ class _Flight(NamedTuple):
 class SliceReader:
     """Reads slices as record batches; made in the worker that uses it."""
 
-    def __init__(self, cluster: Cluster, options: SourceOptions, schema: pa.Schema) -> None:
+    def __init__(
+        self, cluster: Cluster, options: SourceOptions, schema: pa.Schema, *, keeps_bad_bodies: bool = False
+    ) -> None:
+        """``keeps_bad_bodies``: one that cannot be decompressed is what is stored, and no damage."""
         self._cluster = cluster
         self._options = options
         self._schema = schema
+        self._keeps_bad_bodies = keeps_bad_bodies
         self._lost = 0
         expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
         self._subscription: Subscription = parse_subscription("any", expression)
@@ -102,13 +108,16 @@ class SliceReader:
         for each in slices:
             by_broker.setdefault(each.queue.broker, []).append(_Reading(each.queue, each.start, each.end))
         for broker, readings in by_broker.items():
+            shard = _Shard(broker, readings)
             writer = ColumnWriter(
                 self._schema,
                 broker_name=broker,
                 decompress=self._options.decompress,
                 batch_rows=self._options.batch_rows,
+                on_bad_body=partial(self._bad_body, shard),
+                keeps_bad_bodies=self._keeps_bad_bodies,
             )
-            yield from self._read_shard(_Shard(broker, readings), writer)
+            yield from self._read_shard(shard, writer)
         if self._lost:
             log.warning("messages were lost or damaged and left out count=%d", self._lost)
 
@@ -153,7 +162,9 @@ class SliceReader:
                     except PenstockError:
                         flight = None  # the loop's next turn tries again
                 began = time.monotonic()
-                yield from writer.batches(data, rows)
+                shard.records = data
+                for batch in writer.batches(data, rows):
+                    yield from self._sound(batch)
                 deadline += time.monotonic() - began  # whoever takes them may take long
         finally:
             if flight is not None:
@@ -177,9 +188,7 @@ class SliceReader:
         timeout_s = self._options.fetch_timeout_ms / 1000
         return _Flight(address, asked, self._cluster.calls.connections.fetch(address, header, timeout_s))
 
-    def _take(
-        self, shard: _Shard, flight: _Flight, reply: FetchReply, body: memoryview
-    ) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Rows]:
+    def _take(self, shard: _Shard, flight: _Flight, reply: FetchReply, body: memoryview) -> tuple[Bytes, Rows]:
         """Move the slices on, the first ones, up to one that is not complete, and find the rows that are wanted."""
         data = np.frombuffer(body, np.uint8)
         found: dict[int, tuple[int, FetchReply.Result]] = {}
@@ -208,7 +217,7 @@ class SliceReader:
         shard: _Shard,
         address: str,
         each: _Reading,
-        data: np.ndarray[Any, np.dtype[np.uint8]],
+        data: Bytes,
         begin: int,
         result: FetchReply.Result,
     ) -> Rows:
@@ -256,7 +265,7 @@ class SliceReader:
             log.warning("%s", shard.asks_master)
         return is_master
 
-    def _with_tag(self, data: np.ndarray[Any, np.dtype[np.uint8]], rows: Rows) -> Rows:
+    def _with_tag(self, data: Bytes, rows: Rows) -> Rows:
         """Brokers compare hashes of tags, which several tags may share."""
         wanted = pa.array(sorted(self._subscription.tags))
         masks = [pc.is_in(batch.column(0), wanted) for batch in self._tags.batches(data, rows)]
@@ -286,22 +295,50 @@ class SliceReader:
         self._lost += int(np.maximum(missing, 0).sum())
 
     def _leave_out(self, shard: _Shard, address: str, each: _Reading, following: int, problem: str) -> None:
-        text = f"queue {each.queue}: message {each.next} is damaged: {problem}"
-        if self._options.fail_on_data_loss:
-            raise DamagedRecord(
-                f"{text}; failOnDataLoss=false leaves it out",
-                topic=each.queue.topic,
-                broker_name=each.queue.broker,
-                queue_id=each.queue.queue_id,
-                offset=each.next,
-                next_offset=following,
-            )
+        text = self._damaged(each.queue, each.next, following, problem)
         if not self._is_told_by_master(shard, address, f"message {each.next} of queue {each.queue} is damaged"):
             return
         log.warning("%s", text)
         following = max(each.next + 1, min(following, each.end))
         self._lost += following - each.next
         each.next, each.is_doubted = following, False
+
+    def _bad_body(self, shard: _Shard, rows: Rows, index: int, error: Exception) -> str:
+        """A body that is as it was sent, by its checksum, and that cannot be decompressed."""
+        if self._keeps_bad_bodies:
+            return str(error)
+        row = rows[index]
+        start, offset = int(row["topic_position"]), int(row["queue_offset"])
+        topic = shard.records[start : start + int(row["topic_size"])].tobytes().decode()
+        queue = Queue(topic, shard.name, int(row["queue_id"]))
+        log.warning("%s", self._damaged(queue, offset, offset + 1, f"{error}: decompress=false reads what is stored"))
+        self._lost += 1
+        return str(error)
+
+    def _sound(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows with a body, where bodies are read: the others are left out. No batch without rows."""
+        if "body" in batch.schema.names and batch.column("body").null_count:
+            batch = batch.filter(batch.column("body").is_valid())
+        if len(batch):
+            yield batch
+
+    def _damaged(self, queue: Queue, offset: int, following: int, problem: str) -> str:
+        """What is damaged.
+
+        Raises:
+            DamagedRecord: it may not be left out.
+        """
+        text = f"queue {queue}: message {offset} is damaged: {problem}"
+        if self._options.fail_on_data_loss:
+            raise DamagedRecord(
+                f"{text}; failOnDataLoss=false leaves it out",
+                topic=queue.topic,
+                broker_name=queue.broker,
+                queue_id=queue.queue_id,
+                offset=offset,
+                next_offset=following,
+            )
+        return text
 
     def _gone(self, each: _Reading) -> None:
         text = f"queue {each.queue} does not exist any more: messages {each.next}..{each.end} are gone"

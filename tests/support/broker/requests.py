@@ -23,6 +23,7 @@ def batch(
     producer: tuple[int, int, int, int] | None = None,
     marked: bool = True,
     digest: int = 0,
+    sys_flag: int = 0,
     **header: Any,
 ) -> bytes:
     """A framed append; ``producer``: (producer id, epoch, lane, sequence)."""
@@ -33,7 +34,7 @@ def batch(
         mark = producer_mark(producer_id, epoch, lane, sequence, len(bodies), digest) if marked else None
         header |= {"producer_id": producer_id, "producer_epoch": epoch, "lane": lane, "sequence": sequence}
     properties = [encode_properties({TAGS: tag})] * len(bodies) if tag else None
-    records = encode_messages(topic, bodies, properties, queue_id, born_host=BORN, mark=mark)
+    records = encode_messages(topic, bodies, properties, queue_id, born_host=BORN, mark=mark, sys_flag=sys_flag)
     return frames.pack(broker_pb2.AppendHeader(topic=topic, **header), records)
 
 

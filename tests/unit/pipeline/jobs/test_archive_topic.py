@@ -15,6 +15,7 @@ import pytest
 
 from penstock.broker.core.tables.topics import CREATED_MS, Topic
 from penstock.broker.features.archive.archive import Archive
+from penstock.formats.record.layout import SysFlag
 from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.jobs.framework.report import Report
 from penstock.pipeline.lake import entries as entries_of
@@ -294,3 +295,13 @@ def test_messages_that_were_deleted_before_they_were_archived_are_told_once(shar
     assert (problems(run(lake, "x")), len(bodies(lake))) == ([], 4)
     lose(lake, lake.entries()[0])  # as days that are dropped: nobody has them any more
     assert (problems(run(lake, "x")), len(bodies(lake))) == ([], 2)
+
+
+def test_a_body_that_cannot_be_decompressed_is_kept_as_it_is_stored_and_counted(shard: Shard, lake: Lake) -> None:
+    shard.create("x")
+    shard.send("x", "x0", "x1")
+    shard.send("x", "no zlib", sys_flag=SysFlag.COMPRESSED)
+    report = run(lake, "x")
+    assert (report.ok, report.figures["rows"], report.figures["damages"]) == (True, 3, 1)
+    assert bodies(lake) == Counter(["x0", "x1", "no zlib"])
+    assert [one.damages for one in lake.entries()] == [1]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.formats.record.layout import decode_record
+from penstock.formats.record.layout import SysFlag, decode_record
 from penstock.pipeline.topics.cluster import Cluster, Positions
 from penstock.pipeline.topics.offsets import Queue, Range, Slice
 from penstock.pipeline.topics.options import source_options
@@ -71,6 +71,12 @@ class Group:
                 self._await(parts.append([body.ljust(size, b"x") for body in made], topic=topic, queue_id=queue_id))
                 self._run(parts.dispatch)
             self._run(lambda parts=parts, address=address: parts.change_role(master=address == MASTER))
+
+    def send(self, queue_id: int, *bodies: bytes, **settings: Any) -> None:
+        """These at the end of a queue of the master's."""
+        parts = self.members[MASTER]
+        self._await(parts.append(bodies, queue_id=queue_id, **settings))
+        self._run(parts.dispatch)
 
     def others_fetch(self, header: FetchHeader) -> None:
         """Another consumer has its turn."""
@@ -266,6 +272,23 @@ def test_a_body_that_fails_its_checksum_is_a_damaged_record(group: Group) -> Non
     assert [header.verify for _, header in group.asked] == [False, True]
     reader, found = group.reading((0, 0, 6), (1, 0, 2), failondataloss="false")
     assert (list(found), reader.lost) == (rows((0, 0, 3), (0, 4, 6), (1, 0, 2)), 1)
+
+
+def test_a_body_that_cannot_be_decompressed_is_an_error_or_left_out_and_counted(group: Group) -> None:
+    """So it was sent: its checksum is right."""
+    group.put("orders", {0: 2, 1: 2})
+    group.send(1, b"no zlib", sys_flag=SysFlag.COMPRESSED)
+    group.put("orders", {1: 1})
+    _, found = group.reading((0, 0, 2), (1, 0, 4))
+    told = "orders/broker-a/1: message 2 is damaged: body is neither zlib .*decompress=false .*; failOnDataLoss=false"
+    with pytest.raises(DamagedRecord, match=told) as raised:
+        list(found)
+    assert (raised.value.details["queue_id"], raised.value.details["next_offset"]) == (1, 3)
+    reader, found = group.reading((0, 0, 2), (1, 0, 4), failondataloss="false")
+    assert (list(found), reader.lost) == (rows((0, 0, 2), (1, 0, 2), (1, 3, 4)), 1)
+    reader, found = group.reading((1, 2, 3), failondataloss="false")
+    assert (list(found), reader.lost) == ([], 1)
+    assert group.read((1, 1, 3), decompress="false") == [*rows((1, 1, 2)), (1, 2, b"no zlib")]
 
 
 def test_a_record_that_is_good_at_its_broker_and_comes_damaged_twice_is_named(group: Group) -> None:
