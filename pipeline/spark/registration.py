@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,8 @@ PLANNER_VARIABLES = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUF
 """Source: Spark's ``PythonStreamingSourceRunner.init``, which sets their values each time."""
 _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 """Spark's logger, whose only warning, at each start of a stream, is of a source registered that it has found, too."""
+_lock = threading.Lock()
+"""Held while a session, and pyspark, are changed."""
 
 
 def register(spark: Any) -> None:
@@ -39,9 +42,9 @@ def register(spark: Any) -> None:
         ConfigError: the packages of the extra ``penstock-mq[spark]`` are missing.
     """
     require_spark()
-    own_errors.install()
     context = getattr(spark, "sparkContext", None)  # a Connect session has none
-    with _complete_environment(context) if context is not None else contextlib.nullcontext():
+    with _lock, _complete_environment(context) if context is not None else contextlib.nullcontext():
+        own_errors.install()
         for module, name in SOURCES:
             spark.dataSource.register(getattr(importlib.import_module(module), name))
     if context is not None:

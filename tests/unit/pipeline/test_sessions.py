@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
+from penstock.pipeline.spark.registration import PLANNER_VARIABLES, SOURCES, register
 from penstock.pipeline.spark.sessions import CONNECT_PORT, _is_local, _master_elsewhere, require_place, session
 from penstock.proto.errors import ConfigError
 from tests.support.cluster.cluster import free_ports
@@ -114,3 +117,29 @@ def test_a_connect_server_that_listens_or_is_behind_a_proxy_passes(
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     require_place(None, f"sc://127.0.0.1:{free_ports(1)[0]}")
     assert CONNECT_PORT == 15002
+
+
+def test_threads_register_the_sources_one_after_the_other() -> None:
+    """What one does to the session's environment meanwhile is not for another to find, nor to take away."""
+    pytest.importorskip("pyspark")
+    inside: list[None] = []
+    together: list[int] = []
+    environment = {"PYTHONHASHSEED": "0"}
+    spark = MagicMock()
+    spark.sparkContext.environment = environment
+    other = threading.Thread(target=register, args=(spark,))
+
+    def found(_: type) -> None:
+        inside.append(None)
+        if not together:
+            other.start()
+            other.join(0.2)
+        together.append(len(inside))
+        assert environment.keys() >= set(PLANNER_VARIABLES)
+        inside.pop()
+
+    spark.dataSource.register = found
+    register(spark)
+    other.join()
+    assert together == [1] * 2 * len(SOURCES)
+    assert environment == {"PYTHONHASHSEED": "0"}
