@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from penstock.proto.errors import ConfigError
@@ -271,6 +271,8 @@ def _number(text: str) -> float:
 def parse_time_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of them or of an ISO 8601 time, UTC where it names no zone.
 
+    Of a time between two milliseconds the later one: messages are stored at whole ones, so it parts them as the time.
+
     Raises:
         ValueError: neither, or digits that may be something else: eight a date, ten a time in seconds.
     """
@@ -283,7 +285,8 @@ def parse_time_ms(text: str) -> int:
             raise ValueError(f"{text} may be seconds or milliseconds since 1970: write {text}000")
         return int(text)
     time = datetime.fromisoformat(text)
-    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime.fromtimestamp(0, UTC)
+    return -(-since // timedelta(milliseconds=1))
 
 
 def parse_bytes(text: str) -> int:

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.pipeline.options import REQUIRED, Options, choice, made, options_of, parse_bytes, setting, size, whole
+from penstock.pipeline.options import (
+    REQUIRED,
+    Options,
+    choice,
+    made,
+    options_of,
+    parse_bytes,
+    parse_time_ms,
+    setting,
+    size,
+    whole,
+)
 from penstock.pipeline.stores.options import OPTIONS
 from penstock.pipeline.topics.options import SINK, SOURCE
 from penstock.proto.errors import ConfigError
@@ -93,3 +104,18 @@ def test_what_spark_tells_twice_when_it_makes_a_table_is_taken_once() -> None:
     assert OPTIONS.read(given)["storePath"] == ("/s",)
     with pytest.raises(ConfigError, match=r"no option 'option\.storePath'"):
         OPTIONS.read({"option.storePath": "/s"})
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("2030-01-01T00:00:00.000400", 1_893_456_000_001),
+        ("2030-01-01T00:00:00.000999+00:00", 1_893_456_000_001),
+        ("2030-01-01T01:00:00.001+01:00", 1_893_456_000_001),
+        ("1969-12-31T23:59:59.998600", -1),
+        ("9999-12-31T23:59:59.999000", 253_402_300_799_999),
+    ],
+)
+def test_a_time_between_two_milliseconds_is_the_later_one(text: str, time_ms: int) -> None:
+    """Messages stored at the earlier one are before it."""
+    assert parse_time_ms(text) == time_ms
