@@ -146,8 +146,9 @@ def _write(message: Any, row: dict[str, Any]) -> None:
             continue
         target = getattr(message, field.name)
         if _is_map(field):
-            of = _of_entry(field, "value")
-            for key, each in value.items():
+            of_key, of = (_of_entry(field, name) for name in ("key", "value"))
+            for name, each in value.items():
+                key = _to(of_key, name)
                 if of.message_type is None:
                     target[key] = _to(of, each)
                 else:

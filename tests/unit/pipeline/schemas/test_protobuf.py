@@ -47,6 +47,11 @@ def descriptors(with_imports: bool = True) -> bytes:
     order.oneof_decl.add(name="_note")
     order.field.add(name="note", number=10, type=Field.TYPE_STRING, label=1, oneof_index=0, proto3_optional=True)
     order.field.add(name="states", number=11, type=Field.TYPE_ENUM, type_name=".shop.State", label=3)
+    counts = order.nested_type.add(name="CountsEntry")
+    counts.options.map_entry = True
+    for number, name in enumerate(("key", "value"), start=1):
+        counts.field.add(name=name, number=number, type=Field.TYPE_UINT64, label=1)
+    order.field.add(name="counts", number=12, type=Field.TYPE_MESSAGE, type_name=".shop.Order.CountsEntry", label=3)
     tree = file.message_type.add(name="Tree")
     tree.field.add(name="children", number=1, type=Field.TYPE_MESSAGE, type_name=".shop.Tree", label=3)
     file.message_type.add(name="Empty")
@@ -70,6 +75,7 @@ ROW = {
     "times": {"sent": WHEN},
     "note": "",
     "states": ["PAID", "77"],
+    "counts": {Decimal((1 << 64) - 1): Decimal(1), Decimal(2): Decimal(0)},
 }
 UNSET = {
     "id": 0,
@@ -83,6 +89,7 @@ UNSET = {
     "times": {},
     "note": None,
     "states": [],
+    "counts": {},
 }
 
 
@@ -92,7 +99,7 @@ def test_a_message_has_every_type_there_and_back_through_arrow(row: dict[str, ob
     assert codec.type.simpleString() == (
         "struct<id:bigint,large:decimal(20,0),small:bigint,state:string,mark:binary,at:timestamp,"
         "items:array<struct<sku:string>>,first:struct<sku:string>,times:map<string,timestamp>,note:string,"
-        "states:array<string>>"
+        "states:array<string>,counts:map<decimal(20,0),decimal(20,0)>>"
     )
     body = codec.write(row)
     found = pa.array([codec.read(body)], to_arrow_type(codec.type, timezone="UTC"))
