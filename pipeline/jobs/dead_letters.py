@@ -148,4 +148,5 @@ def _redrive(report: Report, letters: Any, config: Config) -> None:
     assert config.redrive_to is not None
     selected = report.figures["messages"]
     told = write(copies(letters), config.namesrv, config.redrive_to, "exactly-once", config.producer_id, selected)
-    report.figures |= {"selected": selected, "redriven": told.pop("written"), **told}
+    report.figures |= {"selected": selected}
+    report.figures |= {"redriven" if name == "written" else name: value for name, value in told.items()}

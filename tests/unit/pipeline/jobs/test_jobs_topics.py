@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock.client import Producer
-from penstock.pipeline.jobs import replay
+from penstock.pipeline.jobs import dead_letters, replay
 from penstock.pipeline.jobs.framework.reading import JOB_FILE, claim_checkpoint, ended_by_signals, follow, same_servers
+from penstock.pipeline.jobs.framework.report import Report
 from penstock.pipeline.jobs.lag.history import Place
 from penstock.pipeline.jobs.lag.job import lag_series
 from penstock.proto.errors import ConfigError
@@ -55,6 +56,12 @@ def test_a_replay_beside_a_group_that_is_down_does_not_say_what_it_cannot_know(
     calls.at_master.return_value = WriterState(exists=is_known, decided_batch=0)
     monkeypatch.setattr("penstock.pipeline.topics.cluster.cluster", lambda _: Mock(calls=calls))
     figures = replay.write(MagicMock(), "a:1", "t", "exactly-once", "id", 7)
+    report = Report("dead-letters", {}, figures={"messages": 7})
+    config = dead_letters.Config(namesrv="a:1", redrive_to="t", producer_id="id")
+    monkeypatch.setattr(dead_letters, "copies", lambda letters: MagicMock())
+    dead_letters._redrive(report, None, config)
+    redriven = {"redriven" if name == "written" else name: value for name, value in figures.items()}
+    assert report.figures == {"messages": 7, "selected": 7} | redriven
     if is_known:
         assert figures == {"written": 0, "note": "the producer id 'id' was used before: everything had been written"}
     else:
