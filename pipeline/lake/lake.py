@@ -52,8 +52,8 @@ _FIELD = "penstock"
 _PARTITIONS = {"dt": pa.date32(), "broker": pa.string(), "segment": pa.int64()}
 _PATTERN = re.compile(r"[\[\]{}*?\\]")
 """What Spark takes for a pattern in a path."""
-_UNKNOWN_TO_DELTA = frozenset("?#\\")
-"""What delta-rs loses of a local path when it makes a URL of it."""
+_UNKNOWN_TO_DELTA = re.compile(r"[?#\\]|%[0-9A-Fa-f]{2}")
+"""What delta-rs loses of a local path, or takes for another sign, when it makes a URL of it."""
 
 
 class Lake(Folder):
@@ -182,8 +182,11 @@ class Lake(Folder):
     def _opened(self) -> DeltaTable | None:
         if self._table is not None:
             return self._table
-        if self.is_local and _UNKNOWN_TO_DELTA & set(self.path):
-            raise ConfigError(f"{self.root}: a lake's path has none of the signs ? # \\: name another directory")
+        if self.is_local and _UNKNOWN_TO_DELTA.search(self.path):
+            raise ConfigError(
+                f"{self.root}: a lake's path has none of the signs ? # \\, nor % before two hexadecimal digits: name "
+                "another directory"
+            )
         if self.files.get_file_info(f"{self.path}/{_LOG}").type != fs.FileType.Directory:
             return None
         with self._delta():

@@ -269,10 +269,17 @@ def test_another_programs_table_is_refused(store: Path, lake: Lake) -> None:
         run(store, lake)
 
 
-@pytest.mark.parametrize("sign", ["?", "#", "\\"])
+@pytest.mark.parametrize("sign", ["?", "#", "\\", "%41", "%2f", "%25"])
 def test_a_path_that_delta_tables_cannot_have_is_refused(store: Path, tmp_path: Path, sign: str) -> None:
     with pytest.raises(ConfigError, match="a lake's path has none of the signs"):
         run(store, Lake(f"{tmp_path}/a{sign}b"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_may_have_any_other_sign(tmp_path: Path) -> None:
+    lake = Lake(f"{tmp_path}/50% of &a=b;c,+ [x] {{y}}*'\"~!@$^ ü")
+    lake.commit([entry(0, 100)], {})
+    assert Lake(lake.root).entries() == [entry(0, 100)]
 
 
 @pytest.mark.parametrize(
