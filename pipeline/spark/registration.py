@@ -53,13 +53,12 @@ def register(spark: Any) -> None:
 
 @contextlib.contextmanager
 def _complete_environment(context: Any) -> Iterator[None]:
-    """Functions that are made meanwhile have the planner's variables."""
-    missing = [name for name in PLANNER_VARIABLES if name not in context.environment]
-    context.environment.update(dict.fromkeys(missing, ""))
+    """Functions that are made meanwhile have the planner's variables; who goes through the others may go on."""
+    before = context.environment
     log4j = context._jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(_LOGGER, log4j.Level.ERROR)
+    context.environment = dict.fromkeys(PLANNER_VARIABLES, "") | before
     try:
         yield
     finally:
-        for name in missing:
-            del context.environment[name]
+        context.environment = before
