@@ -1,9 +1,10 @@
 """Topics of a running cluster into a lake, over the network: for lakes that cannot see the brokers' directories.
 
-Each run archives what came since the last one. It adds all of it to the lake's Delta table in one commit, which says up
-to which offset of each queue the lake reaches, so the job may be killed and repeated at any time. The archive's mark at
-each broker is a position of its log below which every message of these topics is archived: as far as the log was when
-the run began, so that topics in which nothing comes do not hold back the retention of others.
+Each run archives what the lake does not have: what came since the last one, and what others have taken out of the table
+since, where the topics still have it. It adds all of it to the lake's Delta table in one commit (a few, where there are
+holes), which says which offsets of each queue it has, so the job may be killed and repeated at any time. The archive's
+mark at each broker is a position of its log below which every message of these topics is archived: as far as the log
+was when the run began, so that topics in which nothing comes do not hold back the retention of others.
 """
 
 from __future__ import annotations

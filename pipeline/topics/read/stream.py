@@ -319,9 +319,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: one did, and ``failOnDataLoss``.
         """
         for queue in sorted(begin.keys() & found.removed.keys() - self._unreadable):
-            is_same = created.get(queue[:2]) == found.created.get(queue[:2])
-            problem = found.unreadable(queue, begin[queue]) if is_same else ""
-            if problem:
+            now = found.created.get(queue[:2])
+            problem = found.unreadable(queue, begin[queue])
+            if problem and created.get(queue[:2], now) == now:  # else it is of a topic that was made anew
                 self._tell(problem)
                 self._unreadable.add(queue)
 
