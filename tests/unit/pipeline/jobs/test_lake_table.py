@@ -20,8 +20,8 @@ from penstock.pipeline.lake import lake as lakes
 from penstock.pipeline.lake.entries import LakeFile
 from penstock.pipeline.lake.lake import Lake
 from penstock.proto.errors import ConfigError, Corrupt, StorageError
+from tests.unit.pipeline.jobs.archive.test_archive import copied, lose, problems, run
 from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES
-from tests.unit.pipeline.jobs.test_archive import copied, lose, problems, run
 from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -25,7 +25,7 @@ from penstock.proto.errors import DataLoss, StorageError
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from tests.support.broker.kit import Kit, close_all
-from tests.unit.pipeline.jobs.test_archive import lose, problems
+from tests.unit.pipeline.jobs.archive.test_archive import lose, problems
 from tests.unit.pipeline.topics.test_topic_reading import Call
 
 pytestmark = pytest.mark.usefixtures("here")

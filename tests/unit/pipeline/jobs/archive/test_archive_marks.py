@@ -14,8 +14,8 @@ from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.topics.cluster import Positions
 from penstock.pipeline.topics.offsets import Queue, Range
 from penstock.proto.errors import ConfigError, StorageError
+from tests.unit.pipeline.jobs.archive.test_archive import content, lose, run
 from tests.unit.pipeline.jobs.conftest import SEGMENT_BYTES
-from tests.unit.pipeline.jobs.test_archive import content, lose, run
 from tests.unit.pipeline.jobs.test_jobs_without_spark import entry
 
 pytestmark = pytest.mark.usefixtures("here")
