@@ -38,7 +38,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02 "), min_size=1, max_size=8)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02 "), min_size=1, max_size=8)
 
 
 @settings(max_examples=60, deadline=None)
