@@ -65,8 +65,30 @@ def check_group_count(core: Core, group: str) -> None:
         )
 
 
+def tried_times(records: Records, topic: str) -> tuple[Any, Any]:
+    """How often each record, which lies in ``topic``, was tried, and the size of its properties.
+
+    Who consumes a dead letter begins anew: what it says of tries are those of the group that gave it up.
+    """
+    from penstock.formats.record.reposting.retries import tries_of
+
+    times, properties = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
+    tries_of(records.data, records.positions, records.sizes, times, properties)
+    if topic.startswith(names.DLQ_PREFIX):
+        times[:] = 0
+    return times, properties
+
+
 def failed_copies(
-    records: Records, chosen: Any, times: Any, due: Any, topic: str, where: bytes, mark: ProducerMark
+    records: Records,
+    chosen: Any,
+    times: Any,
+    due: Any,
+    topic: str,
+    where: bytes,
+    mark: ProducerMark,
+    *,
+    are_again: bool,
 ) -> memoryview:
     """The records at the places ``chosen`` as a batch of ``topic``; see :func:`sent_back` for the others.
 
@@ -79,7 +101,7 @@ def failed_copies(
     out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)
     name, place, prefix = (np.frombuffer(part, np.uint8) for part in (topic.encode(), where, mark_property(*mark)))
     positions, tried = records.positions[chosen], times[chosen] + 1
-    length = int(sent_back(records.data, positions, sizes, tried, due, name, place, prefix, out))
+    length = int(sent_back(records.data, positions, sizes, tried, due, name, place, prefix, are_again, out))
     if length < 0:
         raise MessageTooLarge("send-back: the properties of a message leave no room for its producer mark")
     return out[:length].data

@@ -160,9 +160,20 @@ def test_counts_of_deliveries_that_are_not_of_these_records_are_refused() -> Non
 def test_dead_letters_tell_where_they_come_from() -> None:
     giving = Giving(Resource(name="%DLQ%g"), "", (), 10_000)
     origin = b"DLQ_ORIGIN_TOPIC\x01topic\x02DLQ_ORIGIN_MESSAGE_ID\x01id\x02"
-    record = Record(topic="%DLQ%g", body=b"b", properties=origin)
-    (answer,) = answers(list(giving.given(batch_of([record]), FIRST, [], [])))
+    record = Record(topic="%DLQ%g", body=b"b", properties=origin, reconsume_times=17)
+    first = FIRST._replace(topic="%DLQ%g")
+    (answer,) = answers(list(giving.given(batch_of([record]), first, [], [])))
     assert answer.message.system_properties.dead_letter_queue.topic == "topic"
+
+
+def test_attempts_at_a_dead_letter_are_those_of_who_consumes_it() -> None:
+    giving = Giving(Resource(name="%DLQ%g"), "", (), 10_000)
+    attempts = []
+    for topic, times, again in (("%DLQ%g", 17, 0), ("%DLQ%g", 17, 2), ("%RETRY%readers", 1, 0)):
+        batch = batch_of([Record(topic=topic, body=b"b", reconsume_times=times)])
+        (answer,) = answers(list(giving.given(batch, FIRST._replace(topic=topic), [again], [])))
+        attempts.append(answer.message.system_properties.delivery_attempt)
+    assert attempts == [1, 3, 2]
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 57, 63, 64, 65, 119, 120, 128, 1000])

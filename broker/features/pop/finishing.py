@@ -21,7 +21,7 @@ from penstock.proto.errors import CorruptBatch, MessageTooLarge, NotMaster
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN, ReceiptStatus
 
 from ...core.core import Core
-from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies
+from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies, tried_times
 from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
@@ -180,11 +180,10 @@ class Finisher:
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 
     def _carry_out(self, journal: Journal, queue: PopQueue, records: Records, chosen: Longs, *, is_dead: bool) -> None:
-        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX, tries_of
+        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
 
         group = self._core.tables.group_or_default(queue.group)
-        times, properties = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
-        tries_of(records.data, records.positions, records.sizes, times, properties)
+        times, properties = tried_times(records, queue.topic)
         allowed = group.retry_max_times if group.retry_queues > 0 else 0
         dies = (times >= allowed) | (properties + PROPERTIES_GROWTH_MAX > PROPERTIES_BYTES_MAX) | is_dead
         ops, places = [], []
@@ -208,17 +207,15 @@ class Finisher:
 
     def _post(self, journal: Journal, op: Op, records: Records, chosen: Longs, point: int) -> None:
         """Append the copies of an op, unless they are there."""
-        from penstock.formats.record.reposting.retries import tries_of
-
         target = self._ensure(journal, op.kind, self._core.tables.group_or_default(op.group))
         mark = ProducerMark(PRODUCER_ID, 0, LANE, point + 1, len(chosen))
         if not len(chosen) or self._reposter.is_done(target, mark, below=point + 2):
             return
-        times, sizes = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
-        tries_of(records.data, records.positions, records.sizes, times, sizes)
+        times, _ = tried_times(records, op.topic)
+        are_again = op.topic.startswith(names.RETRY_PREFIX)
         due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
         try:
-            batch = failed_copies(records, chosen, times[chosen], due, target.topic, b"", mark)
+            batch = failed_copies(records, chosen, times[chosen], due, target.topic, b"", mark, are_again=are_again)
             journal.append(target, batch, mark, count=len(chosen), is_kept=True)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
             log.error("messages cannot come again topic=%s count=%d error=%s", target.topic, len(chosen), error)

@@ -1,11 +1,12 @@
 """Messages that a consumer could not take come again later, and become dead letters in the end.
 
-The consumer names them by their place; their copies are made from the log. A dead letter that is sent back is tried
-anew, as often as any other message. What comes again is a message for later
-whose topic is ``%RETRY%`` and the group, so whoever delivers those delivers it, once; a dead letter goes into ``%DLQ%``
-and the group at once. Both batches carry the sender's mark, so a call that is repeated, here or at the next master,
-stores nothing again. The mark's digest says how many tries were allowed: which messages of the call are in which batch
-follows from that, even where the group's settings are others by now.
+The consumer names them by their place; their copies are made from the log. A dead letter that its own group sends back
+is tried anew, as often as any other message, as one of the topic that it was sent to. To another group that consumes
+dead letters they are messages of the topic where they lie. What comes again is a message for later whose topic is
+``%RETRY%`` and the group, so whoever delivers those delivers it, once; a dead letter goes into ``%DLQ%`` and the group
+at once. Both batches carry the sender's mark, so a call that is repeated, here or at the next master, stores nothing
+again. The mark's digest says how many tries were allowed: which messages of the call are in which batch follows from
+that, even where the group's settings are others by now.
 
 Source: RocketMQ ``AbstractSendMessageProcessor#consumerSendMsgBack``; differs: many messages a call, idempotent, waits
 for the configured safety, and without a retry queue a message is a dead letter, not dropped.
@@ -35,7 +36,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire import retry_pb2
 
 from ...core.core import Core
-from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies
+from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies, tried_times
 from ...core.feature import Feature
 from ...core.intake import LATER, check_producer
 from ...core.journal import Journal, Target
@@ -118,8 +119,6 @@ class Retry(Feature):
         topic = names.check_topic(request.topic)
         if names.is_system_topic(topic):
             raise Forbidden(f"topic {topic} is internal: clients do not consume it")
-        if topic.startswith(names.DLQ_PREFIX) and topic != names.DLQ_PREFIX + request.group:
-            raise Forbidden(f"topic {topic} holds dead letters of another group than {request.group}")
         if request.queue_id >= self.core.tables.read_queues(topic):
             raise TopicNotFound(f"topic {topic} has no queue {request.queue_id} at this broker", topic=topic)
 
@@ -138,7 +137,7 @@ class Retry(Feature):
     ) -> tuple[retry_pb2.SendBackReply, int]:
         """Append the copies that are missing; the answer, and the end of all of them in the log."""
         from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
-        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX, tries_of
+        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
 
         group = self._group(request.group)
         dead_topic = names.DLQ_PREFIX + group.name
@@ -147,12 +146,11 @@ class Retry(Feature):
         before = later_before or dead_before
         allowed = before.digest - 1 if before is not None else allowed_times(group, request)
 
-        count = len(records.offsets)
-        stored_times, properties = np.empty(count, np.int32), np.empty(count, np.int32)
-        tries_of(records.data, records.positions, records.sizes, stored_times, properties)
-        if request.topic.startswith(names.DLQ_PREFIX):
-            stored_times[:] = 0  # somebody wants them to be tried anew: once at least
-            allowed = max(allowed, 1)
+        stored_times, properties = tried_times(records, request.topic)
+        is_resent = request.topic == dead_topic
+        if is_resent:
+            allowed = max(allowed, 1)  # somebody wants them to be tried anew: once at least
+        are_again = is_resent or request.topic.startswith(names.RETRY_PREFIX)
         places = np.searchsorted(asked.offsets, records.offsets)
         times, levels = np.maximum(stored_times, asked.times[places]), asked.levels[places]
         dies = is_dead(levels, times, properties + PROPERTIES_GROWTH_MAX <= PROPERTIES_BYTES_MAX, allowed)
@@ -164,11 +162,12 @@ class Retry(Feature):
             due = due_times(levels[later], times[later], group, self._levels_ms, self.core.clock.due_ms())
             where, target = self._later_place(journal, group, request.queue_id)
             mark = self._mark(request, len(later), allowed)
-            made.append((target, failed_copies(records, later, times, due, target.topic, where, mark), mark))
+            batch = failed_copies(records, later, times, due, target.topic, where, mark, are_again=are_again)
+            made.append((target, batch, mark))
         if len(dead) and dead_before is None:
             ensure_group_topic(self.core, journal, dead_topic, DEAD_QUEUES)
             mark = self._mark(request, len(dead), allowed)
-            batch = failed_copies(records, dead, times, _NEVER, dead_topic, b"", mark)
+            batch = failed_copies(records, dead, times, _NEVER, dead_topic, b"", mark, are_again=are_again)
             made.append((Target(dead_topic, DEAD_QUEUES), batch, mark))
         for target, batch, mark in made:
             end = journal.append(target, batch, mark, count=mark.count, is_kept=True).end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
+from penstock.proto.names import DLQ_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire import pop_pb2 as wire
 
@@ -53,8 +54,8 @@ class ReceivedMessage(RetriedMessage):
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was given out before."""
-        return super().reconsume_times + self._redelivered
+        """How often it was given out before; a dead letter begins anew."""
+        return self._redelivered + (0 if self.lot.topic.startswith(DLQ_PREFIX) else super().reconsume_times)
 
     def renew(self, receipt: Receipt) -> None:
         """Have another receipt from now on."""

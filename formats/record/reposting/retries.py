@@ -2,17 +2,18 @@
 
 A message that comes again is a message for later (:mod:`.timers`) whose ``REAL_TOPIC`` is the group's retry topic; a
 dead letter is a record of the group's dead-letter topic. Both are the record that failed, body and all, with one more
-in ``RECONSUMETIMES``, and say where it came from for the first time:
+in ``RECONSUMETIMES``, and say where their group found it for the first time:
 
 | Property | Of | Value |
 |---|---|---|
-| ``RETRY_TOPIC`` | both | the topic that it was sent to |
+| ``RETRY_TOPIC`` | both | the topic that it was consumed from |
 | ``ORIGIN_MESSAGE_ID`` | both | store host and physical offset there, upper-case hex |
 | ``REAL_TOPIC``, ``REAL_QID``, ``TIMER_OUT_MS`` | later | where it belongs, and when |
 | ``DLQ_ORIGIN_TOPIC``, ``DLQ_ORIGIN_MESSAGE_ID`` | dead | the first two, as RocketMQ names them there |
 
 Source: RocketMQ ``AbstractSendMessageProcessor#consumerSendMsgBack``; differs: a time in place of a delay level, and no
-light queue gets the message again.
+light queue gets the message again; a record that is no retry is what its group found, whatever it says of a time
+before: who consumes a dead letter gets that again, and not a message of the topic that it was sent to.
 """
 
 from __future__ import annotations
@@ -110,9 +111,12 @@ def _put_id(out, at, name, record, store, body):
     return at + 1
 
 
-@kernel(int64, OUT_BYTES, int64, int64, int64, int64)
-def _copy_kept(out, at, address, start, end):
-    """The properties ``[start, end)`` without what a copy says anew, or must not say again; the new end."""
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64, boolean)
+def _copy_kept(out, at, address, start, end, has_origin):
+    """The properties ``[start, end)`` without what a copy says anew, or must not say again; the new end.
+
+    ``has_origin``: where it comes from it says anew too.
+    """
     if end - start > MARK_BYTES and is_mark(address, start):
         start = find_byte_at(address, start, end, end, PAIR_END) + 1
     while start < end:
@@ -126,6 +130,8 @@ def _copy_kept(out, at, address, start, end):
             or begins_with(address, start, pair_end, _DEAD_TOPIC)
             or begins_with(address, start, pair_end, _DEAD_ID)
             or begins_with(address, start, pair_end, _CRC)
+            or (has_origin and begins_with(address, start, pair_end, _RETRY_TOPIC))
+            or (has_origin and begins_with(address, start, pair_end, _ORIGIN_ID))
         ):
             copy_bytes(out, at, address, start, pair_end - start)
             at += pair_end - start
@@ -135,34 +141,34 @@ def _copy_kept(out, at, address, start, end):
     return at
 
 
-@kernel(int64, OUT_BYTES, int64, int64, int64, int64, int64, int64, int64, int64, boolean)
-def _put_origin(out, at, record, store, body, topic, topic_end, properties, properties_end, is_dead):
-    """Write where a message comes from, what is known already as it is; the new end. ``record``: its address."""
-    value, value_end = value_at(record, properties, properties_end, _RETRY_TOPIC)
+@kernel(int64, OUT_BYTES, int64, int64, int64, int64, int64, int64, int64, int64, boolean, boolean)
+def _put_origin(out, at, record, store, body, topic, topic_end, properties, properties_end, is_again, is_dead):
+    """Write where a message comes from; the new end. ``record``: its address. ``is_again``: it says that itself."""
+    value = value_end = id_start = id_end = np.int64(0)
+    if is_again:
+        value, value_end = value_at(record, properties, properties_end, _RETRY_TOPIC)
+        id_start, id_end = value_at(record, properties, properties_end, _ORIGIN_ID)
     if value == value_end or value_end - value > _TOPIC_MAX:
         value, value_end = topic, topic_end
-        at = _put(out, at, _RETRY_TOPIC, record, value, value_end)
+    at = _put(out, at, _RETRY_TOPIC, record, value, value_end)
     if is_dead:
         at = _put(out, at, _DEAD_TOPIC, record, value, value_end)
-    value, value_end = value_at(record, properties, properties_end, _ORIGIN_ID)
-    is_known = 0 < value_end - value <= _ID_MAX
-    if not is_known:
-        at = _put_id(out, at, _ORIGIN_ID, record, store, body)
-    if is_dead and is_known:
-        at = _put(out, at, _DEAD_ID, record, value, value_end)
-    elif is_dead:
-        at = _put_id(out, at, _DEAD_ID, record, store, body)
-    return at
+    if 0 < id_end - id_start <= _ID_MAX:
+        at = _put(out, at, _ORIGIN_ID, record, id_start, id_end)
+        return _put(out, at, _DEAD_ID, record, id_start, id_end) if is_dead else at
+    at = _put_id(out, at, _ORIGIN_ID, record, store, body)
+    return _put_id(out, at, _DEAD_ID, record, store, body) if is_dead else at
 
 
-@kernel(int64, BYTES, LONGS, INTS, INTS, LONGS, BYTES, BYTES, BYTES, OUT_BYTES)
-def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mark, out):
+@kernel(int64, BYTES, LONGS, INTS, INTS, LONGS, BYTES, BYTES, BYTES, boolean, OUT_BYTES)
+def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mark, are_again, out):
     """Write the records at ``positions`` as records of ``topic``, queue 0, to ``out``; its new length.
 
     ``reconsume_times``: what each says from now on. ``due``: when each comes again, ms, and ``where`` the properties
     that say where; a negative one: at once. Without any time they are dead letters. ``mark``: a property, with its
-    name and both separators, for the first. Where a dead letter's properties have no room for its origin it goes
-    without. -1: ``out`` is too small, some are no records, or what must be said has no room.
+    name and both separators, for the first. ``are_again``: they have failed before, and say where they come from;
+    otherwise that is where they lie. Where a dead letter's properties have no room for its origin it goes without.
+    -1: ``out`` is too small, some are no records, or what must be said has no room.
     """
     at = 0
     is_dead = len(due) == 0
@@ -184,10 +190,11 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
         if i == 0:
             copy_bytes(out, behind, mark, 0, len(mark))
             behind += len(mark)
-        behind = _copy_kept(out, behind, record, properties, properties + size)
-        if size + PROPERTIES_GROWTH_MAX <= _BYTES_MAX:
+        end, has_origin = properties + size, size + PROPERTIES_GROWTH_MAX <= _BYTES_MAX
+        behind = _copy_kept(out, behind, record, properties, end, has_origin)
+        if has_origin:
             behind = _put_origin(
-                out, behind, record, store, body, origin, origin + origin_size, properties, properties + size, is_dead
+                out, behind, record, store, body, origin, origin + origin_size, properties, end, are_again, is_dead
             )
         elif not is_dead:
             return np.int64(-1)

@@ -135,13 +135,15 @@ class Giving:
         view = MessageView(batch, index, receipt.broker_name)
         if self._tags and view.tag not in self._tags:
             return None
+        # What a dead letter says of tries are those of the group that gave it up.
+        tried = 0 if receipt.topic.startswith(DLQ_PREFIX) else view.reconsume_times
         answer = ReceiveMessageResponse()
         deliver(
             answer.message,
             view,
             self._topic,
             self._namespace,
-            attempt=view.reconsume_times + 1 + again,
+            attempt=tried + 1 + again,
             receipt_handle=receipt.text(),
             invisible_ms=self._invisible_ms,
         )

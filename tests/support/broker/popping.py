@@ -101,8 +101,8 @@ class Node(Kit):
         self.settle()
         return list(reply.statuses)
 
-    async def change(self, message: Received, invisible_ms: int) -> Received:
-        request = wire.ChangeInvisibleRequest(group=GROUP, receipts=[message.receipts], invisible_ms=invisible_ms)
+    async def change(self, message: Received, invisible_ms: int, group: str = GROUP) -> Received:
+        request = wire.ChangeInvisibleRequest(group=group, receipts=[message.receipts], invisible_ms=invisible_ms)
         reply = await self.pop.change_invisible(request)
         assert not reply.statuses, reply
         self.settle()

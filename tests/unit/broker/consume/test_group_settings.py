@@ -12,9 +12,11 @@ import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.core.tables.groups import Group
+from penstock.broker.core.tables.retry_policy import RetryPolicy
 from penstock.proto.errors import Forbidden, InvalidArgument
 from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest
 from penstock.proto.wire.common_pb2 import GroupConfig, TopicQueues
+from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
 
@@ -131,3 +133,21 @@ def test_rocketmqs_fields_are_these_settings() -> None:
     assert (group.orderly, group.broadcast_enable, group.from_min_enable) == (True, False, False)
     assert theirs.items() <= group.to_json().items()
     assert Group.from_json(Group("g").to_json()) == Group("g")
+
+
+def test_policies_are_read_and_written_as_rocketmq_does() -> None:
+    for policy in (RetryPolicy(), RetryPolicy((1000, 60_000)), RetryPolicy((), 5000, 7_200_000, 2)):
+        assert RetryPolicy.from_json(policy.to_json()) == policy
+        assert RetryPolicy.from_wire("g", policy.to_wire()) == policy
+    theirs = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, 10_000, 30_000]}}
+    assert RetryPolicy.from_json(theirs).delays_ms == (10_000, 30_000)
+    assert RetryPolicy.from_json({"type": "EXPONENTIAL"}) == RetryPolicy((), 5000, 7_200_000, 2)
+    for wrong in (
+        WirePolicy(delays_ms=[0]),
+        WirePolicy(delays_ms=[1] * 65),
+        WirePolicy(initial_ms=5),
+        WirePolicy(initial_ms=9, max_ms=5, multiplier=2),
+        WirePolicy(delays_ms=[1], initial_ms=1, max_ms=5, multiplier=2),
+    ):
+        with pytest.raises(InvalidArgument, match="group g: retry_policy"):
+            RetryPolicy.from_wire("g", wrong)

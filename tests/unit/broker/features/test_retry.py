@@ -146,8 +146,6 @@ async def test_who_failed_often_enough_is_a_dead_letter_once_and_says_where_it_c
     }
     await node.pass_s(10_000)
     assert len(node.records()) == 1
-    with pytest.raises(Forbidden, match="of another group than other"):
-        await node.send_back([0], 3, DEAD, group="other")
 
 
 @in_loop
@@ -161,6 +159,24 @@ async def test_a_dead_letter_that_is_sent_back_is_tried_anew_and_forgets_that_it
     found = decode_properties(again.properties)
     assert found["RETRY_TOPIC"] == "orders"
     assert "DLQ_ORIGIN_TOPIC" not in found
+
+
+@in_loop
+async def test_another_group_that_consumes_dead_letters_gets_them_again_as_those() -> None:
+    node = filled()
+    node.put_group(Group("other", retry_max_times=1))
+    await node.send_back(delay_levels=[-1], reconsume_times=[16])
+    (dead,) = node.records(DEAD)
+    assert await node.send_back([0], 2, DEAD, delay_levels=[1], group="other") == SendBackReply(later=1)
+    await node.pass_s(1)
+    (again,) = node.records("%RETRY%other")
+    assert (again.body, again.reconsume_times) == (b"5", 1)
+    found = decode_properties(again.properties)
+    place = offset_message_id(dead.store_host, dead.physical_offset)
+    assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"]) == (DEAD, place)
+    assert await node.send_back([0], 3, "%RETRY%other", group="other") == SendBackReply(dead=1)
+    (last,) = node.records("%DLQ%other")
+    assert (last.reconsume_times, decode_properties(last.properties)["DLQ_ORIGIN_TOPIC"]) == (2, DEAD)
 
 
 @in_loop
@@ -199,24 +215,6 @@ def test_each_policy_waits_as_rocketmqs_of_that_name(policy: RetryPolicy, waits:
             assert node.records()[-1].reconsume_times == times + 1
 
     run()
-
-
-def test_policies_are_read_and_written_as_rocketmq_does() -> None:
-    for policy in (RetryPolicy(), RetryPolicy((1000, 60_000)), RetryPolicy((), 5000, 7_200_000, 2)):
-        assert RetryPolicy.from_json(policy.to_json()) == policy
-        assert RetryPolicy.from_wire("g", policy.to_wire()) == policy
-    theirs = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, 10_000, 30_000]}}
-    assert RetryPolicy.from_json(theirs).delays_ms == (10_000, 30_000)
-    assert RetryPolicy.from_json({"type": "EXPONENTIAL"}) == RetryPolicy((), 5000, 7_200_000, 2)
-    for wrong in (
-        WirePolicy(delays_ms=[0]),
-        WirePolicy(delays_ms=[1] * 65),
-        WirePolicy(initial_ms=5),
-        WirePolicy(initial_ms=9, max_ms=5, multiplier=2),
-        WirePolicy(delays_ms=[1], initial_ms=1, max_ms=5, multiplier=2),
-    ):
-        with pytest.raises(InvalidArgument, match="group g: retry_policy"):
-            RetryPolicy.from_wire("g", wrong)
 
 
 @in_loop

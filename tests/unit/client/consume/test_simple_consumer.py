@@ -134,13 +134,20 @@ def test_receipts_that_are_none_are_refused_by_name(cluster: RunningCluster) -> 
         consumer.ack(changed)
 
 
-def test_dead_letters_on_demand(cluster: RunningCluster) -> None:
+def test_dead_letters_on_demand_are_messages_like_others_to_who_subscribes_them(cluster: RunningCluster) -> None:
     cluster.put(TOPIC, [b"bad", b"good"])
     with simple(cluster) as consumer:
         bad, good = received(consumer, 2)
         consumer.forward_to_dead_letters(bad)
         consumer.ack(good)
-    assert len(cluster.brokers["broker-a"].records(f"%DLQ%{GROUP}")) == 1
+    dead = f"%DLQ%{GROUP}"
+    assert len(cluster.brokers["broker-a"].records(dead)) == 1
+    with SimpleConsumer(cluster.namesrv, group="readers", consume_from="first") as reader:
+        reader.subscribe(dead)
+        for times in range(3):
+            (found,) = received(reader, 1)
+            assert (found.body, found.topic, found.reconsume_times) == (b"bad", dead, times)
+            reader.change_invisible(found, 0)
 
 
 def test_tags_choose_by_their_text(cluster: RunningCluster) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.client import ConsumeResult, MessageView, PullConsumer
+from penstock.client import ConsumeResult, MessageView, PullConsumer, PushConsumer
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue
 from penstock.formats.record.layout import decode_record
@@ -68,6 +68,24 @@ def test_a_poison_message_costs_itself_alone_and_a_restart_delivers_nothing_agai
     (dead,) = cluster.brokers["broker-a"].records(DEAD).values()
     assert decode_record(dead).reconsume_times == 3
     assert decode_properties(decode_record(dead).properties)["DLQ_ORIGIN_TOPIC"] == "orders"
+
+
+def test_another_group_that_consumes_dead_letters_gets_them_again_as_those(cluster: RunningCluster) -> None:
+    cluster.retry_soon(times=0)
+    cluster.retry_soon("readers", times=2)
+    cluster.put("orders", [b"bad"], 0)
+    with consumer(cluster, failing(b"bad")):
+        wait_until(lambda: stored(cluster, DEAD) == [b"bad"], what="a dead letter")
+    seen = failing(b"bad")
+    reader = PushConsumer(cluster.namesrv, listener=seen, group="readers", consume_from="first", config=QUICK)
+    reader.subscribe(DEAD)
+    with reader:
+        wait_until(lambda: stored(cluster, "%DLQ%readers") == [b"bad"], what="their own dead letter")
+    assert [(each.topic, each.message_queue.topic) for each in seen.messages] == [
+        (DEAD, DEAD),
+        (DEAD, "%RETRY%readers"),
+        (DEAD, "%RETRY%readers"),
+    ]
 
 
 def test_many_that_fail_make_few_calls(cluster: RunningCluster) -> None:
