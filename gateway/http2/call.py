@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
@@ -27,7 +27,7 @@ from .frames import (
     trailers,
     window_update,
 )
-from .limits import CALL_BYTES, CALL_WINDOW, NEW_S, TAKEN_S, UNARY_S
+from .limits import CALL_WINDOW, NEW_S, TAKEN_S, UNARY_S
 from .packing import Packed, PackingError, check_packing
 
 if TYPE_CHECKING:
@@ -131,11 +131,11 @@ class Call:
         while True:
             while self.messages:
                 message = self.messages.popleft()
-                self._hold(-len(message) - MESSAGE_HEAD.size)
+                self.hold(-len(message) - MESSAGE_HEAD.size)
                 self._widen()
                 if isinstance(message, Packed):
                     message = await self._unpacked(message)
-                    self._hold(-len(message))
+                    self.hold(-len(message))
                 yield message
             if self.is_half_closed:
                 return
@@ -170,7 +170,7 @@ class Call:
         out, number = self._out, self.number
         if self._begun or self.is_over or not self.is_half_closed or not out.takes(self, size):
             if not self.is_over:
-                self._hold(-len(self.request))  # what is kept from here on is its answer
+                self.hold(-len(self.request))  # what is kept from here on is its answer
                 self.request = b""
             self._put(MESSAGE_HEAD.pack(0, len(message)) + message)
             self.end()
@@ -206,6 +206,13 @@ class Call:
         else:
             self._say_last()
 
+    def end_confirmed(self, lost: Callable[[], None]) -> None:
+        """End the answer, which is written; ``lost`` is called unless the client shows it came. Raises CallOver."""
+        if self.is_over:
+            raise CallOver
+        self.end()
+        self._connection.unconfirmed.add(self.number, lost)
+
     # For the connection.
 
     @property
@@ -219,9 +226,10 @@ class Call:
         is_asked = self.is_half_closed or self._method.is_streaming
         return self.until if is_asked else min(self.until, self._born + UNARY_S)
 
-    def keep(self, count: int) -> None:
-        """Count what it takes besides its messages."""
-        self._hold(CALL_BYTES + count)
+    def hold(self, count: int) -> None:
+        """Count so many more bytes that are kept for it, or less."""
+        self.held += count
+        self._connection.hold(self, count)
 
     def came(self, content: bytes, flow: int) -> None:
         """Bytes of the client's messages; ``flow``: how many they are for the windows, padding included."""
@@ -238,12 +246,12 @@ class Call:
         if not partial and len(content) >= MESSAGE_HEAD.size:
             flag, size = MESSAGE_HEAD.unpack_from(content)
             if not flag and size == len(content) - MESSAGE_HEAD.size:  # the usual case
-                self._hold(len(content))
+                self.hold(len(content))
                 self._take(content[MESSAGE_HEAD.size :])
                 self._widen()
                 return
         partial += content
-        self._hold(len(content))
+        self.hold(len(content))
         at = 0
         while len(partial) - at >= MESSAGE_HEAD.size and not self.is_over:
             flag, size = MESSAGE_HEAD.unpack_from(partial, at)
@@ -288,7 +296,7 @@ class Call:
                 self.pending.popleft()
             else:
                 self.pending[0] = first[room:]
-            self._hold(-len(part))
+            self.hold(-len(part))
             self.window -= len(part)
             out.window -= len(part)
             out.send(HEAD.pack(0, len(part), Type.DATA, 0, self.number), part)
@@ -373,7 +381,7 @@ class Call:
         self.begin()
         if self.pending or not self._out.takes(self, len(framed)):
             self.pending.append(memoryview(framed))
-            self._hold(len(framed))
+            self.hold(len(framed))
             if not self.is_over:
                 self._out.block(self)
                 self.pump()
@@ -395,7 +403,7 @@ class Call:
         self.pending.clear()
         self.messages.clear()
         self._partial.clear()
-        self._hold(-self.held)
+        self.hold(-self.held)
         self._connection.leave(self)
         self._wake()
 
@@ -414,7 +422,7 @@ class Call:
                 await self._connection.turns.have()
                 if not self.is_over:
                     pieces.append(piece)
-                    self._hold(len(piece))
+                    self.hold(len(piece))
                 if self.is_over:
                     raise CallOver
         except PackingError as error:
@@ -432,10 +440,6 @@ class Call:
             self.fail(Status.UNIMPLEMENTED, "a second request in a call that has one")
         else:
             self.messages.append(message)
-
-    def _hold(self, count: int) -> None:
-        self.held += count
-        self._connection.hold(self, count)
 
     def _widen(self) -> None:
         """Let the client send more of the call, unless what it sent lies unread."""

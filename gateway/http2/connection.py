@@ -42,6 +42,7 @@ from .frames import (
 )
 from .headers import Field, HeaderDecoder, HeadersError, are_trailers, is_grpc, metadata_of
 from .outgoing import Outgoing
+from .unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from .server import Server
@@ -62,6 +63,7 @@ class Connection(asyncio.Protocol):
         self.turns = server.turns
         self.calls: dict[int, Call] = {}
         self.out = Outgoing(server.loop)
+        self.unconfirmed = Unconfirmed(self.out, self.abort)
         self.now: Callable[[], float] = server.loop.time
         self.heard_at = self.now()
         self.due = self.heard_at  # nothing of it is late before
@@ -102,6 +104,7 @@ class Connection(asyncio.Protocol):
         self.out.drop()
         for call in list(self.calls.values()):
             call.gone()
+        self.unconfirmed.drop()
 
     def pause_writing(self) -> None:
         """See :class:`asyncio.Protocol`."""
@@ -341,7 +344,7 @@ class Connection(asyncio.Protocol):
                 error = str(wrong)
         call = Call(self, stream, method or self._server.unknown, metadata, timeout_s)
         self.calls[stream] = call
-        call.keep(self._headers.block_bytes)
+        call.hold(limits.CALL_BYTES + self._headers.block_bytes)
         self.due = min(self.due, call.late_at)
         if is_all:
             call.half_close()
@@ -373,6 +376,8 @@ class Connection(asyncio.Protocol):
             self._pranks.play(self.heard_at)
         if call is not None:
             call.gone()
+        elif int.from_bytes(content, "big") != Code.NO_ERROR:
+            self.unconfirmed.break_off(stream)
 
     def _on_settings(self, stream: int, flags: int, content: bytes) -> None:
         if stream:
@@ -395,6 +400,8 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(f"a ping of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
         if not flags & ACK:
             self.out.send(frame(Type.PING, ACK, 0, content))
+        else:
+            self.unconfirmed.acknowledge(content)
 
     def _on_goaway(self, stream: int, flags: int, content: bytes) -> None:
         if stream:

@@ -31,7 +31,10 @@ Unary = Callable[[Caller, Any], Awaitable[Any]]
 Plain = Callable[[Caller, bytes], Awaitable[bytes | None]]
 Taking = Callable[[Caller, Call], bool]
 Streaming = Callable[[Caller, Any], AsyncGenerator[Any, None]]
-"""Gives messages, or bytes: messages end to end, each with its head (:meth:`~..http2.call.Call.write_framed`)."""
+"""Gives messages, or bytes: messages end to end, each with its head (:meth:`~..http2.call.Call.write_framed`).
+
+The last may be what is to be done if the client does not get all of them (:meth:`~..http2.call.Call.end_confirmed`).
+"""
 Answer = Callable[[Call], Awaitable[None]]
 
 
@@ -107,6 +110,8 @@ class Service:
                     async for each in answers:
                         if isinstance(each, bytes):
                             await call.write_framed(each)
+                        elif callable(each):
+                            call.end_confirmed(each)
                         else:
                             await call.write(each.SerializeToString())
             except TimeoutError:

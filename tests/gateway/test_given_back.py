@@ -8,17 +8,24 @@ from typing import Any, Final
 import pytest
 
 from penstock.formats.record.layout import QueueOffset, Record, encode_record
+from penstock.gateway.http2.frames import ACK, Type, frame, rst_stream
+from penstock.gateway.http2.frames import Code as HttpCode
+from penstock.gateway.http2.method import Method as HttpMethod
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.clients import Clients
 from penstock.gateway.v2.consume.finishing import Finishing
 from penstock.gateway.v2.consume.receiving import Receiving
 from penstock.gateway.v2.consume.renewal import Renewal
+from penstock.gateway.v2.service import SERVICE, Service
+from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.wire.pop_pb2 import ChangeInvisibleReply, ChangeInvisibleRequest, ReceiveReply
 from tests.support.gateway import OneBroker, wish
+from tests.support.http2 import serving
 from tests.support.waiting import eventually
 
+RECEIVE: Final = f"/{SERVICE.full_name}/ReceiveMessage"
 CALLER: Final = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
 RECORDS: Final = b"".join(
     encode_record(Record(topic="topic", body=b"x", queue_offset=QueueOffset(each))) for each in (7, 8)
@@ -76,5 +83,45 @@ def test_it_is_given_back(when: str) -> None:
             await task
         await eventually(lambda: world.changed, what="it is given back")
         assert world.changed == [(True, [7, 8])]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["taken", "lost with its connection", "broken off", "not renewed"])
+def test_an_answer_that_is_renewed_is_given_back_unless_its_client_has_got_it(how: str) -> None:
+    """It was written whole, and the client lives on at another connection."""
+
+    async def scenario() -> None:
+        world: Any = World("")
+        renewal = Renewal(world, lambda _: True)
+        receiving = Receiving(world, Clients(), Finishing(world, renewal), renewal)
+        method = Service(None)._streaming(
+            "ReceiveMessage", receiving.receive, ReceiveMessageRequest, ReceiveMessageResponse
+        )
+        request = wish("g", "topic", wait_s=60, auto_renew=how != "not renewed").SerializeToString()
+        async with serving({RECEIVE: HttpMethod(method)}) as it:
+            async with it.peer() as peer:
+                answer = await peer.ask(1, request, RECEIVE).answer(1)
+                assert len(answer.messages) == 4
+                if how == "not renewed":
+                    await peer.ping()
+                    assert [each for each in peer.others if each.kind == Type.PING and not each.flags] == []
+                else:
+                    asked = await peer.until(Type.PING)
+                    assert renewal.holds_any
+                if how == "taken":
+                    peer.send(frame(Type.PING, ACK, 0, asked.content))
+                elif how == "broken off":
+                    peer.send(rst_stream(1, HttpCode.CANCEL))
+                    await eventually(lambda: world.changed, what="it is given back")
+                await peer.ping()
+            await eventually(lambda: not it.server.connections, what="the connection is over")
+            if how in ("taken", "not renewed"):
+                assert renewal.holds_any == (how == "taken")
+                assert world.changed == []
+            else:
+                await eventually(lambda: world.changed, what="it is given back")
+                assert not renewal.holds_any
+                assert world.changed == [(True, [7, 8])]
 
     asyncio.run(scenario())

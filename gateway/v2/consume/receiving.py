@@ -7,7 +7,8 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from penstock.client import InvalidArgument, PenstockError
@@ -52,7 +53,7 @@ SMALL_TOPIC: Final = 100_000
 _LONGER_S: Final = 0.005
 _BEGINS: Final = 10_000
 
-Answers = AsyncGenerator[ReceiveMessageResponse | bytes, None]
+Answers = AsyncGenerator[ReceiveMessageResponse | bytes | Callable[[], None], None]
 
 
 class _Wish(NamedTuple):
@@ -103,13 +104,18 @@ class Receiving:
             for given in received:
                 yield given.content
             yield ReceiveMessageResponse(delivery_timestamp=timestamp(time.time_ns() // 1_000_000))
+            if received and request.auto_renew:  # they are renewed as long as the client lives, if it has them
+                yield partial(self._take_back, broker_name, wish.group, _receipts_of(received))
             is_told = True
         finally:
             if received and not is_told:
-                receipts = _receipts_of(received)
-                for receipt in receipts:
-                    self._renewal.drop(receipt.text())
-                self._in_background(self._given_back(broker_name, wish.group, receipts))
+                self._take_back(broker_name, wish.group, _receipts_of(received))
+
+    def _take_back(self, broker_name: str, group: str, receipts: list[Receipt]) -> None:
+        """The client has not got these: others are to get them soon."""
+        for receipt in receipts:
+            self._renewal.drop(receipt.text())
+        self._in_background(self._given_back(broker_name, group, receipts))
 
     async def _poll(
         self,
