@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from penstock.proto.wire import broker_pb2 as penstock_dot_proto_dot_wire_dot_broker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpenstock/proto/wire/pop.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/broker.proto\"\xff\x02\n\rReceiveHeader\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12>\n\rsubscriptions\x18\x03 \x03(\x0b\x32\'.penstock.v1.ReceiveHeader.Subscription\x12\x14\n\x0cmax_messages\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x14\n\x0cinvisible_ms\x18\x06 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x07 \x01(\x05\x12/\n\x05\x62\x65gin\x18\x08 \x01(\x0e\x32 .penstock.v1.ReceiveHeader.Begin\x12\x12\n\nattempt_id\x18\t \x01(\t\x1aU\n\x0cSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12#\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Filter\x12\x11\n\tqueue_ids\x18\x03 \x03(\x05\"\x1c\n\x05\x42\x65gin\x12\x08\n\x04LAST\x10\x00\x12\t\n\x05\x46IRST\x10\x01\"\xec\x01\n\x0cReceiveReply\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .penstock.v1.ReceiveReply.Result\x12\x13\n\x0b\x63heck_point\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0breceived_ms\x18\x04 \x01(\x03\x12\x12\n\nvisible_ms\x18\x05 \x01(\x03\x1a\\\n\x06Result\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\r\n\x05\x62ytes\x18\x03 \x01(\x05\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x13\n\x0bredelivered\x18\x05 \x03(\x05\"t\n\x08Receipts\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x13\n\x0b\x63heck_point\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x12\n\nvisible_ms\x18\x05 \x01(\x03\x12\x0f\n\x07offsets\x18\x06 \x03(\x03\"L\n\x12\x41\x63knowledgeRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x08receipts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.Receipts\"@\n\x10\x41\x63knowledgeReply\x12,\n\x08statuses\x18\x01 \x03(\x0e\x32\x1a.penstock.v1.ReceiptStatus\"}\n\x16\x43hangeInvisibleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x08receipts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.Receipts\x12\x14\n\x0cinvisible_ms\x18\x03 \x01(\x03\x12\x15\n\ris_given_back\x18\x04 \x01(\x08\"|\n\x14\x43hangeInvisibleReply\x12,\n\x08statuses\x18\x01 \x03(\x0e\x32\x1a.penstock.v1.ReceiptStatus\x12\x13\n\x0b\x63heck_point\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x12\n\nvisible_ms\x18\x04 \x01(\x03\"H\n\x0e\x46orwardRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x08receipts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.Receipts\"\x19\n\x08PopGroup\x12\r\n\x05group\x18\x01 \x01(\t\"\xc2\x01\n\x0ePopDescription\x12\x0c\n\x04pops\x18\x01 \x01(\x08\x12\x11\n\tin_flight\x18\x02 \x01(\x03\x12\x31\n\x06queues\x18\x03 \x03(\x0b\x32!.penstock.v1.PopDescription.Queue\x1a\\\n\x05Queue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x11\n\tcommitted\x18\x03 \x01(\x03\x12\x0c\n\x04next\x18\x04 \x01(\x03\x12\x11\n\tin_flight\x18\x05 \x01(\x05*I\n\rReceiptStatus\x12\x0e\n\nRECEIPT_OK\x10\x00\x12\x13\n\x0fRECEIPT_EXPIRED\x10\x01\x12\x13\n\x0fRECEIPT_UNKNOWN\x10\x02\x32\x9c\x01\n\x03Pop\x12R\n\x14\x46orwardToDeadLetters\x12\x1b.penstock.v1.ForwardRequest\x1a\x1d.penstock.v1.AcknowledgeReply\x12\x41\n\x0b\x44\x65scribePop\x12\x15.penstock.v1.PopGroup\x1a\x1b.penstock.v1.PopDescriptionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpenstock/proto/wire/pop.proto\x12\x0bpenstock.v1\x1a penstock/proto/wire/broker.proto\"\xff\x02\n\rReceiveHeader\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12>\n\rsubscriptions\x18\x03 \x03(\x0b\x32\'.penstock.v1.ReceiveHeader.Subscription\x12\x14\n\x0cmax_messages\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x14\n\x0cinvisible_ms\x18\x06 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x07 \x01(\x05\x12/\n\x05\x62\x65gin\x18\x08 \x01(\x0e\x32 .penstock.v1.ReceiveHeader.Begin\x12\x12\n\nattempt_id\x18\t \x01(\t\x1aU\n\x0cSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12#\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Filter\x12\x11\n\tqueue_ids\x18\x03 \x03(\x05\"\x1c\n\x05\x42\x65gin\x12\x08\n\x04LAST\x10\x00\x12\t\n\x05\x46IRST\x10\x01\"\xec\x01\n\x0cReceiveReply\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .penstock.v1.ReceiveReply.Result\x12\x13\n\x0b\x63heck_point\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0breceived_ms\x18\x04 \x01(\x03\x12\x12\n\nvisible_ms\x18\x05 \x01(\x03\x1a\\\n\x06Result\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\r\n\x05\x62ytes\x18\x03 \x01(\x05\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x13\n\x0bredelivered\x18\x05 \x03(\x05\"t\n\x08Receipts\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x13\n\x0b\x63heck_point\x18\x03 \x01(\x03\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x12\n\nvisible_ms\x18\x05 \x01(\x03\x12\x0f\n\x07offsets\x18\x06 \x03(\x03\"L\n\x12\x41\x63knowledgeRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x08receipts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.Receipts\"@\n\x10\x41\x63knowledgeReply\x12,\n\x08statuses\x18\x01 \x03(\x0e\x32\x1a.penstock.v1.ReceiptStatus\"\x95\x01\n\x16\x43hangeInvisibleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x08receipts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.Receipts\x12\x14\n\x0cinvisible_ms\x18\x03 \x01(\x03\x12\x15\n\ris_given_back\x18\x04 \x01(\x08\x12\x16\n\x0ekeeps_receipts\x18\x05 \x01(\x08\"|\n\x14\x43hangeInvisibleReply\x12,\n\x08statuses\x18\x01 \x03(\x0e\x32\x1a.penstock.v1.ReceiptStatus\x12\x13\n\x0b\x63heck_point\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x12\n\nvisible_ms\x18\x04 \x01(\x03\"H\n\x0e\x46orwardRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\'\n\x08receipts\x18\x02 \x03(\x0b\x32\x15.penstock.v1.Receipts\"\x19\n\x08PopGroup\x12\r\n\x05group\x18\x01 \x01(\t\"\xc2\x01\n\x0ePopDescription\x12\x0c\n\x04pops\x18\x01 \x01(\x08\x12\x11\n\tin_flight\x18\x02 \x01(\x03\x12\x31\n\x06queues\x18\x03 \x03(\x0b\x32!.penstock.v1.PopDescription.Queue\x1a\\\n\x05Queue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x11\n\tcommitted\x18\x03 \x01(\x03\x12\x0c\n\x04next\x18\x04 \x01(\x03\x12\x11\n\tin_flight\x18\x05 \x01(\x05*I\n\rReceiptStatus\x12\x0e\n\nRECEIPT_OK\x10\x00\x12\x13\n\x0fRECEIPT_EXPIRED\x10\x01\x12\x13\n\x0fRECEIPT_UNKNOWN\x10\x02\x32\x9c\x01\n\x03Pop\x12R\n\x14\x46orwardToDeadLetters\x12\x1b.penstock.v1.ForwardRequest\x1a\x1d.penstock.v1.AcknowledgeReply\x12\x41\n\x0b\x44\x65scribePop\x12\x15.penstock.v1.PopGroup\x1a\x1b.penstock.v1.PopDescriptionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.wire.pop_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECEIPTSTATUS']._serialized_start=1518
-  _globals['_RECEIPTSTATUS']._serialized_end=1591
+  _globals['_RECEIPTSTATUS']._serialized_start=1543
+  _globals['_RECEIPTSTATUS']._serialized_end=1616
   _globals['_RECEIVEHEADER']._serialized_start=81
   _globals['_RECEIVEHEADER']._serialized_end=464
   _globals['_RECEIVEHEADER_SUBSCRIPTION']._serialized_start=349
@@ -50,18 +50,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACKNOWLEDGEREQUEST']._serialized_end=899
   _globals['_ACKNOWLEDGEREPLY']._serialized_start=901
   _globals['_ACKNOWLEDGEREPLY']._serialized_end=965
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=967
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=1092
-  _globals['_CHANGEINVISIBLEREPLY']._serialized_start=1094
-  _globals['_CHANGEINVISIBLEREPLY']._serialized_end=1218
-  _globals['_FORWARDREQUEST']._serialized_start=1220
-  _globals['_FORWARDREQUEST']._serialized_end=1292
-  _globals['_POPGROUP']._serialized_start=1294
-  _globals['_POPGROUP']._serialized_end=1319
-  _globals['_POPDESCRIPTION']._serialized_start=1322
-  _globals['_POPDESCRIPTION']._serialized_end=1516
-  _globals['_POPDESCRIPTION_QUEUE']._serialized_start=1424
-  _globals['_POPDESCRIPTION_QUEUE']._serialized_end=1516
-  _globals['_POP']._serialized_start=1594
-  _globals['_POP']._serialized_end=1750
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=968
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=1117
+  _globals['_CHANGEINVISIBLEREPLY']._serialized_start=1119
+  _globals['_CHANGEINVISIBLEREPLY']._serialized_end=1243
+  _globals['_FORWARDREQUEST']._serialized_start=1245
+  _globals['_FORWARDREQUEST']._serialized_end=1317
+  _globals['_POPGROUP']._serialized_start=1319
+  _globals['_POPGROUP']._serialized_end=1344
+  _globals['_POPDESCRIPTION']._serialized_start=1347
+  _globals['_POPDESCRIPTION']._serialized_end=1541
+  _globals['_POPDESCRIPTION_QUEUE']._serialized_start=1449
+  _globals['_POPDESCRIPTION_QUEUE']._serialized_end=1541
+  _globals['_POP']._serialized_start=1619
+  _globals['_POP']._serialized_end=1775
 # @@protoc_insertion_point(module_scope)

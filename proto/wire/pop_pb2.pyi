@@ -111,16 +111,18 @@ class AcknowledgeReply(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[ReceiptStatus, str]]] = ...) -> None: ...
 
 class ChangeInvisibleRequest(_message.Message):
-    __slots__ = ("group", "receipts", "invisible_ms", "is_given_back")
+    __slots__ = ("group", "receipts", "invisible_ms", "is_given_back", "keeps_receipts")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RECEIPTS_FIELD_NUMBER: _ClassVar[int]
     INVISIBLE_MS_FIELD_NUMBER: _ClassVar[int]
     IS_GIVEN_BACK_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_RECEIPTS_FIELD_NUMBER: _ClassVar[int]
     group: str
     receipts: _containers.RepeatedCompositeFieldContainer[Receipts]
     invisible_ms: int
     is_given_back: bool
-    def __init__(self, group: _Optional[str] = ..., receipts: _Optional[_Iterable[_Union[Receipts, _Mapping]]] = ..., invisible_ms: _Optional[int] = ..., is_given_back: bool = ...) -> None: ...
+    keeps_receipts: bool
+    def __init__(self, group: _Optional[str] = ..., receipts: _Optional[_Iterable[_Union[Receipts, _Mapping]]] = ..., invisible_ms: _Optional[int] = ..., is_given_back: bool = ..., keeps_receipts: bool = ...) -> None: ...
 
 class ChangeInvisibleReply(_message.Message):
     __slots__ = ("statuses", "check_point", "epoch", "visible_ms")

@@ -62,6 +62,26 @@ def test_an_acknowledgement_at_a_silent_broker_is_answered_before_its_client_giv
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("is_answered", "is_plain"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_delivery_is_renewed_until_its_acknowledgement_is_answered(is_answered: bool, is_plain: bool) -> None:
+    async def scenario() -> None:
+        brokers: Any = _Silent()
+        if is_answered:
+            brokers.may_answer.set()
+        renewal = Renewal(brokers, lambda _: True)
+        renewal.hold(RECEIPT, CALLER.client_id)
+        line, hurried = Finishing(brokers, renewal), replace(CALLER, deadline_s=60.0 if is_answered else 0.2)
+        request = acknowledged("g", "topic", RECEIPT.text())
+        if is_plain:
+            assert await line.acknowledge_plain(hurried, request.SerializeToString()) is not None
+        else:
+            await line.acknowledge(hurried, request)
+        assert renewal.holds_any == (not is_answered)
+        brokers.may_answer.set()
+
+    asyncio.run(scenario())
+
+
 def test_what_nobody_waits_for_any_more_is_not_sent_behind_what_the_broker_is_silent_about() -> None:
     async def scenario() -> None:
         brokers: Any = _Silent()

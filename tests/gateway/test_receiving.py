@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from penstock.gateway.v2.consume import handles, renewal
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.receipts import Receipt
@@ -273,6 +275,29 @@ def test_messages_of_a_client_that_says_it_ends_are_given_to_others_soon(
         leaving.call("NotifyClientTermination", wire.NotifyClientTerminationRequest(group=v2.Resource(name="g")))
         found = wait_until(lambda: staying.receive(wish("g", topic, wait_s=2)).messages, 30, "the message again")
         assert found[0].body == b"left"
+
+
+def test_the_handle_of_a_renewed_delivery_is_good_at_every_gateway(
+    client: Client, cluster: RunningCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "AHEAD_S", renewal.INVISIBLE_MS / 1000)  # it is due at once
+    renewed: list[bool] = []
+
+    async def counted(*arguments: Any, **settings: Any) -> Any:
+        reply, are_changed = await handles.changed(*arguments, **settings)
+        renewed.extend(are_changed)
+        return reply, are_changed
+
+    monkeypatch.setattr(renewal, "changed", counted)
+    with RunningGateway(cluster) as gateway, Client(gateway.address) as pushed:
+        for body in (b"one", b"two"):
+            assert client.send(message(topic, body)).status.code == v2.Code.OK
+        found = received(pushed, wish("g", topic, auto_renew=True), 2).messages
+        wait_until(lambda: len(renewed) >= 2, 30, "renewed")
+        assert all(renewed)
+        for at, each in zip((client, pushed), found, strict=True):
+            assert code(at.call("AckMessage", acknowledged("g", topic, handle(each)))) == "OK"
+    assert not client.receive(wish("g", topic, wait_s=0)).messages
 
 
 def test_queues_are_read_and_committed_by_offset(client: Client, topic: str) -> None:

@@ -64,10 +64,21 @@ class Finisher:
         return statuses
 
     def change(
-        self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int, visible_ms: int
+        self,
+        journal: Journal,
+        group: str,
+        receipts: Collection[Receipts],
+        now_ms: int,
+        visible_ms: int,
+        *,
+        keeps_receipts: bool,
     ) -> tuple[list[ReceiptStatus], int]:
-        """Have them come again at another time; the statuses, and the check point of the new receipts, or -1."""
-        statuses, ops = self._decide(group, receipts, now_ms, Kind.CHANGE, visible_ms)
+        """Have them come again at another time; the statuses, and the check point of the new receipts, or -1.
+
+        ``keeps_receipts``: there are no new ones, those that they have are good until that time.
+        """
+        kind = Kind.RENEW if keeps_receipts else Kind.CHANGE
+        statuses, ops = self._decide(group, receipts, now_ms, kind, visible_ms)
         return statuses, self._state.record(journal, ops) if ops else -1
 
     def give_back(

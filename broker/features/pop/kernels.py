@@ -23,7 +23,9 @@ NEVER = 1 << 62
 OFFSETS, VISIBLE, POINTS, TIMES, FINISHED = range(5)
 OUT_TABLE = types.Array(int64, 2, "C")
 
-_POP, _PARK, _DONE, _CHANGE, _AGAIN = (int(each) for each in (Kind.POP, Kind.PARK, Kind.DONE, Kind.CHANGE, Kind.AGAIN))
+_POP, _PARK, _DONE, _CHANGE, _AGAIN, _RENEW = (
+    int(each) for each in (Kind.POP, Kind.PARK, Kind.DONE, Kind.CHANGE, Kind.AGAIN, Kind.RENEW)
+)
 _OK, _EXPIRED = int(pop_pb2.RECEIPT_OK), int(pop_pb2.RECEIPT_EXPIRED)
 _UNKNOWN = int(pop_pb2.RECEIPT_UNKNOWN)
 
@@ -34,6 +36,8 @@ def _change(table, row, kind, at_ms, point):
         table[VISIBLE, row], table[POINTS, row] = at_ms, GIVEN_BACK
     elif kind == _DONE:
         table[FINISHED, row] = 1
+    elif kind == _RENEW:
+        table[VISIBLE, row] = at_ms
     elif kind != _POP:
         was_begun = table[VISIBLE, row] != PARKED and table[POINTS, row] != GIVEN_BACK
         if kind == _AGAIN and was_begun:
@@ -65,7 +69,7 @@ def take(table, count, kind, offsets, at_ms, point, fresh_from, is_orderly):
     """
     adds = kind in (_POP, _PARK)
     known = np.searchsorted(offsets, fresh_from) if adds else len(offsets)
-    goes = not adds and kind not in (_CHANGE, _AGAIN) and not (kind == _DONE and is_orderly)
+    goes = not adds and kind not in (_CHANGE, _AGAIN, _RENEW) and not (kind == _DONE and is_orderly)
     row = np.searchsorted(table[OFFSETS, :count], offsets[0]) if known > 0 else count
     kept, i = row, 0
     while row < count and (i < known or kept < row):

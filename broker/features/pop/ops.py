@@ -11,7 +11,7 @@ The body of such a record is one op after the other, big-endian:
 | 7 | 1 | length t of the topic's name |
 | 8 | 4 | queue id |
 | 12 | 8 | nothing from this queue offset on was given out yet (POP, PARK, STATE) |
-| 20 | 8 | when the messages are visible again, ms since 1970 (POP, CHANGE, PARK); or hash of their own topic (PARK) |
+| 20 | 8 | when they are visible again, ms since 1970 (POP, CHANGE, PARK, RENEW); or hash of their own topic (PARK) |
 | 28 | 4 | count of messages |
 | 32 | g + t | names |
 | … | 8 | offset of the first message, if there is any |
@@ -53,6 +53,7 @@ class Kind(enum.IntEnum):
     REPOST = 6  # their copies go to the retry topic, behind this record
     DEAD = 7  # their copies go to the dead letters, behind this record
     STATE = 8  # all of the queue: whatever was said before counts no more
+    RENEW = 9  # visible at another time, under the check point that they have
 
 
 class Rows(NamedTuple):

@@ -164,7 +164,9 @@ class Pop(Feature):
             for each in receipts:
                 self.waiters.wake(each.topic)
         else:
-            statuses, point = self._finisher.change(journal, request.group, receipts, now_ms, visible_ms)
+            statuses, point = self._finisher.change(
+                *(journal, request.group, receipts, now_ms, visible_ms), keeps_receipts=request.keeps_receipts
+            )
         await self.core.acknowledgements.safe(self.state.end, f"change of group {request.group}")
         epoch = self.core.role.epoch
         return wire.ChangeInvisibleReply(statuses=statuses, check_point=point, epoch=epoch, visible_ms=visible_ms)

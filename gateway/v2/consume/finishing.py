@@ -121,7 +121,7 @@ class Finishing:
         self._lines: dict[tuple[str, ...], Acknowledgements] = {}
 
     async def acknowledge_plain(self, caller: Caller, content: bytes) -> bytes | None:
-        """The answer, as bytes, where the request has receipts of what was received together, and none that is renewed.
+        """The answer, as bytes, where the request has receipts of what was received together.
 
         None: see :meth:`acknowledge`, nothing is done.
 
@@ -129,7 +129,7 @@ class Finishing:
             Refusal: bad names.
         """
         plain = read(content)
-        if plain is None or (self._renewal.holds_any and any(map(self._renewal.holds, plain.handles))):
+        if plain is None:
             return None
         group, topic = group_of(plain.group, caller.namespace), topic_of(plain.topic, caller.namespace)
         first = plain.first
@@ -139,6 +139,9 @@ class Finishing:
             return None
         asked = Together.of_one(first, plain.offsets)
         statuses = await self._line(first.broker_name, group).add(asked, caller.timeout_s)
+        if self._renewal.holds_any:
+            for offset, status in zip(plain.offsets, statuses, strict=True):
+                self._let_go(first._replace(offset=offset), status)
         if any(status is not _OK for status in statuses):
             request = AckMessageRequest.FromString(content)
             return _response(request, statuses).SerializeToString()
@@ -174,11 +177,15 @@ class Finishing:
                 asked.setdefault(handle.broker_name, []).append((index, handle))
         waiting = [self.finish([handle for _, handle in each], timeout_s) for each in asked.values()]
         for each, told in zip(asked.values(), await asyncio.gather(*waiting), strict=True):
-            for (index, _), status in zip(each, told, strict=True):
+            for (index, handle), status in zip(each, told, strict=True):
                 statuses[index] = status
-                if status.code in _OVER:
-                    self._renewal.drop(texts[index])
+                self._let_go(handle, status)
         return statuses
+
+    def _let_go(self, handle: Receipt, status: Status) -> None:
+        """Renew a delivery no longer that is over by this answer."""
+        if status.code in _OVER:
+            self._renewal.drop(handle)
 
     async def _handle(self, text: str, group: str, topic: str, routes: Routes) -> Receipt:
         """What ``text`` stands for. Raises Refusal: INVALID_RECEIPT_HANDLE, also of a broker without the topic.
@@ -186,8 +193,6 @@ class Finishing:
         ``routes``: those that this request has looked up.
         """
         handle = receipt_of(text, group, topic)
-        if self._renewal.holds(text):
-            handle = await self._renewal.current(text, handle)
         if not await self._is_at_its_broker(handle, routes):
             raise Refusal(
                 Code.INVALID_RECEIPT_HANDLE,
@@ -234,7 +239,7 @@ class Finishing:
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
             return ChangeInvisibleDurationResponse(status=status, receipt_handle=text)
-        self._renewal.drop(text)
+        self._renewal.drop(handle)
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
 
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
@@ -253,8 +258,7 @@ class Finishing:
         """
         topic = topic_of(request.topic, caller.namespace)
         group = group_of(request.group, caller.namespace)
-        text = request.receipt_handle
-        handle = await self._handle(text, group, topic, {})
+        handle = await self._handle(request.receipt_handle, group, topic, {})
         asked = Together.of([handle])
         try:
             reply = await self._brokers.at_master(
@@ -268,7 +272,7 @@ class Finishing:
             raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
         ((is_forwarded,),) = told_of([asked], reply.statuses)
         _require(is_forwarded)
-        self._renewal.drop(text)
+        self._renewal.drop(handle)
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 

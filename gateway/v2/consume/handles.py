@@ -117,17 +117,23 @@ async def changed(
     timeout_s: float,
     *,
     are_given_back: bool = False,
+    keeps_receipts: bool = False,
 ) -> tuple[ChangeInvisibleReply, list[bool]]:
     """What the broker group says when these deliveries of its are to come again so long from now; True: each that will.
 
-    ``are_given_back``: their client never had them, so they come at once and count as no try.
+    ``are_given_back``: their client never had them, so they come at once and count as no try. ``keeps_receipts``: the
+    handles are good until then; otherwise they are void.
 
     Raises:
         PenstockError: it could not be asked, or refused.
     """
     asked = Together.of(handles)
     request = ChangeInvisibleRequest(
-        group=group, receipts=asked.receipts, invisible_ms=invisible_ms, is_given_back=are_given_back
+        group=group,
+        receipts=asked.receipts,
+        invisible_ms=invisible_ms,
+        is_given_back=are_given_back,
+        keeps_receipts=keeps_receipts,
     )
     content, take = request.SerializeToString(), ChangeInvisibleReply.FromString
     reply = await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)

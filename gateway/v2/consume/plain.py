@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.formats.columns import Bytes
 from penstock.gateway.v2.wire.definition_pb2 import Resource
-from penstock.gateway.v2.wire.service_pb2 import AckMessageRequest, AckMessageResponse, AckMessageResultEntry
+from penstock.gateway.v2.wire.service_pb2 import AckMessageResponse, AckMessageResultEntry
 from penstock.proto.receipts import LENGTH_MAX, VERSION, Receipt
 
 from ..kernels.acknowledgements import COMMON, ENTRY_BYTES, find_entries, read_receipts, write_answers
@@ -36,12 +36,6 @@ class PlainAcknowledgement(NamedTuple):
     request: Bytes
     spans: npt.NDArray[np.int64]
     """Where each entry begins and ends in it."""
-
-    @property
-    def handles(self) -> list[str]:
-        """The receipts' texts."""
-        entries = AckMessageRequest.FromString(self.request.tobytes()).entries
-        return [entry.receipt_handle for entry in entries]
 
 
 def read(request: bytes) -> PlainAcknowledgement | None:

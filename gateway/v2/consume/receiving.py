@@ -98,7 +98,7 @@ class Receiving:
             await self._poll(caller, request, wish, broker_name, received)
             if request.auto_renew:
                 for receipt in _receipts_of(received):
-                    self._renewal.hold(receipt.text(), receipt, caller.client_id)
+                    self._renewal.hold(receipt, caller.client_id)
             status = ok() if received else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
             yield ReceiveMessageResponse(status=status)
             for given in received:
@@ -114,7 +114,7 @@ class Receiving:
     def _take_back(self, broker_name: str, group: str, receipts: list[Receipt]) -> None:
         """The client has not got these: others are to get them soon."""
         for receipt in receipts:
-            self._renewal.drop(receipt.text())
+            self._renewal.drop(receipt)
         self._in_background(self._given_back(broker_name, group, receipts))
 
     async def _poll(

@@ -1,9 +1,9 @@
 """Deliveries to push consumers: invisible to others as long as their client lives and works on them.
 
 A push consumer names no time. Its messages are invisible for a minute, and for another one before that is over, and so
-on for three hours at most. The client keeps the handle that it was given, so here is what it stands for by now. When
-its client is gone, by its own word or since nothing was heard of it, others get a message after a second; when the
-gateway is gone, after a minute.
+on for three hours at most. The handle that the client has stays good all the while, at every gateway. When the client
+is gone, by its own word or since nothing was heard of it, others get a message after a second; when the gateway is
+gone, after a minute.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ HELD_MAX: Final = 200_000
 """Deliveries that are renewed at a time; of further ones the clients have the first minute."""
 GONE_MS: Final = 1000
 LOOK_S: Final = 1.0
-SPARED_S: Final = 10.0
-"""An end may be on its way for so long by the receipt that it was told: no renewal makes that void meanwhile."""
 FAILURES_MAX: Final = 3
 _TOGETHER: Final = 512
 _TIMEOUT_S: Final = 5.0
@@ -42,14 +40,11 @@ _TIMEOUT_S: Final = 5.0
 
 @dataclass(slots=True)
 class _Held:
-    text: str
     handle: Receipt
     client_id: str
     given_s: float
     due_s: float
     failures: int = 0
-    asking: asyncio.Task[bool] | None = None
-    """The call that is changing it."""
 
 
 class Renewal:
@@ -58,56 +53,38 @@ class Renewal:
     def __init__(self, brokers: Brokers, is_living: Callable[[str], bool]) -> None:
         self._brokers = brokers
         self._is_living = is_living
-        self._held: dict[str, _Held] = {}  # by the handle that the client has
-        self._due: list[tuple[float, str]] = []  # a heap, with some that are over
-        self._clients: dict[str, set[str]] = defaultdict(set)
-        self._left: dict[str, _Held] = {}  # of clients that have said that they end, by the handles that they have
+        self._held: dict[Receipt, _Held] = {}
+        self._due: list[tuple[float, Receipt]] = []  # a heap, with some that are over
+        self._clients: dict[str, set[Receipt]] = defaultdict(set)
+        self._left: dict[Receipt, _Held] = {}  # of clients that have said that they end
 
-    def hold(self, text: str, handle: Receipt, client_id: str) -> None:
+    def hold(self, handle: Receipt, client_id: str) -> None:
         """Renew this delivery from now on."""
         if len(self._held) >= HELD_MAX:
             return
         now = time.monotonic()
-        held = _Held(text, handle, client_id, now, now + INVISIBLE_MS / 1000 - AHEAD_S)
-        self._held[text] = held
-        self._clients[client_id].add(text)
-        heapq.heappush(self._due, (held.due_s, text))
+        held = _Held(handle, client_id, now, now + INVISIBLE_MS / 1000 - AHEAD_S)
+        self._held[handle] = held
+        self._clients[client_id].add(handle)
+        heapq.heappush(self._due, (held.due_s, handle))
 
     @property
     def holds_any(self) -> bool:
-        """True if there is a handle that is renewed."""
+        """True if there is a delivery that is renewed."""
         return bool(self._held)
 
-    def holds(self, text: str) -> bool:
-        """True if the handle is renewed."""
-        return text in self._held
-
-    async def current(self, text: str, handle: Receipt) -> Receipt:
-        """What the handle ``text``, which says ``handle``, stands for by now; a renewal under way is waited for.
-
-        No other begins for :data:`SPARED_S`.
-        """
-        held = self._held.get(text)
-        if held is None:
-            return handle
-        if held.asking is not None:  # it makes the handle of before void
-            await asyncio.wait({held.asking})
-        if held.due_s < time.monotonic() + SPARED_S:
-            self._again(held, SPARED_S)
-        return held.handle
-
-    def drop(self, text: str) -> None:
+    def drop(self, handle: Receipt) -> None:
         """The delivery is over."""
-        held = self._held.pop(text, None)
+        held = self._held.pop(handle, None)
         if held is not None:
-            texts = self._clients[held.client_id]
-            texts.discard(text)
-            if not texts:
+            handles = self._clients[held.client_id]
+            handles.discard(handle)
+            if not handles:
                 del self._clients[held.client_id]
 
     def gone(self, client_id: str) -> None:
         """The client has said that it ends: others are to get its messages soon."""
-        self._left.update((text, self._held[text]) for text in self._clients.get(client_id, ()))
+        self._left.update((handle, self._held[handle]) for handle in self._clients.get(client_id, ()))
 
     async def run(self) -> None:
         """Renew for ever."""
@@ -122,26 +99,26 @@ class Renewal:
         """Renew what is due, and let go what clients held that are gone."""
         silent = [client_id for client_id in self._clients if not self._is_living(client_id)]
         left, self._left = self._left, {}
-        gone = left | {text: self._held[text] for client_id in silent for text in self._clients[client_id]}
+        gone = left | {handle: self._held[handle] for client_id in silent for handle in self._clients[client_id]}
         try:
             await self._change([held for held in gone.values() if self._is_held(held)], GONE_MS)
         finally:  # what could not be let go
-            self._left.update((text, held) for text, held in left.items() if self._is_held(held))
+            self._left.update((handle, held) for handle, held in left.items() if self._is_held(held))
         await self._change_due()
 
     def _is_held(self, held: _Held) -> bool:
-        return self._held.get(held.text) is held
+        return self._held.get(held.handle) is held
 
     async def _change_due(self) -> None:
         now = time.monotonic()
         due: list[_Held] = []
         while self._due and self._due[0][0] <= now:
-            due_s, text = heapq.heappop(self._due)
-            held = self._held.get(text)
-            if held is None or held.due_s != due_s or self._left.get(text) is held:
-                continue  # over, or renewed since, or spared, or to be let go
+            due_s, handle = heapq.heappop(self._due)
+            held = self._held.get(handle)
+            if held is None or held.due_s != due_s or self._left.get(handle) is held:
+                continue  # over, or renewed since, or to be let go
             if now - held.given_s >= LIFE_S:
-                self.drop(text)
+                self.drop(handle)
             else:
                 due.append(held)
         await self._change(due, INVISIBLE_MS)
@@ -156,15 +133,7 @@ class Renewal:
     async def _change_at(self, broker_name: str, group: str, deliveries: Sequence[_Held], invisible_ms: int) -> None:
         for start in range(0, len(deliveries), _TOGETHER):
             some = deliveries[start : start + _TOGETHER]
-            asking = asyncio.create_task(self._ask(broker_name, group, some, invisible_ms))
-            for held in some:
-                held.asking = asking
-            try:
-                is_answered = await asking
-            finally:
-                for held in some:
-                    held.asking = None
-            if not is_answered:  # nor will it be for the others
+            if not await self._ask(broker_name, group, some, invisible_ms):  # nor will it be for the others
                 self._put_off(deliveries[start + _TOGETHER :])
                 return
 
@@ -172,27 +141,26 @@ class Renewal:
         """False: the broker could not be asked."""
         handles = [held.handle for held in deliveries]
         try:
-            reply, are_changed = await changed(self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S)
+            _, are_changed = await changed(
+                self._brokers, broker_name, group, handles, invisible_ms, _TIMEOUT_S, keeps_receipts=True
+            )
         except PenstockError as error:
             log.info("deliveries not renewed broker=%s group=%s error=%s", broker_name, group, error.message)
             self._put_off(deliveries)
             return False
         for held, is_changed in zip(deliveries, are_changed, strict=True):
             if not is_changed or invisible_ms != INVISIBLE_MS:
-                self.drop(held.text)
+                self.drop(held.handle)
                 continue
             held.failures = 0
-            held.handle = held.handle._replace(
-                check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms
-            )
             self._again(held, INVISIBLE_MS / 1000 - AHEAD_S)
         return True
 
     def _put_off(self, deliveries: Sequence[_Held]) -> None:
         for held in deliveries:
             held.failures += 1
-            self._again(held, LOOK_S) if held.failures < FAILURES_MAX else self.drop(held.text)
+            self._again(held, LOOK_S) if held.failures < FAILURES_MAX else self.drop(held.handle)
 
     def _again(self, held: _Held, after_s: float) -> None:
         held.due_s = time.monotonic() + after_s
-        heapq.heappush(self._due, (held.due_s, held.text))
+        heapq.heappush(self._due, (held.due_s, held.handle))

@@ -108,6 +108,14 @@ class Node(Kit):
         self.settle()
         return message._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
+    async def renew(self, message: Received, invisible_ms: int) -> list[int]:
+        request = wire.ChangeInvisibleRequest(
+            group=GROUP, receipts=[message.receipts], invisible_ms=invisible_ms, keeps_receipts=True
+        )
+        reply = await self.pop.change_invisible(request)
+        self.settle()
+        return list(reply.statuses)
+
     async def give_back(self, *messages: Received) -> list[int]:
         receipts = [message.receipts for message in messages]
         request = wire.ChangeInvisibleRequest(group=GROUP, receipts=receipts, is_given_back=True)

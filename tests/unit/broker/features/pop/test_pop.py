@@ -26,7 +26,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.proto.wire.broker_pb2 import Filter
 from penstock.proto.wire.common_pb2 import GroupConfig
-from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_OK, RECEIPT_UNKNOWN
+from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN
 from tests.support.broker.kit import SYNC, in_loop
 from tests.support.broker.popping import DEAD, GROUP, RETRY, Node, bodies, opened
 
@@ -86,46 +86,6 @@ async def test_a_group_whose_messages_cannot_come_again_keeps_no_other_groups() 
     with pytest.raises(LimitReached, match="maxTopicNum"):
         await node.pass_s(60)
     assert b"1" in [record.body for record in node.records(RETRY)]
-
-
-@in_loop
-async def test_a_receipt_is_void_when_its_time_is_over_and_good_for_an_acknowledgement_twice() -> None:
-    node = opened()
-    first, second = await node.receive(2)
-    assert await node.acknowledge(first) == []
-    assert await node.acknowledge(first) == []
-    node.manual.advance(30)
-    assert await node.acknowledge(first, second) == [RECEIPT_EXPIRED, RECEIPT_EXPIRED]
-    await node.pass_s(0)
-    assert len(node.records()) == 1
-
-
-@in_loop
-async def test_receipts_of_others_are_refused() -> None:
-    node = opened()
-    (message,) = await node.receive(1)
-    assert await node.acknowledge(message._replace(check_point=99)) == [RECEIPT_UNKNOWN]
-    assert await node.acknowledge(message._replace(epoch=7)) == [RECEIPT_UNKNOWN]
-    assert await node.acknowledge(message._replace(topic="others")) == [RECEIPT_UNKNOWN]
-    request = wire.AcknowledgeRequest(group="others", receipts=[message.receipts])
-    assert list((await node.pop.acknowledge(request)).statuses) == [RECEIPT_UNKNOWN]
-    later = await node.receive(1)
-    assert await node.acknowledge(message._replace(check_point=later[0].check_point)) == [RECEIPT_EXPIRED]
-    assert await node.acknowledge(message) == []
-
-
-@in_loop
-async def test_a_changed_time_counts_and_voids_the_old_receipt() -> None:
-    node = opened()
-    (message,) = await node.receive(1)
-    changed = await node.change(message, 60_000)
-    assert await node.acknowledge(message) == [RECEIPT_EXPIRED]
-    await node.pass_s(59.9)
-    assert node.records() == []
-    changed = await node.change(changed, 0)
-    await node.pass_s(0)
-    assert [record.body for record in node.records()] == [b"0"]
-    assert await node.acknowledge(changed) == [RECEIPT_EXPIRED]
 
 
 @in_loop

@@ -66,6 +66,8 @@ class Model:
         if op.kind in (Kind.CHANGE, Kind.AGAIN):
             times = row.times + (op.kind is Kind.AGAIN and row.was_begun)
             self.rows[offset] = Row(op.at_ms, point, times)
+        elif op.kind is Kind.RENEW:
+            self.rows[offset] = replace(row, visible=op.at_ms)
         elif op.kind is Kind.DONE and self.is_orderly:
             self.rows[offset] = replace(row, is_finished=True)
         else:
