@@ -189,6 +189,8 @@ class Timers:
             if not await self._deliver(*self._unfinished, journal):
                 return
             self._unfinished, began = None, True
+        if self._backlog is not None or not self._may_append(journal):
+            return  # what is due is taken out of the wheel, and is not delivered
         self._recalls.forget(self._looked_ms)
         is_quiet = not began and self._clock.monotonic_s() >= self._settle_at
         if not journal.is_over and (is_quiet or self._roll_end):

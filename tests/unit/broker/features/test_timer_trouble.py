@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from penstock.broker.features.later import timers as timers_module
+from penstock.broker.features.later.later import Later
+from penstock.formats.record.properties import encode_properties
+from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, DiskFull
+from penstock.proto.wire.later_pb2 import RecallRequest
 from tests.support.broker.kit import in_loop
-from tests.support.broker.timing import Node
+from tests.support.broker.stores import batch
+from tests.support.broker.timing import START, Node, later_properties
 
 
 def test_what_was_taken_once_is_delivered_though_messages_may_not_be_so_large_any_more(node: Node) -> None:
@@ -116,5 +122,49 @@ def test_a_broker_that_was_down_for_long_delivers_its_last_run_once(node: Node) 
         again.tables.expire(again.clock.wall_ms())  # before there is a master
         await again.turn()
         assert again.delivered() == [b"a"]
+
+    run()
+
+
+@pytest.mark.parametrize("is_back", [True, False], ids=["the same master goes on", "another begins"])
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_replicas_that_go_while_a_turn_waits_take_no_message_along_and_bring_none_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch, nth: int, is_back: bool
+) -> None:
+    """``nth``: the wait of the turn in which they go."""
+    waits, to_thread = 0, asyncio.to_thread
+
+    async def leaving(call: Any, *arguments: Any, **settings: Any) -> Any:
+        nonlocal waits
+        found = await to_thread(call, *arguments, **settings)
+        waits += 1
+        node.role.enough = waits != nth
+        return found
+
+    @in_loop
+    async def run() -> None:
+        nonlocal node
+        node.later([b"first"], [1])
+        await node.turn(2)
+        node.later([b"second"], [10])
+        taken = later_properties("orders", 0, START + 12_000) + encode_properties({"UNIQ_KEY": "K"})
+        records = batch(names.TIMER_TOPIC, [b"taken back"], properties=[taken], mark=(7, 0, 0, 9))
+        node.store.append(names.TIMER_TOPIC, records, queues=1)
+        node.dispatch()
+        await node.turn(1)
+        assert (await node[Later].recall(RecallRequest(topic="orders", unique_key="K", due_ms=START + 12_000))).in_time
+        node.dispatch()
+        await node.turn(1)
+        monkeypatch.setattr(asyncio, "to_thread", leaving)
+        await node.turn(60)
+        monkeypatch.undo()
+        if not is_back:
+            node.flush()
+            node = node.reopened(unclean=True)
+        node.role.enough = True
+        for _ in range(3):
+            await node.turn(60)
+        assert node.delivered() == [b"first", b"second"]
+        assert node.timers.waiting == 0
 
     run()
