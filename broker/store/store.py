@@ -181,7 +181,8 @@ class Store:
         transient store pool they are visible to nobody before they are committed: see ``request_commit``. Records of
         the broker's own state are committed on return, for its tables take them over at once. ``records`` are copied.
         ``queues``: queue ids below it are legal. ``count``: how many records there must be. ``is_kept``: they are
-        here already, as other records: as large as was allowed, in as many light queues.
+        here already, as other records: as large as was allowed, in as many light queues. The broker's own state has
+        no limit of messages either.
 
         Raises:
             InvalidName, CorruptBatch, MessageTooLarge: nothing was stored; ``details['index']`` is the bad record.
@@ -201,7 +202,7 @@ class Store:
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
         try:
             placed = self.lights.assign(topic, data, is_kept=is_kept)
-            body_max = self._config.body_max(is_kept=is_kept)
+            body_max = self._config.body_max(is_kept=is_kept or is_state)
             result = self._log.append(ends, placed, body_max, count, is_state=is_state, is_kept=is_kept)
         except BaseException:
             self.lights.take_back()

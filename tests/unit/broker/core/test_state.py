@@ -11,7 +11,7 @@ from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic
 from penstock.formats.attributes.order_conf import ORDER_CONF
-from penstock.proto.errors import Corrupt
+from penstock.proto.errors import Corrupt, MessageTooLarge
 from tests.support.broker.kit import Kit, in_loop
 
 ORDERS = Topic("orders", 8, 4, 6, {"message.type": "FIFO"}, {"order": True, "topicSysFlag": 2})
@@ -120,3 +120,16 @@ def test_an_order_topic_that_is_none_any_more_is_none_for_rocketmq_either() -> N
         assert document["order"] is True
         assert Topic.from_json(document) == made
         assert replace(Topic.from_json(document), attributes={}).to_json()["order"] is False
+
+
+@in_loop
+async def test_the_brokers_state_may_be_larger_than_messages() -> None:
+    """Else what is repeated before log files go would not fit, and none would ever go."""
+    parts = Kit(maxMessageSize=1024)
+    parts.add_topic()
+    offsets = dict.fromkeys(range(1000), 1 << 40)
+    parts.commit("billing", {"orders": offsets})
+    parts.dispatch()
+    assert parts.tables.offsets.row("billing", "orders") == offsets
+    with pytest.raises(MessageTooLarge):
+        await parts.append([bytes(1025)])
