@@ -98,6 +98,19 @@ def test_what_was_forgotten_stays_known_through_a_snapshot_until_nobody_sends_it
         assert each.find_duplicate(P, 0, "orders", 0, 5, again=True) is None
 
 
+def test_lanes_of_the_broker_itself_outlive_those_of_clients() -> None:
+    """They say what it has delivered."""
+    table = ProducerTable(FEW)
+    own = min(producers.OWN_PRODUCERS)
+    table.remember(own, 0, "orders", 0, receipt(5))
+    crowd(table)
+    assert table.evicted
+    assert table.last_sequence(own, "orders", 0) == 5
+    for lane in range(2 * FEW.lanes_max):
+        table.remember(own, 0, "orders", lane, receipt(6))
+    assert len(table) == FEW.lanes_max, "they have the same bound"
+
+
 def test_nothing_is_forgotten_while_there_is_room() -> None:
     table = ProducerTable(FEW)
     assert table.find_duplicate(P, 0, "orders", 0, 5, again=True) is None
