@@ -233,14 +233,17 @@ class Administration(Feature):
     async def _check_drained(self, topic: Topic, queues: range) -> None:
         table = self.core.tables.offsets
         groups = [group for group, name in table.pairs() if name == topic.name] if queues else []
-        async for queue_id in in_turns(queues):
-            low, high = self.core.store.reader.queue_range(topic.name, queue_id)
-            behind = [group for group in groups if max(table.get(group, topic.name, queue_id), low) < high]
-            if behind:
-                raise InvalidArgument(
-                    f"topic {topic.name}: queue {queue_id} still has messages for group {behind[0]}: let it drain, or "
-                    f"skip them: penstock offset reset {behind[0]} {topic.name} --to last"
-                )
+        ends: list[int] | None = None
+        while ends != (now := self.core.store.queue_ends(topic.name)[queues.start : queues.stop]):
+            ends = now  # what comes meanwhile is looked at, too
+            async for queue_id, high in in_turns(list(zip(queues, now, strict=False))):
+                low, _ = self.core.store.reader.queue_range(topic.name, queue_id)
+                behind = [group for group in groups if max(table.get(group, topic.name, queue_id), low) < high]
+                if behind:
+                    raise InvalidArgument(
+                        f"topic {topic.name}: queue {queue_id} still has messages for group {behind[0]}: let it drain, "
+                        f"or skip them: penstock offset reset {behind[0]} {topic.name} --to last"
+                    )
 
     # The wire.
 

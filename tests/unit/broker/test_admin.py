@@ -126,6 +126,15 @@ async def test_queues_are_removed_in_two_steps_and_only_when_drained() -> None:
     with pytest.raises(InvalidArgument, match="penstock offset reset audit orders --to last"):
         await parts[Administration].create_topic(creating(read=2, write=2, update=True))
     parts.commit("audit", {"orders": {2: 1, 3: 3}})
+    parts.role.holds = True
+    await parts.append([b"of a producer that has not heard of it"], queue_id=2)
+    with pytest.raises(InvalidArgument, match="queue 2 still has messages for group"):
+        await parts[Administration].create_topic(creating(read=2, write=2, update=True))
+    parts.role.holds = False
+    parts.confirm()
+    parts.dispatch()
+    for group in ("billing", "audit"):
+        parts.commit(group, {"orders": {2: 2}})
     assert (await parts[Administration].create_topic(creating(read=2, write=2, update=True))).read_queues == 2
 
 
