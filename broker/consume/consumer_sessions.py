@@ -99,7 +99,7 @@ class ConsumerSessions:
         self._locks = Locks(is_acting)
         self._groups = Groups(self._locks)
         self._sessions: dict[int, Session] = {}
-        self._resets: dict[Key, int] = {}  # of queues that nobody held then; whoever is granted one is told
+        self._resets: dict[Key, int] = {}  # whoever is granted one of these next is told
         self._turns = Turns()
         self._closed = False
 
@@ -167,14 +167,14 @@ class ConsumerSessions:
     def notify_reset(self, group: str, topic: str, queue_id: int, offset: int, by_session: int = 0) -> None:
         """Tell the holder of the queue, and who broadcasts the topic, to go on from ``offset``; not who said so.
 
-        A member whose session is down at the moment would go on where it was: so the next holder is told.
+        A member whose session is down at the moment, as the broker may not know yet, would go on where it was: so the
+        next holder is told, too.
         """
         key = (group, topic, queue_id)
         self._resets.pop(key, None)
-        if self._groups.holder(*key) is None:
-            self._resets[key] = offset  # behind all others
-            if len(self._resets) > RESETS_MAX:
-                del self._resets[next(iter(self._resets))]  # the oldest
+        self._resets[key] = offset  # behind all others
+        if len(self._resets) > RESETS_MAX:
+            del self._resets[next(iter(self._resets))]  # the oldest
         event = _reset(topic, queue_id, offset)
         told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
         for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):

@@ -148,6 +148,21 @@ async def test_the_holder_is_told_of_a_reset(broker: Broker) -> None:
 
 
 @with_broker
+async def test_who_comes_again_is_told_of_a_reset_that_went_to_its_dead_session(broker: Broker) -> None:
+    broker.committed["g", "T", 2] = 40
+    old = await broker.join("a")
+    old.claim(2)
+    await old.next_grants(1)
+    broker.committed["g", "T", 2] = 10
+    broker.sessions.notify_reset("g", "T", 2, 10)
+    new = await broker.join("a")
+    await new.next_members()
+    new.claim(2)
+    assert (await new.next()).granted.committed_offset == 10
+    assert (await new.next()).reset.offset == 10
+
+
+@with_broker
 async def test_of_resets_that_nobody_was_there_for_the_newest_are_told(broker: Broker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(consumer_sessions, "RESETS_MAX", 2)
