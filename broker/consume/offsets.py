@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.proto import names
 from penstock.proto.errors import (
-    DiskFull,
     FlowControl,
     GroupNotFound,
     InvalidArgument,
@@ -192,6 +192,7 @@ class OffsetService:
                 if (problem := self._problem(*queue)) is not None:
                     raise problem
         refused: dict[str, list[int]] = {}
+        journal, epoch = self._journal, self._core.role.epoch
         start = 0
         while start < len(queues):
             turn = TURN
@@ -202,7 +203,9 @@ class OffsetService:
                 refused.setdefault(topic, []).append(queue_id)
             start += turn
             await asyncio.sleep(0)
-        if self._journal is not None:  # also where nothing was new: the one before may not be confirmed yet
+        if journal is not None:  # also where nothing was new: the one before may not be confirmed yet
+            await self._core.acknowledgements.safe(journal.state_end, f"offsets of group {group}", epoch=epoch)
+        elif self._journal is not None:
             await self._core.acknowledgements.safe(self._journal.state_end, f"offsets of group {group}")
         return broker_pb2.CommitOffsetsReply(
             refused=[common_pb2.TopicQueues(topic=topic, queue_ids=queue_ids) for topic, queue_ids in refused.items()]
@@ -266,7 +269,7 @@ class OffsetService:
         for commits in self._pending.take():
             try:
                 self.take_from_slave(commits)
-            except DiskFull as error:
+            except PenstockError as error:
                 log.error("commits kept in memory group=%s error=%s", commits.group, error)
             else:
                 self._pending.forget(commits)
@@ -339,11 +342,12 @@ class OffsetService:
                     lowered[queue_id] = high
             if lowered:
                 log.warning(
-                    "committed offsets lowered to the log's end group=%s topic=%s queues=%s", group, topic, lowered
+                    "committed offsets lowered to the log's end group=%s topic=%s count=%d first=%s",
+                    *(group, topic, len(lowered), dict(itertools.islice(lowered.items(), 10))),
                 )
                 try:
                     record_offsets(journal, self._tables, group, {topic: lowered})
-                except DiskFull as error:
+                except PenstockError as error:  # what keeps one group need not keep the broker from being master
                     log.error("committed offsets stay above the log's end group=%s error=%s", group, error)
 
     def _read_queues(self, name: str) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.broker.core.tables.topics import TOPIC_DELETED
 from penstock.broker.store import AppendResult
 from penstock.proto.errors import (
     DiskFull,
+    FlowControl,
     GroupNotFound,
     InvalidArgument,
     InvalidName,
@@ -26,7 +28,13 @@ from penstock.proto.errors import (
     PenstockError,
     TopicNotFound,
 )
-from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupName, QueryOffsetsRequest, SearchOffsetRequest
+from penstock.proto.wire.broker_pb2 import (
+    SEND_OK,
+    CommitOffsetsRequest,
+    GroupName,
+    QueryOffsetsRequest,
+    SearchOffsetRequest,
+)
 from penstock.proto.wire.common_pb2 import Empty, GroupConfig, TopicOffsets, TopicQueues
 from tests.support.broker.kit import Kit, in_loop
 
@@ -188,6 +196,38 @@ async def test_offsets_beyond_a_log_that_lost_its_end_are_lowered() -> None:
     parts.tables.offsets.put_loaded("billing", "orders", {0: 500, 1: 0})
     parts.change_role(master=True)
     assert parts.tables.offsets.row("billing", "orders") == {0: 10, 1: 0}
+
+
+def test_who_cannot_lower_them_is_master_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    @in_loop
+    async def run() -> None:
+        parts = await with_messages(Kit())
+        parts.change_role(master=False)
+        parts.tables.offsets.put_loaded("billing", "orders", {0: 500})
+        parts.store.append = mock.Mock(side_effect=FlowControl("no buffer is free"))  # type: ignore[method-assign]
+        parts.change_role(master=True)
+        del parts.store.append
+        assert "committed offsets stay above the log's end group=billing" in caplog.text
+        assert (await parts.append([b"taken"])).status == SEND_OK
+
+    run()
+
+
+@in_loop
+async def test_what_is_committed_as_the_mastership_ends_is_not_told_as_done() -> None:
+    parts = await with_messages(Kit())
+    parts.role.holds = parts.role.waits_for_replicas = True
+    parts.role.confirms = False
+    request = CommitOffsetsRequest(
+        group="billing", force=True, offsets=[TopicOffsets(topic="orders", queue_ids=[0], offsets=[3])]
+    )
+    end = parts.store.end_offset
+    committing = asyncio.create_task(parts[Consume].offsets.commit(request))
+    await asyncio.sleep(0)
+    assert parts.store.end_offset > end, "it has appended its record, and gives others their turn"
+    parts.change_role(master=False)
+    with pytest.raises((OutcomeUnknown, NotMaster)):
+        await committing
 
 
 @in_loop
