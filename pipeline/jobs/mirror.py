@@ -31,6 +31,9 @@ class Config:
     start: str = setting("where a new mirror begins: earliest or latest", "earliest")
     batch: int = setting("messages in one micro-batch", 100_000)
     guarantee: str = setting("at-least-once, idempotent or exactly-once", "exactly-once")
+    dead_letter_topic: str | None = setting(
+        "the topic, of the cluster to write to, for messages that cannot be written again; else one ends the job", None
+    )
     group: str | None = setting("report the mirror's progress as this consumer group's, at the source", None)
     follow: bool = setting("go on copying until SIGTERM or SIGINT ends the job, which then reports", False)
 
@@ -44,7 +47,7 @@ def run(spark: Any, config: Config) -> Report:
     from ..topics.read.progress import attach
 
     target = config.to_topic or config.topic
-    check_target("mirror", target, config.guarantee)
+    check_target("mirror", target, config.guarantee, config.dead_letter_topic)
     if config.start not in ("earliest", "latest"):
         raise ConfigError(f"mirror: start is {config.start!r}: earliest or latest")
     if config.namesrv == config.to_namesrv and target == config.topic:
@@ -95,6 +98,8 @@ def _start(spark: Any, config: Config, target: str) -> Any:
         .option("deliveryGuarantee", config.guarantee)
         .option("checkpointLocation", local_path(config.checkpoint))
     )
+    if config.dead_letter_topic:
+        writer = writer.option("deadLetterTopic", config.dead_letter_topic)
     return (writer if config.follow else writer.trigger(availableNow=True)).start()
 
 

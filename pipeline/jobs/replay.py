@@ -2,7 +2,8 @@
 
 The lake is searched as by the job query. Each source queue goes to one queue of the topic. With ``producer_id`` the job
 may be repeated after a death: what was published stays published once, and the report tells that from what was written
-now. With ``rate`` messages go out one by one in time, at least once: what is published together has no rate.
+now. With ``rate`` messages go out one by one in time, at least once: what is published together has no rate. There a
+message that has a sharding key goes to the queue of that.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ class Config(query.Wanted):
         "at-least-once, idempotent or exactly-once, the default; with rate at-least-once only", None
     )
     producer_id: str | None = setting("names this replay, so that it can be repeated", None)
+    dead_letter_topic: str | None = setting(
+        "the topic for messages that cannot be written again, without rate; else one ends the job", None
+    )
 
 
 def check(config: Config) -> None:
     """Nothing, if the options are right; see :mod:`penstock.pipeline.jobs`."""
     guarantee = guarantee_of(config)
-    check_target("replay", config.to_topic, guarantee)
+    check_target("replay", config.to_topic, guarantee, config.dead_letter_topic)
     if config.rate > 0 and guarantee != "at-least-once":
         raise ConfigError(
             f"replay: rate is {config.rate} and guarantee {guarantee!r}, whose messages are sent in large chunks or "
@@ -55,6 +59,8 @@ def check(config: Config) -> None:
         )
     if config.producer_id and guarantee == "at-least-once":
         raise ConfigError("replay: producer_id is for idempotent and exactly-once, guarantee is 'at-least-once'")
+    if config.dead_letter_topic and config.rate:
+        raise ConfigError(f"replay: dead_letter_topic goes with no rate, which is {config.rate}: leave one of them out")
     query.require_times("replay", config.start, config.end)
     if config.rate < 0:
         raise ConfigError(f"replay: rate is {config.rate}: messages per second, or 0 for no limit")
@@ -104,7 +110,9 @@ def run(spark: Any, config: Config) -> Report:
                 told = {"written": send_at(config.rate, made.toLocalIterator(), producer, config.to_topic)}
         else:
             guarantee = guarantee_of(config)
-            told = write(made, config.namesrv, config.to_topic, guarantee, config.producer_id, selected)
+            dead = config.dead_letter_topic
+            told = write(made, config.namesrv, config.to_topic, guarantee, config.producer_id, selected, dead)
+            report.figures |= {"refused": f"those that cannot be messages are in topic {dead}"} if dead else {}
     report.figures |= told
     lines = [[row["topic"], row["brokerName"], row["queueId"], row["count"]] for row in rows]
     title = "Replayed" if told.get("written") else "Selected; all of it was there"
@@ -138,13 +146,20 @@ def send_at(
         said = (row["properties"] or {}).items()
         left_out = RESERVED | UNKEPT
         own = {name: value for name, value in said if name not in left_out and not name.startswith(TRANSIENT_PREFIX)}
-        producer.produce(topic, bytes(row["body"] or b""), row["tags"], row["keys"], own, row["shardingKey"])
+        key = row["shardingKey"] or row["routingKey"]
+        producer.produce(topic, bytes(row["body"] or b""), row["tags"], row["keys"], own, key)
     producer.flush()
     return count
 
 
 def write(
-    frame: Any, name_server: str, topic: str, guarantee: str, producer_id: str | None, selected: int
+    frame: Any,
+    name_server: str,
+    topic: str,
+    guarantee: str,
+    producer_id: str | None,
+    selected: int,
+    dead_letter_topic: str | None = None,
 ) -> dict[str, Any]:
     """Write rows for the sink; figures of it: ``written``, and ``note`` where the producer id was used before.
 
@@ -159,6 +174,8 @@ def write(
     writer = writer.option("deliveryGuarantee", guarantee)
     if producer_id:
         writer = writer.option("producerId", producer_id)
+    if dead_letter_topic:
+        writer = writer.option("deadLetterTopic", dead_letter_topic)
     with own_errors():
         writer.mode("append").save()
     if not used and silent:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.bench.spark.generate import TOPIC, generate
-from penstock.client import Admin, Producer
+from penstock.client import Admin, Producer, TransactionProducer
+from penstock.formats.record.properties import PROPERTIES_ROOM, UNKEPT
 from penstock.pipeline.jobs import dead_letters, mirror, replay
 from penstock.pipeline.jobs.archive import job as archive
+from penstock.pipeline.jobs.framework.topics import ORIGIN
 from penstock.proto.errors import ChangedBatch, ConfigError
+from tests.support import golden
 from tests.support.client.traffic import send_to_dead_letters
 from tests.support.cluster.cluster import Cluster, cluster
 from tests.support.waiting import wait_until
@@ -113,23 +116,51 @@ def test_a_mirror_counts_more_batches_than_spark_remembers(spark: Any, brokers: 
     assert mirror.run(spark, config).figures == {"messages": 0, "batches": 0}
 
 
-def test_a_message_that_has_waited_is_copied_and_does_not_wait_again(
+def test_copies_neither_wait_nor_ask_for_a_transaction_again_and_keep_sharding_keys_and_long_properties(
     spark: Any, brokers: Cluster, tmp_path: Path
 ) -> None:
-    make(brokers, "waited")
+    make(brokers, "many-kinds")
     make(brokers, "copied")
+    long = "x" * (PROPERTIES_ROOM - 30)
     with Producer(brokers.nameservers) as producer, Admin(brokers.nameservers) as admin:
-        producer.send("waited", b"x", properties={"DELAY": "1", "own": "yes"})
-        wait_until(lambda: admin.topic_stats("waited").messages == 1, what="the message whose level is 1 s")
+        producer.send("many-kinds", b"waited", properties={"DELAY": "1", "own": "yes"})
+        producer.produce("many-kinds", b"keyed", sharding_key="anna")
+        producer.produce("many-kinds", b"long", properties={"long": long})
+        producer.flush()
+        transactional = TransactionProducer(brokers.nameservers, group="g", check=lambda _: None)
+        with transactional, transactional.transaction() as transaction:
+            transaction.send("many-kinds", b"decided")
+        wait_until(lambda: admin.topic_stats("many-kinds").messages == 4, what="those that are decided, or waited 1 s")
     config = mirror.Config(
         namesrv=brokers.nameservers,
-        topic="waited",
+        topic="many-kinds",
         to_namesrv=brokers.nameservers,
         to_topic="copied",
         checkpoint=str(tmp_path / "checkpoint"),
     )
-    assert mirror.run(spark, config).figures["messages"] == 1
+    assert mirror.run(spark, config).figures["messages"] == 4
     options = {"nameServer": brokers.nameservers, "subscribe": "copied"}
-    (row,) = spark.read.format("penstock").options(**options).load().collect()
-    assert row.properties["own"] == "yes"
-    assert "DELAY" not in row.properties
+    rows = spark.read.format("penstock").options(**options).load().collect()
+    copied = {bytes(row.body): row.properties for row in rows}
+    assert len(rows) == len(copied) == 4
+    assert copied[b"waited"]["own"] == "yes"
+    assert not any(copied[body].keys() & UNKEPT for body in copied)
+    assert [copied[body].get("__SHARDINGKEY") for body in (b"waited", b"keyed", b"decided")] == [None, "anna", None]
+    assert copied[b"long"]["long"] == long
+    assert {body for body in copied if ORIGIN[1] not in copied[body]} == {b"long"}
+
+
+def test_every_topic_of_rocketmqs_stores_is_replayed_and_what_cannot_be_written_is_a_dead_letter(
+    spark: Any, brokers: Cluster, tmp_path: Path
+) -> None:
+    for dataset, refused in (("normal", 0), ("direct", 2)):
+        store, lake = golden.unpack(dataset, tmp_path / dataset, only=("commitlog",)), str(tmp_path / f"lake-{dataset}")
+        archive.run(spark, archive.Config(store=(str(store),), broker_name=("b",), lake=lake, tail=True, up_to="end"))
+        for each in ("replayed", "refused"):
+            make(brokers, f"{each}-{dataset}")
+        given = {"lake": lake, "namesrv": brokers.nameservers, "to_topic": f"replayed-{dataset}"}
+        config = replay.Config(**given, dead_letter_topic=f"refused-{dataset}")
+        figures = replay.run(spark, config).figures
+        assert count(spark, brokers, f"refused-{dataset}") == refused
+        assert count(spark, brokers, f"replayed-{dataset}") == figures["selected"] - refused
+        assert figures["refused"] == f"those that cannot be messages are in topic refused-{dataset}"

@@ -7,6 +7,7 @@
 | tags | string | property ``TAGS`` |
 | keys | string or array of string | property ``KEYS``, joined with blanks |
 | shardingKey | string | property ``__SHARDINGKEY``, and the queue: the same one as for ``Producer.send``; null: any |
+| routingKey | string | the queue alone, which is then not the ``shardingKey``'s; null: as if it were not there |
 | properties | map of string to string | properties; what a column of its own gives is left out here |
 | queueId | int | the queue of that id, at the broker that ``queueId`` modulo their number names |
 | deliverAt | timestamp, or bigint: ms since 1970 UTC | the brokers keep the message until then; null: at once |
@@ -57,6 +58,7 @@ SINK_COLUMNS = {
     "keys": ("string", "array<string>"),
     "properties": ("map<string,string>",),
     "shardingKey": ("string",),
+    "routingKey": ("string",),
     "queueId": ("int", "bigint", "smallint", "tinyint"),
     DELIVER_AT: ("timestamp", "bigint"),
 }
@@ -133,7 +135,8 @@ class Rows:
             raise MessageTooLarge(
                 f"row {row} of the batch: its properties take {int(lengths[row])} bytes, at most {room} are allowed"
             )
-        self.hashes = self._hashes(columns.get("shardingKey"), turn)
+        routes = [columns[name] for name in ("routingKey", "shardingKey") if name in columns]
+        self.hashes = self._hashes(pc.coalesce(*routes) if routes else None, turn)
         self.queue_ids = _queue_ids(columns["queueId"]) if "queueId" in columns else None
 
     def _append(self, name: str, values: Column) -> None:
