@@ -50,10 +50,11 @@ def run(spark: Any, config: Config) -> Report:
     check_target("mirror", target, config.guarantee, config.dead_letter_topic)
     if config.start not in ("earliest", "latest"):
         raise ConfigError(f"mirror: start is {config.start!r}: earliest or latest")
-    if config.namesrv == config.to_namesrv and target == config.topic:
+    routes = require_topic(config.namesrv, config.topic), require_topic(config.to_namesrv, target)
+    # By the brokers, as nameservers have many names.
+    brokers = [{member.address for shard in route.shards for member in shard.members} for route in routes]
+    if target == config.topic and not brokers[0].isdisjoint(brokers[1]):
         raise ConfigError(f"mirror: topic {target} would be copied into itself: name another to_topic or to_namesrv")
-    require_topic(config.namesrv, config.topic)
-    require_topic(config.to_namesrv, target)
     between = {"namesrv": same_servers(config.namesrv), "topic": config.topic}
     between |= {"to_namesrv": same_servers(config.to_namesrv), "to_topic": target}
     claim_checkpoint("mirror", config.checkpoint, between)

@@ -116,6 +116,19 @@ def test_a_mirror_counts_more_batches_than_spark_remembers(spark: Any, brokers: 
     assert mirror.run(spark, config).figures == {"messages": 0, "batches": 0}
 
 
+def test_a_topic_is_not_mirrored_into_itself_whatever_the_nameservers_are_called(
+    spark: Any, brokers: Cluster, tmp_path: Path
+) -> None:
+    make(brokers, "itself", bodies=1)
+    for name in (brokers.nameservers, f"{brokers.nameservers};", brokers.nameservers.replace("127.0.0.1", "localhost")):
+        config = mirror.Config(
+            namesrv=brokers.nameservers, topic="itself", to_namesrv=name, checkpoint=str(tmp_path / "checkpoint")
+        )
+        with pytest.raises(ConfigError, match="topic itself would be copied into itself"):
+            mirror.run(spark, config)
+    assert count(spark, brokers, "itself") == 1
+
+
 def test_copies_neither_wait_nor_ask_for_a_transaction_again_and_keep_sharding_keys_and_long_properties(
     spark: Any, brokers: Cluster, tmp_path: Path
 ) -> None:

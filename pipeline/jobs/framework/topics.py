@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.formats.record.properties import PROPERTIES_ROOM, SHARDING_KEY, UNKEPT
 from penstock.proto.errors import ConfigError
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
 from ...spark.registration import register
 from ...topics.options import GUARANTEES, source_options, writable_topic
@@ -14,15 +15,15 @@ ORIGIN = ("PENSTOCK_ORIGIN_MSG_ID", "PENSTOCK_ORIGIN_PLACE")
 """Properties of a message that was copied: its id, and ``topic/broker/queue/offset``, where it came from."""
 
 
-def require_topic(name_server: str, topic: str) -> None:
-    """Nothing, if the cluster has the topic: told before hours of work, not after.
+def require_topic(name_server: str, topic: str) -> TopicRoute:
+    """The topic's route, if the cluster has it: told before hours of work, not after.
 
     Raises:
         TopicNotFound, RouteNotFound, NameserverUnavailable.
     """
     from ...topics.cluster import cluster
 
-    cluster(name_server).route(topic)
+    return cluster(name_server).route(topic)
 
 
 def matching_topics(name_server: str, pattern: str) -> list[str]:
