@@ -34,6 +34,7 @@ class Config:
     dead_letter_topic: str | None = setting(
         "the topic, of the cluster to write to, for messages that cannot be written again; else one ends the job", None
     )
+    fail_on_data_loss: bool = setting("no: go on where messages of the source are gone", True)
     group: str | None = setting("report the mirror's progress as this consumer group's, at the source", None)
     follow: bool = setting("go on copying until SIGTERM or SIGINT ends the job, which then reports", False)
 
@@ -88,6 +89,7 @@ def _start(spark: Any, config: Config, target: str) -> Any:
         .option("subscribe", config.topic)
         .option("startingOffsets", config.start)
         .option("maxOffsetsPerTrigger", str(config.batch))
+        .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
     )
     if config.group:
         reader = reader.option("group", config.group)

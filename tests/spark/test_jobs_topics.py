@@ -14,7 +14,7 @@ from penstock.formats.record.properties import PROPERTIES_ROOM, UNKEPT
 from penstock.pipeline.jobs import dead_letters, mirror, replay
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.framework.topics import ORIGIN
-from penstock.proto.errors import ChangedBatch, ConfigError
+from penstock.proto.errors import ChangedBatch, ConfigError, DataLoss
 from tests.support import golden
 from tests.support.client.traffic import send_to_dead_letters
 from tests.support.cluster.cluster import Cluster, cluster
@@ -114,6 +114,23 @@ def test_a_mirror_counts_more_batches_than_spark_remembers(spark: Any, brokers: 
     assert len(report.plots[0].x) == 6
     assert count(spark, brokers, "to") == 60
     assert mirror.run(spark, config).figures == {"messages": 0, "batches": 0}
+
+
+def test_a_mirror_whose_topic_was_made_anew_goes_on_as_its_error_says(
+    spark: Any, brokers: Cluster, tmp_path: Path
+) -> None:
+    make(brokers, "made-anew", bodies=5)
+    make(brokers, "both-lives")
+    given: dict[str, Any] = {"namesrv": brokers.nameservers, "to_namesrv": brokers.nameservers, "topic": "made-anew"}
+    given |= {"to_topic": "both-lives", "checkpoint": str(tmp_path / "checkpoint")}
+    assert mirror.run(spark, mirror.Config(**given)).figures["messages"] == 5
+    with Admin(brokers.nameservers) as admin:
+        admin.delete_topic("made-anew")
+    make(brokers, "made-anew", bodies=9)
+    with pytest.raises(DataLoss, match="failOnDataLoss=false"):
+        mirror.run(spark, mirror.Config(**given))
+    assert mirror.run(spark, mirror.Config(**given, fail_on_data_loss=False)).figures["messages"] == 9
+    assert count(spark, brokers, "both-lives") == 14
 
 
 def test_a_topic_is_not_mirrored_into_itself_whatever_the_nameservers_are_called(
