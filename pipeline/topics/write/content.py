@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.formats.columns import Column, hashes_of
+from penstock.formats.columns import Column, column_of, hashes_of
 
-from .routing import Piece
+from .routing import Piece, by_topic
 from .writers import hash_64
 
 _MASK = (1 << 64) - 1
@@ -66,6 +68,18 @@ class Content:
 
     def __str__(self) -> str:
         return f"{self.records};{self.digest:016x};{self.newest}"
+
+
+def as_they_came(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, Column]]:
+    """The bodies of each topic's rows, as :func:`.routing.by_topic`, whether they can be messages or not.
+
+    So a job's content does not depend on which of them are refused. No body counts as an empty one, no topic likewise.
+    """
+    columns = {"body": pc.fill_null(batch.column("body"), "")}
+    if "topic" in batch.schema.names and not topic:
+        columns["topic"] = pc.fill_null(batch.column("topic"), "")
+    for name, part in by_topic(pa.RecordBatch.from_pydict(columns), topic):
+        yield name, column_of(part.column("body"))
 
 
 def running(before: int, piece: Piece) -> int:

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from penstock.client.cluster import WriteQueues, reworded
-from penstock.formats.columns import Column
 from penstock.formats.destination import Destination, Later, Ordinary
-from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, TopicNotFound
+from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, InvalidName, TopicNotFound
 from penstock.proto.wire.pipeline_pb2 import LanesRequest, WriterState
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
 from ..waiting import patiently
 from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
-from .content import Content, running
-from .encoding import Rows, bodies_of, compressed
+from .content import Content, as_they_came, running
+from .encoding import Rows, compressed
 from .refused import REFUSALS, without_refused
 from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
 from .sink import Identity, Written
@@ -48,8 +47,8 @@ _TOO_LATE = "{where}; leave out rows whose column deliverAt is later, or raise t
 SEQUENCE_BATCH_BITS = 24
 LANES_PER_PARTITION = 64
 
-Encoded = tuple[Layout, Destination, Column, Iterable[Piece]]
-"""Rows of one destination: their topic's layout, their bodies, and what goes to which target."""
+Encoded = tuple[Layout, Destination, Iterable[Piece]]
+"""Rows of one destination: their topic's layout, and what goes to which target."""
 
 
 def lane_of(partition: int, lane: int) -> int:
@@ -152,15 +151,25 @@ class Task:
     def _pass_over(self, batches: Iterable[Any]) -> None:
         """Take the input, as Spark wants, and no more."""
         for batch in batches:
-            if self._content is not None:
-                for topic, part in by_topic(batch, self._options.topic):
-                    self._note(topic, bodies_of(part))
+            for topic in self._count(batch):
+                try:
+                    self._note(topic)
+                except (InvalidName, TopicNotFound):  # of rows that were refused
+                    if not self._options.dead_letter_topic:
+                        raise
 
-    def _note(self, topic: str, bodies: Column) -> None:
-        if self._content is None:
-            return
-        self._content.add(topic, bodies)
-        if topic not in self._noted:
+    def _count(self, batch: Any) -> list[str]:
+        """Count the rows as they came, also those that cannot be messages; their topics."""
+        topics = []
+        if self._content is not None:
+            for topic, bodies in as_they_came(batch, self._options.topic):
+                self._content.add(topic, bodies)
+                topics.append(topic)
+        return topics
+
+    def _note(self, topic: str) -> None:
+        """Note when a topic that takes messages was created."""
+        if self._content is not None and topic not in self._noted:
             self._noted.add(topic)
             self._content.add_created(self._cluster.created(topic, self._options.send_timeout_ms / 1000))
 
@@ -168,6 +177,7 @@ class Task:
         topic, letters_topic = self._options.topic, self._options.dead_letter_topic
         for batch in rebatched(batches, self._settings.rows, self._settings.bytes):
             turn = self._turn
+            self._count(batch)
             try:
                 self._send_parts(sender, self._parts(batch, topic))
             except REFUSALS:
@@ -196,7 +206,7 @@ class Task:
                 for destination, some in by_destination(part, name):
                     rows = Rows(some, self._turn)
                     pieces = self._pieces(layout, rows, self._turn)
-                    yield layout, destination, rows.bodies, list(pieces) if self._options.dead_letter_topic else pieces
+                    yield layout, destination, list(pieces) if self._options.dead_letter_topic else pieces
                 self._turn += 1
 
     def _pieces(self, layout: Layout, rows: Rows, turn: int) -> Iterator[Piece]:
@@ -213,9 +223,9 @@ class Task:
                 raise
             raise reworded(error, f"{_where(self._identity)}; {_DEAD_LETTERS}") from error
 
-    def _send_parts(self, sender: Sender, parts: Iterable[tuple[Layout, Destination, Column, Iterable[Piece]]]) -> None:
-        for layout, destination, bodies, pieces in parts:
-            self._note(layout.topic, bodies)
+    def _send_parts(self, sender: Sender, parts: Iterable[Encoded]) -> None:
+        for layout, destination, pieces in parts:
+            self._note(layout.topic)
             for piece in map(partial(self._in_queues, layout), pieces):
                 for small in cut(piece.placed(destination), self._settings.batch_bytes, len(layout.topic)):
                     self._send(sender, layout, small, destination)

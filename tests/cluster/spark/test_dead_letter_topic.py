@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 from penstock.client import Admin
 from tests.support.cluster.cluster import Cluster, cluster
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
@@ -22,9 +24,9 @@ from penstock.pipeline.topics.cluster import cluster as cluster_of
 from penstock.pipeline.topics.options import sink_options, source_options
 from penstock.pipeline.topics.read.source import TopicDataSource, TopicReader
 from penstock.pipeline.topics.write import sink
-from penstock.pipeline.topics.write.sink import Identity, TopicStreamWriter
+from penstock.pipeline.topics.write.sink import Identity, TopicBatchWriter, TopicStreamWriter
 from penstock.pipeline.topics.write.task import Task
-from penstock.proto.errors import ConfigError, InvalidArgument, TopicNotFound
+from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, TopicNotFound
 
 GUARANTEES = ["at-least-once", "idempotent", "exactly-once"]
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("topic", StringType())])
@@ -116,6 +118,32 @@ def test_rows_that_cannot_be_messages_are_dead_letters_each_once_and_the_others_
     assert letters[15].body == b"15"
     assert letters[15].keys == ["k15"]
     assert f"9 rows of batch 3 cannot be messages: they are in topic {dead}" in caplog.text
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES[1:])
+def test_a_job_with_dead_letters_may_be_repeated_and_not_be_another(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    topic, dead = f"job-{guarantee}", f"dead-job-{guarantee}"
+    with Admin(brokers.nameservers) as admin:
+        for each in (topic, dead):
+            admin.create_topic(each, queues=1)
+    context = SimpleNamespace(getLocalProperty=lambda _: None, partitionId=lambda: 0)
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    given = {"deadLetterTopic": dead, "deliveryGuarantee": guarantee, "producerId": topic}
+    bodies = [b"1", None, b"", b"x" * ((4 << 20) + 1), b"2", b"3", b"4"]
+    topics = [topic, topic, topic, topic, None, f"absent-{guarantee}", "not a name"]
+
+    def job(bodies: list[Any]) -> None:
+        writer = TopicBatchWriter(sink_options({"nameServer": brokers.nameservers, **given}, streaming=False), SCHEMA)
+        rows = pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary()), "topic": topics})
+        writer.commit([writer.write(iter([rows]))])
+
+    for _ in range(2):
+        job(bodies)
+        wait_until(lambda: (len(messages(brokers, topic)), len(messages(brokers, dead))) == (1, 6), what="seven rows")
+    with pytest.raises(ChangedBatch):
+        job([*bodies[:-1], b"5"])
 
 
 def test_without_the_option_the_first_such_row_fails_the_job_and_the_error_names_the_option(brokers: Cluster) -> None:
