@@ -15,7 +15,9 @@ A batch job with a ``producerId`` may be repeated. Whether it is the same job is
 keep with the decision, or beside the layout of an idempotent writer: a job of that name with other messages is refused,
 and so is one whose topic was made anew.
 In ``foreachBatch`` the name is completed by the query's, so that another checkpoint is another writer, and the batch is
-the query's.
+the query's. A batch that comes again may have other rows, if it is exactly-once; but two writes of one name are not one
+batch that comes again, and the second one is refused. It is known by its run, which begins with what is the same within
+one attempt of the query at the batch.
 
 Source and names of what tells a task who it is: Spark's local properties, pinned by a test.
 """
@@ -59,6 +61,7 @@ class Written(WriterCommitMessage):
 
     writer: str = ""
     run: str = ""
+    run_before: str = ""  # which had the writer
     batch: int = 0
     coordinator: str = ""
     key: str = ""
@@ -135,7 +138,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
             )
         options = replace(self._options, streaming=is_micro_batch)  # a query waits for shards that are away
         if is_micro_batch and self._options.producer_id:
-            identity = Identity(f"{self._writer}/{query}", self._run, int(batch), partition)
+            attempt = uuid.uuid5(uuid.NAMESPACE_OID, f"{context.getLocalProperty(RUN_ID)}/{batch}").hex
+            identity = Identity(f"{self._writer}/{query}", f"{attempt}-{self._run}", int(batch), partition)
         else:
             given = {"skipBatch": self._options.skip_batch, "rewriteBatch": self._options.rewrite_batch}
             for name in [name for name, batch in given.items() if batch is not None]:
@@ -174,7 +178,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 "topic was deleted and made anew: brokers take them for a repetition, and they are not there; write "
                 "them with another producerId"
             )
-        if self._options.producer_id and not content.is_same(known):
+        is_compared = self._options.producer_id and (is_alone or any(map(_is_second_write, told)))
+        if is_compared and not content.is_same(known):
             raise ChangedBatch(
                 f"producerId {self._options.producer_id!r} has written {known.partition(';')[0]} messages already, and "
                 f"these {content.records} are not the same: give other data a producerId of their own"
@@ -183,6 +188,11 @@ class TopicBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[Any]) -> None:
         """Drop what was staged and is not decided."""
         _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
+
+
+def _is_second_write(message: Written) -> bool:
+    """True if another write of this name came before, in the same attempt of the query at the batch."""
+    return message.run_before.partition("-")[0] == message.run.partition("-")[0]
 
 
 def _task(options: SinkOptions, identity: Identity) -> Task:

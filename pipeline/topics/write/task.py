@@ -103,7 +103,7 @@ class Task:
         if options.guarantee != "at-least-once":
             is_known_now = options.topic and options.guarantee == "idempotent"
             state = self._open({options.topic: self._layout_text(options.topic)} if is_known_now else {})
-            told.coordinator = state.coordinator
+            told.coordinator, told.run_before = state.coordinator, self._calls.run_before
             is_once = options.guarantee == "exactly-once"
             is_decided = is_once and state.decided_batch >= identity.batch
             # An exactly-once writer has nothing of an undecided batch, but what it took over from an idempotent one.

@@ -48,6 +48,8 @@ class WriterCalls:
         self._timeout_s = timeout_s
         self.writer = writer
         self.run = run
+        self.run_before = ""
+        """Which run :meth:`open` has taken the writer over from, if another one had it."""
 
     def open(self, layout: Mapping[str, str]) -> WriterState:
         """Take the writer over for this run, tell every shard who decides for it, and say what it has been so far.
@@ -72,6 +74,9 @@ class WriterCalls:
                 coordinator = next((state.coordinator for state in rest if state.exists and state.coordinator), "")
             if not coordinator:
                 coordinator = names[hash_64(self.writer) % len(names)]
+            former = next((other.run for name, other in zip(names, known, strict=True) if name == coordinator), "")
+            if former != self.run:
+                self.run_before = former
             request = OpenWriterRequest(writer=self.writer, run=self.run, coordinator=coordinator, layout=layout)
             state: WriterState = self._call(coordinator, "OpenWriter", request, timeout_s)
             if state.coordinator not in ("", coordinator):

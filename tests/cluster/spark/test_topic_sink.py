@@ -26,7 +26,7 @@ from penstock.pipeline.topics.cluster import cluster as cluster_of
 from penstock.pipeline.topics.options import SinkOptions, sink_options, source_options
 from penstock.pipeline.topics.read.source import TopicReader
 from penstock.pipeline.topics.write import sink
-from penstock.pipeline.topics.write.sink import Identity, TopicBatchWriter, Written
+from penstock.pipeline.topics.write.sink import RUN_ID, Identity, TopicBatchWriter, Written
 from penstock.pipeline.topics.write.task import Task
 from penstock.proto.errors import ChangedBatch, ConfigError, StaleProducer
 
@@ -115,6 +115,32 @@ def test_a_job_whose_topic_was_made_anew_is_no_repetition(
         admin.create_topic(topic, queues=1)
     with pytest.raises(ChangedBatch, match=r"before their topic was deleted and made anew.*another producerId"):
         job()
+
+
+def test_a_batch_of_foreach_batch_may_come_again_with_other_rows_and_a_second_write_of_its_name_may_not(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = "decided"
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=1)
+    local = {QUERY_ID: "a query"}
+    context = SimpleNamespace(getLocalProperty=local.get, partitionId=lambda: 0)
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    given = {"nameServer": brokers.nameservers, "topic": topic, "producerId": "p", "deliveryGuarantee": "exactly-once"}
+
+    def attempt(run: str, batch: int, *writes: bytes, there: int) -> None:
+        local.update({RUN_ID: run, BATCH_ID: str(batch)})
+        for body in writes:
+            writer = TopicBatchWriter(sink_options(given, streaming=False), SCHEMA)
+            writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"body": [body]})]))])
+        wait_until(lambda: count(brokers, topic) == there, what=f"{there} messages")
+
+    attempt("one", 0, b"rand() is 0.1", there=1)
+    attempt("two", 0, b"rand() is 0.2", there=1)
+    for batch, run in ((1, "two"), (1, "three"), (2, "four")):
+        with pytest.raises(ChangedBatch, match="'p' has written 1 messages already, and these 1 are not the same"):
+            attempt(run, batch, b"even", b"odd", there=batch + 1)
+    attempt("four", 3, b"x", b"x", there=4)
 
 
 def test_moving_on_by_a_batch_is_for_those_who_have_batches(monkeypatch: pytest.MonkeyPatch) -> None:
