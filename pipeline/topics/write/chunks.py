@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -267,7 +268,12 @@ def cut(piece: Piece, bytes_max: int, topic_bytes: int) -> list[Piece]:
         before = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, before + bytes_max, side="right"))
         stop = min(max(stop, start + 1), start + COUNT_MAX, count)
-        part = piece.bodies.part(start, stop), piece.properties.part(start, stop), piece.queue_ids[start:stop]
-        parts.append(Piece(piece.target, *part))
+        parts.append(piece.part(start, stop))
         start = stop
     return parts
+
+
+def divided(piece: Piece, like: list[Piece]) -> list[Piece]:
+    """The piece in parts of as many rows as ``like`` has."""
+    stops = itertools.accumulate((len(each.queue_ids) for each in like), initial=0)
+    return [piece.part(start, stop) for start, stop in itertools.pairwise(stops)]

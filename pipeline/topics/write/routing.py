@@ -60,6 +60,11 @@ class Piece(NamedTuple):
         properties, queue_ids = destination.place(self.properties, self.queue_ids)
         return self._replace(properties=properties, queue_ids=queue_ids)
 
+    def part(self, start: int, stop: int) -> Piece:
+        """The rows ``start`` to ``stop``, without the last."""
+        bodies, properties = self.bodies.part(start, stop), self.properties.part(start, stop)
+        return Piece(self.target, bodies, properties, self.queue_ids[start:stop])
+
 
 def layout_of(route: TopicRoute) -> str:
     """``broker:queues;…`` of what may be written to; of an order topic, those that keys have for good.

@@ -7,7 +7,6 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from penstock.proto.wire.pipeline_pb2 import LanesRequest, WriterState
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
 from ..waiting import patiently
-from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut
+from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut, divided
 from .content import Content, as_they_came, running
 from .encoding import Rows, compressed
 from .refused import REFUSALS, without_refused
@@ -226,9 +225,14 @@ class Task:
     def _send_parts(self, sender: Sender, parts: Iterable[Encoded]) -> None:
         for layout, destination, pieces in parts:
             self._note(layout.topic)
-            for piece in map(partial(self._in_queues, layout), pieces):
-                for small in cut(piece.placed(destination), self._settings.batch_bytes, len(layout.topic)):
-                    self._send(sender, layout, small, destination)
+            for piece in pieces:
+                moved = self._in_queues(layout, piece)
+                # By the kept queues, which are the same whenever the batch comes again, it is cut and known.
+                kept = piece.placed(destination)
+                small = cut(kept, self._settings.batch_bytes, len(layout.topic))
+                sent = small if moved is piece else divided(moved.placed(destination), small)
+                for known, now in zip(small, sent, strict=True):
+                    self._send(sender, layout, known, now, destination)
 
     def _in_queues(self, layout: Layout, piece: Piece) -> Piece:
         """The piece, with others for queues that were removed since brokers keep the layout: nobody would read them."""
@@ -247,7 +251,8 @@ class Task:
             return piece
         return piece._replace(queue_ids=piece.queue_ids % np.int32(count))
 
-    def _send(self, sender: Sender, layout: Layout, piece: Piece, destination: Destination) -> None:
+    def _send(self, sender: Sender, layout: Layout, known: Piece, piece: Piece, destination: Destination) -> None:
+        """Send a piece, which brokers know as ``known``: the same rows in the queues of the kept layout."""
         target = layout.targets[piece.target]
         key = (destination, target.broker, target.lane)
         number = self._chunk_numbers.get(key, 0)
@@ -258,7 +263,7 @@ class Task:
             producer_id = destination.producer(self._producer_id)
             digest = 0
             if self._options.guarantee == "idempotent":
-                digest = self._digests[key] = running(self._digests.get(key, 0), piece)
+                digest = self._digests[key] = running(self._digests.get(key, 0), known)
             mark = Mark(producer_id, lane, sequence_of(self._identity.batch, number), digest)
         # Compressed behind the cut: which row is in which chunk may not depend on how well bodies are packed.
         bodies, sys_flag = compressed(piece.bodies, self._settings.compression)

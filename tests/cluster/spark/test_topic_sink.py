@@ -254,6 +254,33 @@ def test_a_batch_that_comes_again_and_is_another_is_refused_whatever_its_length(
     assert replay(brokers, topic, ROWS[:5], batch=4) == 65
 
 
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_batch_that_comes_again_after_queues_were_removed_is_the_same_and_its_other_rows_go_to_those_left(
+    brokers: Cluster, is_later: bool
+) -> None:
+    topic = f"fewer-queues-{is_later}"
+    columns: dict[str, Any] = {"body": ROWS, "shardingKey": [str(number) for number in range(60)]}
+    if is_later:
+        columns["deliverAt"] = pa.array([time.time_ns() // 1_000_000 - 1000] * 60, pa.int64())
+    rows = pa.RecordBatch.from_pydict(columns)
+    given = {"nameServer": brokers.nameservers, "topic": topic, "batchBytes": "4096"}
+    made = sink_options(given, streaming=True)
+
+    def run(batch: int, there: int) -> None:
+        Task(cluster_of(brokers.nameservers), made, Identity(topic, uuid.uuid4().hex, batch, 0)).run([rows])
+        wait_until(lambda: count(brokers, topic) >= there, what=f"{there} messages")
+
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic(topic, queues=12)
+        run(0, 60)
+        admin.update_topic(topic, write_queues=2)
+        run(0, 60)
+        admin.update_topic(topic, queues=2)
+        left = count(brokers, topic)
+        run(1, left + 60)
+        assert count(brokers, topic) == left + 60
+
+
 @pytest.mark.parametrize("guarantee", ["idempotent", "exactly-once"])
 @pytest.mark.parametrize(("way", "there"), [("skipBatch", 60), ("rewriteBatch", 105)])
 def test_a_query_whose_batch_has_changed_goes_on_by_an_option_that_counts_for_this_batch_alone(
