@@ -210,10 +210,10 @@ def _check_words(column: pa.ListArray) -> None:
     words = column.flatten()
     bad = _first(pc.match_substring(words, " "))
     if bad >= 0:
-        row = _row(pc.list_parent_indices(column), bad)
+        row, (word,) = _row(pc.list_parent_indices(column), bad), texts(words[bad : bad + 1])
         raise InvalidArgument(
-            f"row {row} of the batch: column keys: {words[bad].as_py()!r:.80} has a blank, which separates keys: it "
-            "would be found by none; replace the blanks"
+            f"row {row} of the batch: column keys: {word!r:.80} has a blank, which separates keys: it would be found "
+            "by none; replace the blanks"
         )
 
 
@@ -229,6 +229,11 @@ def _row(rows: pa.Array | None, index: int) -> int:
 
 def _filled(column: pa.Array) -> Column:
     return column_of(pc.fill_null(column, ""))
+
+
+def texts(column: pa.Array) -> list[str]:
+    """The texts of a column, for eyes: "" for a null, U+FFFD for what is no UTF-8, to which Spark does not see."""
+    return [(each or b"").decode(errors="replace") for each in column.cast(pa.binary()).to_pylist()]
 
 
 def _check_text(name: str, values: pa.Array, rows: pa.Array | None = None) -> None:
@@ -275,9 +280,9 @@ def _require_kept(names: pa.Array, values: pa.Array, rows: pa.Array, given: froz
     A time that has passed asks for nothing: copies of messages that were delivered later have one.
     """
     wishes = pc.is_in(names, pa.array(sorted(UNKEPT - given), pa.string()))
-    wished = [each.filter(wishes).to_pylist() for each in (names, values, rows)]
-    for name, value, row in zip(*wished, strict=True):
-        is_time = name in (TIMER_DELIVER_MS, START_DELIVER_TIME) and (value or "").isdecimal()
+    wished = [texts(each.filter(wishes)) for each in (names, values)]
+    for name, value, row in zip(*wished, rows.filter(wishes).to_pylist(), strict=True):
+        is_time = name in (TIMER_DELIVER_MS, START_DELIVER_TIME) and value.isdecimal()
         if value and not (is_time and int(value) <= time.time() * 1000):
             raise InvalidArgument(
                 f"row {row} of the batch: column properties: {name!r} would do nothing, and the message be delivered "

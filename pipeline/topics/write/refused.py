@@ -34,8 +34,9 @@ from penstock.proto.names import PRODUCER_PROPERTY
 REFUSALS = (InvalidArgument, MessageTooLarge)
 REASON, BODY_BYTES = "REFUSED_REASON", "REFUSED_BODY_BYTES"
 CUT_BYTES = 64 << 10
-TEXT_CHARACTERS_MAX = 1000
-"""Of each text of a dead letter, and so many characters of all of them eight times."""
+TEXT_BYTES_MAX = 1000
+"""Of each text of a dead letter, and so many bytes of all properties eight times: far below what a message may have."""
+_TAKEN = ("body", "topic", "tags", "keys", "shardingKey", "properties")
 _LETTERS = pa.schema(
     [
         ("body", pa.binary()),
@@ -55,7 +56,7 @@ def without_refused(
     """
     refused = dict(_refused(batch, encode, 0))
     kept = batch.take(pa.array([row for row in range(batch.num_rows) if row not in refused], pa.int64()))
-    letters = [_letter(batch.slice(row, 1).to_pylist()[0], reason, topic) for row, reason in refused.items()]
+    letters = [_letter(_row(batch.slice(row, 1)), reason, topic) for row, reason in refused.items()]
     return kept, pa.RecordBatch.from_pylist(letters, _LETTERS)
 
 
@@ -74,34 +75,41 @@ def _refused(
         yield from _refused(batch.slice(half), encode, first + half)
 
 
+def _row(batch: pa.RecordBatch) -> dict[str, Any]:
+    """What a dead letter has of its row: bytes, as Spark does not see to it that texts are UTF-8."""
+    names = [name for name in _TAKEN if name in batch.schema.names]
+    columns = [batch.column(name) for name in names]
+    return {name: each.cast(_as_bytes(each.type)).to_pylist()[0] for name, each in zip(names, columns, strict=True)}
+
+
+def _as_bytes(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(pa.binary(), pa.binary())
+    return pa.list_(pa.binary()) if pa.types.is_list(kind) else pa.binary()
+
+
 def _letter(row: dict[str, Any], reason: str, topic: str) -> dict[str, Any]:
-    body = row.get("body")
-    body = body.encode() if isinstance(body, str) else body
+    body: bytes = row.get("body") or b""
     keys = row.get("keys")
-    texts = {
-        REASON: reason,
-        DLQ_ORIGIN_TOPIC: topic or row.get("topic") or "",
-        SHARDING_KEY: row.get("shardingKey") or "",
-        "": row.get("tags") or "",
-    }
-    if body is not None and len(body) > BODY_BYTES_MAX:
+    given = {DLQ_ORIGIN_TOPIC: topic.encode() or row.get("topic"), SHARDING_KEY: row.get("shardingKey")}
+    texts = {REASON: _text(reason.encode())} | {name: _text(value) for name, value in given.items() if value}
+    is_cut = len(body) > BODY_BYTES_MAX
+    if is_cut:
         texts[BODY_BYTES] = str(len(body))
-    room = 8 * TEXT_CHARACTERS_MAX
-    for name, value in row.get("properties") or ():
-        room -= len(name) + len(value or "")
+    room = 8 * TEXT_BYTES_MAX
+    for name, value in ((_text(name), _text(value or b"")) for name, value in row.get("properties") or ()):
+        room -= len(f"{name}={value};".encode())
         if name and value and room > 0 and name not in (PRODUCER_PROPERTY, RECORD_CRC, *UNKEPT):
-            texts.setdefault(_plain(name), value)
-    texts = {name: _plain(value)[:TEXT_CHARACTERS_MAX] for name, value in texts.items() if value}
+            texts.setdefault(name, value)
     return {
-        "body": (body or texts[REASON].encode())[: BODY_BYTES_MAX if BODY_BYTES not in texts else CUT_BYTES],
-        "tags": texts.pop("", None),
-        "keys": _plain(" ".join(each for each in keys if each) if isinstance(keys, list) else keys or "")[
-            :TEXT_CHARACTERS_MAX
-        ],
+        "body": (body or reason.encode())[: CUT_BYTES if is_cut else BODY_BYTES_MAX],
+        "tags": _text(row.get("tags") or b""),
+        "keys": _text(b" ".join(each for each in keys if each) if isinstance(keys, list) else keys or b""),
         "properties": list(texts.items()),
     }
 
 
-def _plain(text: str) -> str:
-    """``text`` without the signs that separate properties."""
-    return text.replace(NAME_VALUE_SEPARATOR, " ").replace(PROPERTY_SEPARATOR, " ")
+def _text(value: bytes, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """The first bytes of ``value``, without the signs that separate properties; U+FFFD for what is no UTF-8."""
+    text = value.decode(errors="replace").replace(NAME_VALUE_SEPARATOR, " ").replace(PROPERTY_SEPARATOR, " ")
+    return text.encode()[:bytes_max].decode(errors="ignore")

@@ -23,7 +23,7 @@ from penstock.proto.errors import Forbidden, InvalidArgument, RouteNotFound
 from penstock.proto.names import PERM_WRITE
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-from .encoding import DELIVER_AT, Rows
+from .encoding import DELIVER_AT, Rows, texts
 
 Ints = npt.NDArray[np.int32]
 
@@ -173,11 +173,12 @@ def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidArgument(f"row {row} of the batch: topic is null, and there is no option topic")
     encoded = column.dictionary_encode()
-    if len(encoded.dictionary) == 1:
-        yield encoded.dictionary[0].as_py(), rest
+    found = texts(encoded.dictionary)
+    if len(found) == 1:
+        yield found[0], rest
         return
     indices = encoded.indices.to_numpy()
-    for number, name in enumerate(encoded.dictionary.to_pylist()):
+    for number, name in enumerate(found):
         yield name, rest.take(pa.array(np.flatnonzero(indices == number)))
 
 

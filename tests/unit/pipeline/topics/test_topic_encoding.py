@@ -231,8 +231,8 @@ def test_a_routing_key_decides_the_queue_and_the_sharding_key_is_kept_as_it_was(
     layout = Layout("t", "a:4;b:3", 2)
     routes = pa.array(["r", "r", None], pa.string())
     own = pa.array([[("__SHARDINGKEY", "own")]] * 3, MAP)
-    for given in ({"shardingKey": pa.array(["anna", None, "bob"], pa.string())}, {"properties": own}):
-        rows = Rows(batch(body=[b"0", b"1", b"2"], routingKey=routes, **given))
+    for more in ({"shardingKey": pa.array(["anna", None, "bob"], pa.string())}, {"properties": own}):
+        rows = Rows(batch(body=[b"0", b"1", b"2"], routingKey=routes, **more))
         found = {}
         for piece in layout.split(rows, 0):
             bodies, said = column(piece.bodies), column(piece.properties)
@@ -241,7 +241,7 @@ def test_a_routing_key_decides_the_queue_and_the_sharding_key_is_kept_as_it_was(
                 found[int(body)] = (place, decode_properties(encoded).get("__SHARDINGKEY"))
         routed = layout.queues.queue(layout.queues.index_of_hash(string_hash("r")))
         assert [found[number][0] for number in (0, 1)] == [routed] * 2
-        kept = ["anna", None, "bob"] if "shardingKey" in given else ["own"] * 3
+        kept = ["anna", None, "bob"] if "shardingKey" in more else ["own"] * 3
         assert [found[number][1] for number in range(3)] == kept
     assert layout.queues.queue(layout.queues.index_of_hash(string_hash("bob"))) != routed
 
