@@ -9,7 +9,7 @@
 | tags, keys, sharding key, properties | the row's, without what no message may have |
 
 The same rows are refused whenever the batch comes again, unless meanwhile a topic that a column names is made, or a
-time that was too far ahead has come near enough.
+time that was too far ahead has come near enough. A topic does not exist as far as the nameservers know.
 """
 
 from __future__ import annotations
