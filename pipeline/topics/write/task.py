@@ -344,8 +344,11 @@ class Task:
         except (ConfigError, TopicNotFound) as error:
             if not self._options.dead_letter_topic or topic == self._options.dead_letter_topic:
                 raise
-            self._refused_topics[topic] = error.message
-            raise InvalidArgument(error.message) from error
+            # Brokers know a repeated batch by this text: it may not depend on which other topics there are.
+            is_gone = isinstance(error, TopicNotFound)
+            told = f"topic {topic} does not exist at any living broker: create it first" if is_gone else error.message
+            self._refused_topics[topic] = told
+            raise InvalidArgument(told) from error
         if self._options.guarantee == "idempotent":
             self._open({topic: text})
         else:

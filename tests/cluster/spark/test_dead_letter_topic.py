@@ -146,6 +146,21 @@ def test_a_job_with_dead_letters_may_be_repeated_and_not_be_another(
         job([*bodies[:-1], b"5"])
 
 
+def test_a_dead_letter_is_the_same_whichever_topics_were_made_since(brokers: Cluster) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("dead-same", queues=1)
+        given = {"nameServer": brokers.nameservers, "deadLetterTopic": "dead-same"}
+        for near in ("somewhere-1", "somewhere-2"):
+            task = Task(
+                cluster_of(brokers.nameservers), sink_options(given, streaming=True), Identity("same", near, 3, 0)
+            )
+            assert task.run([pa.RecordBatch.from_pydict({"body": [b"1"], "topic": ["somewhere"]})]).refused == 1
+            admin.create_topic(near, queues=1)
+    wait_until(lambda: messages(brokers, "dead-same"), what="the letter")
+    (letter,) = messages(brokers, "dead-same")
+    assert letter.properties["REFUSED_REASON"].startswith("topic somewhere does not exist")
+
+
 def test_without_the_option_the_first_such_row_fails_the_job_and_the_error_names_the_option(brokers: Cluster) -> None:
     with Admin(brokers.nameservers) as admin:
         admin.create_topic("strict", queues=1)
