@@ -178,18 +178,16 @@ class Task:
             turn = self._turn
             self._count(batch)
             try:
-                self._send_parts(sender, self._parts(batch, topic))
+                parts = self._parts(batch, topic)
             except REFUSALS:
-                if not letters_topic:  # with it, nothing is sent before all is encoded
-                    raise
                 kept, letters = without_refused(batch, lambda some: self._parts(some, topic), topic)
                 self._turn = turn
-                self._send_parts(sender, self._parts(kept, topic))
-                self._send_parts(sender, self._parts(letters, letters_topic))
+                parts = [*self._parts(kept, topic), *self._parts(letters, letters_topic)]
                 self._refused += letters.num_rows
+            self._send_parts(sender, parts)
 
     def _parts(self, batch: Any, topic: str) -> Iterable[Encoded]:
-        """As :meth:`_encoded`; with ``deadLetterTopic`` all of it is encoded at once."""
+        """As :meth:`_encoded`; with ``deadLetterTopic`` all of it is encoded at once, else nothing as yet."""
         parts = self._encoded(batch, topic)
         return list(parts) if self._options.dead_letter_topic else parts
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.client.cluster import Calls
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError
+from penstock.proto.errors import BrokerUnavailable, ConfigError, PenstockError
 from penstock.proto.wire.pipeline_pb2 import (
     DecideRequest,
     ExpireReply,
@@ -60,6 +60,7 @@ class WriterCalls:
         Raises:
             StaleProducer: a newer run has taken over.
             RouteNotFound, BrokerUnavailable: not possible now.
+            ConfigError: the brokers do not agree on who decides.
         """
         return patiently(lambda turn_s: self._open(layout, turn_s), self._timeout_s, f"writer {self.writer}")
 
@@ -80,9 +81,9 @@ class WriterCalls:
             request = OpenWriterRequest(writer=self.writer, run=self.run, coordinator=coordinator, layout=layout)
             state: WriterState = self._call(coordinator, "OpenWriter", request, timeout_s)
             if state.coordinator not in ("", coordinator):
-                raise InvalidArgument(
+                raise ConfigError(
                     f"writer {self.writer}: broker group {coordinator} says that {state.coordinator} decides, another "
-                    f"one says {coordinator}"
+                    f"one says {coordinator}: start again; if that stays so, begin with a new checkpoint or producerId"
                 )
             request = OpenWriterRequest(writer=self.writer, run=self.run, coordinator=coordinator)
             behind = [

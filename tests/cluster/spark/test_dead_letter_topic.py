@@ -24,6 +24,7 @@ from penstock.pipeline.topics.cluster import cluster as cluster_of
 from penstock.pipeline.topics.options import sink_options, source_options
 from penstock.pipeline.topics.read.source import TopicDataSource, TopicReader
 from penstock.pipeline.topics.write import sink
+from penstock.pipeline.topics.write.chunks import Sender
 from penstock.pipeline.topics.write.sink import Identity, TopicBatchWriter, TopicStreamWriter
 from penstock.pipeline.topics.write.task import Task
 from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, TopicNotFound
@@ -177,6 +178,25 @@ def test_without_the_option_the_first_such_row_fails_the_job_and_the_error_names
     rows = pa.RecordBatch.from_pydict({"body": [b"1"], "topic": ["absent"]})
     with pytest.raises(TopicNotFound, match="topic absent does not exist"):
         Task(cluster_of(brokers.nameservers), made, Identity("q", "run", 5, 2)).run([rows])
+
+
+def test_what_brokers_refuse_is_no_rows_fault_and_is_not_sent_a_second_time(
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(brokers.nameservers) as admin:
+        admin.create_topic("sent-once", queues=1)
+    sent = []
+
+    def send(self: Sender, key: Any, chunk: Any) -> None:
+        sent.append(chunk)
+        raise InvalidArgument("due more than 5 s from now", index=0)
+
+    monkeypatch.setattr(Sender, "send", send)
+    given = {"nameServer": brokers.nameservers, "topic": "sent-once", "deadLetterTopic": "sent-once"}
+    task = Task(cluster_of(brokers.nameservers), sink_options(given, streaming=True), Identity("once", "run", 0, 0))
+    with pytest.raises(InvalidArgument, match="due more than 5 s"):
+        task.run([pa.RecordBatch.from_pydict({"body": [b"1"]})])
+    assert len(sent) == 1
 
 
 def test_a_dead_letter_topic_must_be_one_that_may_be_written_and_exist(brokers: Cluster) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from penstock.pipeline.topics.write.refused import REFUSALS
 from penstock.pipeline.topics.write.writers import WriterCalls
-from penstock.proto.errors import BrokerUnavailable, RouteNotFound
+from penstock.proto.errors import BrokerUnavailable, ConfigError, RouteNotFound
 from penstock.proto.wire.pipeline_pb2 import WriterState
 
 
@@ -79,3 +80,17 @@ def test_a_writer_that_began_at_one_group_gets_no_second_one_that_decides(first:
 def test_a_writer_that_the_living_know_goes_on_while_a_group_is_down() -> None:
     groups: Any = OneDown("b", {"a": WriterState(exists=True, coordinator="a", run="one")})
     assert WriterCalls(groups, "writer", "two", timeout_s=0).open({}).coordinator == "a"
+
+
+def test_brokers_that_do_not_agree_on_who_decides_are_no_fault_of_a_row() -> None:
+    class Another(OneDown):
+        def at_master(self, broker: str, method: str, request: Any, timeout_s: float, **_: Any) -> WriterState:
+            return WriterState(coordinator="b") if method == "OpenWriter" else WriterState()
+
+    groups: Any = Another("b", {})
+    groups.masters = lambda: (["a"], [])
+    with pytest.raises(
+        ConfigError, match="writer writer: broker group a says that b decides, another one says a"
+    ) as told:
+        WriterCalls(groups, "writer", "run", timeout_s=0).open({})
+    assert not isinstance(told.value, REFUSALS)
