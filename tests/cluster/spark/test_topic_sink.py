@@ -58,7 +58,10 @@ def write(brokers: Cluster, topic: str, guarantee: str, writer: str, batch: int)
 
 
 def count(brokers: Cluster, topic: str) -> int:
+    """Of all that is acknowledged: queues show it a little later."""
     with Admin(brokers.nameservers) as admin:
+        (acknowledged,) = admin.cluster().brokers
+        wait_until(lambda: admin.cluster().brokers[0].dispatched_offset >= acknowledged.max_offset, what="the queues")
         return int(admin.topic_stats(topic, timeout_s=30).messages)
 
 
