@@ -167,6 +167,20 @@ def test_a_producer_id_in_foreach_batch_stands_for_one_batch_after_the_other(
     told = {"idempotent": "another write in the same foreachBatch", "exactly-once": "a producerId of their own"}
     with pytest.raises(Exception, match=told[guarantee]):
         writer.trigger(availableNow=True).start().awaitTermination()
+    if guarantee != "exactly-once":
+        return
+
+    def random(frame: Any, number: int) -> None:
+        write(frame.selectExpr("uuid() as body"), brokers, target, producerId="random", deliveryGuarantee=guarantee)
+
+    for _ in range(2):  # the second time as after a crash behind the write
+        writer = reader.load().writeStream.foreachBatch(random).option("checkpointLocation", str(tmp_path / "random"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        commits = tmp_path / "random" / "commits"
+        last = max(int(each.name) for each in commits.iterdir() if each.name.isdecimal())
+        for name in (f"{last}", f".{last}.crc"):
+            (commits / name).unlink()
+        wait_until(lambda: read(spark, brokers, target).where("length(body) = 36").count() == 300, what="each once")
 
 
 @pytest.mark.parametrize("changed", [{"compression": "zstd"}, {"batchBytes": "3k"}, {"maxInFlight": "2"}], ids=str)
