@@ -30,7 +30,10 @@ from penstock.formats.record.compression import compressor
 from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.record.properties import (
     KEYS,
+    NAME_VALUE_SEPARATOR,
+    NUL,
     PROPERTIES_ROOM,
+    PROPERTY_SEPARATOR,
     RECORD_CRC,
     SHARDING_KEY,
     START_DELIVER_TIME,
@@ -237,12 +240,12 @@ def texts(column: pa.Array) -> list[str]:
 
 
 def _check_text(name: str, values: pa.Array, rows: pa.Array | None = None) -> None:
-    for separator in ("\x01", "\x02"):
-        bad = _first(pc.match_substring(values, separator))
+    for sign in (NUL, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR):
+        bad = _first(pc.match_substring(values, sign))
         if bad >= 0:
             raise InvalidArgument(
-                f"row {_row(rows, bad)} of the batch: column {name}: the characters 0x01 and 0x02 are not allowed, as "
-                "they separate properties: replace them"
+                f"row {_row(rows, bad)} of the batch: column {name}: the characters 0x00, 0x01 and 0x02 are not "
+                "allowed, as they separate properties, or are what a torn write leaves: replace them"
             )
 
 

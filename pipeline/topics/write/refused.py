@@ -23,6 +23,7 @@ from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.record.properties import (
     DLQ_ORIGIN_TOPIC,
     NAME_VALUE_SEPARATOR,
+    NUL,
     PROPERTY_SEPARATOR,
     RECORD_CRC,
     SHARDING_KEY,
@@ -110,6 +111,8 @@ def _letter(row: dict[str, Any], reason: str, topic: str) -> dict[str, Any]:
 
 
 def _text(value: bytes, bytes_max: int = TEXT_BYTES_MAX) -> str:
-    """The first bytes of ``value``, without the signs that separate properties; U+FFFD for what is no UTF-8."""
-    text = value.decode(errors="replace").replace(NAME_VALUE_SEPARATOR, " ").replace(PROPERTY_SEPARATOR, " ")
+    """The first bytes of ``value``, without the signs that no property has; U+FFFD for what is no UTF-8."""
+    text = value.decode(errors="replace")
+    for sign in (NUL, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR):
+        text = text.replace(sign, " ")
     return text.encode()[:bytes_max].decode(errors="ignore")

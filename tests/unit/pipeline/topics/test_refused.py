@@ -34,7 +34,7 @@ def refuse(batch: pa.RecordBatch) -> None:
             raise InvalidArgument(f"topic {topic} does not exist")
 
 
-signs = st.sampled_from([b"a", b" ", b"\x01", b"\x02", b"\xff", "ä".encode(), "😀".encode(), b"DELAY"])
+signs = st.sampled_from([b"a", b" ", b"\0", b"\x01", b"\x02", b"\xff", "ä".encode(), "😀".encode(), b"DELAY"])
 words = st.one_of(
     st.lists(signs, max_size=4).map(b"".join),
     st.tuples(signs, st.integers(900, 1100)).map(lambda told: told[0] * told[1]),
