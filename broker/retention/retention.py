@@ -313,7 +313,13 @@ class Retention(Feature):
 
     def _ended(self, position: int) -> Iterator[StateRecord]:
         """Records that say where the queues end that will have none in a log that begins at ``position``."""
-        return self._tables.queue_ends.missing(itertools.starmap(QueueEnd, self._store.removal.ended_before(position)))
+        ends = itertools.starmap(QueueEnd, self._store.removal.ended_before(position))
+        return self._tables.queue_ends.missing(end for end in ends if self._is_end(end))
+
+    def _is_end(self, end: QueueEnd) -> bool:
+        """True if the queue ends there now: others have had their turn, and a topic made anew begins at 0."""
+        is_deleted = self._tables.topics.deleted_at(end.topic) >= self._store.dispatched_offset
+        return not is_deleted and self._store.reader.queue_range(end.topic, end.queue_id)[1] == end.offset
 
     def _expire_topics(self) -> Iterator[None]:
         """Let the queues of topics with a retention of their own begin at the first message young enough.

@@ -78,7 +78,12 @@ class Offsets(Table):
 
     def repeated(self, position: int) -> Iterator[StateRecord]:
         for group, topic in self.older_than(position):
-            yield from offset_records(group, {topic: self.row(group, topic)})
+            queue_ids = list(self._rows.get((group, topic), ()))
+            for start in range(0, len(queue_ids), QUEUES_PER_RECORD):
+                row = self._rows.get((group, topic), {})  # as it is when this part is recorded
+                part = [each for each in queue_ids[start : start + QUEUES_PER_RECORD] if each in row]
+                old = {each: row[each][0] for each in part if row[each][1] < position}
+                yield from offset_records(group, {topic: old})
 
     def load(self, document: Mapping[str, Any], log_end: int) -> None:
         rows = [

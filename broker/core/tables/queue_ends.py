@@ -59,13 +59,11 @@ class QueueEnds(Table):
                     self.changes += 1
 
     def repeated(self, position: int) -> Iterator[StateRecord]:
+        known = [(topic, queue_id) for topic, row in self._positions.items() for queue_id in row]
         return end_records(
-            [
-                QueueEnd(topic, queue_id, self._ends[topic][queue_id])
-                for topic, row in self._positions.items()
-                for queue_id, held in row.items()
-                if held < position
-            ]
+            QueueEnd(topic, queue_id, self._ends[topic][queue_id])
+            for topic, queue_id in known
+            if self._positions.get(topic, {}).get(queue_id, position) < position
         )
 
     def load(self, document: Mapping[str, Any], log_end: int) -> None:

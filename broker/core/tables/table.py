@@ -57,7 +57,8 @@ class Table(ABC):
     def repeated(self, position: int) -> Iterator[StateRecord]:
         """Records that say again what is known from records below ``position``, or nobody knows where.
 
-        The table may change between two of them: what has gone meanwhile is not told.
+        The table may change between two of them: each is made of what the table holds then. An older value would
+        undo the change, since its record comes behind.
         """
 
     @abstractmethod

@@ -174,7 +174,8 @@ class StagingTable(Table):
             for number, held in list(staged.recorded.items()):
                 if held < position and self.staged.get(each) is staged:
                     yield STAGED, staged_body(each, staged, number)
-        for writer, (batch, held) in list(self.published.items()):
+        for writer in list(self.published):
+            batch, held = self.published.get(writer, (-1, position))
             if held < position:
                 yield STAGED_GONE, gone_body(writer, batch, (), published_ms=self._published_ms.get(writer, 0))
 

@@ -21,7 +21,14 @@ from penstock.broker.core.tables.snapshots import (
 )
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import Topic
-from penstock.broker.features.exactly_once.staging_table import STAGED, STAGED_GONE, StagedId, StagingTable, gone_body
+from penstock.broker.features.exactly_once.staging_table import (
+    REMEMBERED_MS,
+    STAGED,
+    STAGED_GONE,
+    StagedId,
+    StagingTable,
+    gone_body,
+)
 from penstock.broker.identity import check_identity, write_identity
 from penstock.broker.opening import open_store
 from penstock.formats.rocketmq_config import parse_rocketmq_json
@@ -183,6 +190,17 @@ def test_what_goes_while_the_table_is_repeated_does_not_come_back() -> None:
     told = table.repeated(500)
     next(told)
     table.apply(600, STAGED_GONE, gone_body("sink", 1, ["0"]))
+    assert list(told) == []
+
+
+def test_what_a_writer_publishes_while_the_table_is_repeated_is_not_told_as_it_was() -> None:
+    table = StagingTable()
+    for position, writer in ((40, "first"), (50, "gone"), (60, "sink")):
+        table.apply(position, STAGED_GONE, gone_body(writer, 1, [], published_ms=1000))
+    told = table.repeated(500)
+    next(told)
+    table.apply(600, STAGED_GONE, gone_body("sink", 2, [], published_ms=REMEMBERED_MS))
+    table.expire(REMEMBERED_MS + 2000)
     assert list(told) == []
 
 

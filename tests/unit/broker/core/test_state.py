@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from penstock.broker.consume.offsets import record_offsets
+from penstock.broker.core.tables import offsets as offsets_module
+from penstock.broker.core.tables import queue_ends
 from penstock.broker.core.tables.groups import GROUP_DELETED, Group
 from penstock.broker.core.tables.offsets import OFFSETS, OffsetsByQueue, offset_records
+from penstock.broker.core.tables.queue_ends import QUEUE_ENDS
 from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.tables import Tables
 from penstock.broker.core.tables.topics import TOPIC, TOPIC_DELETED, Topic
@@ -81,6 +85,34 @@ def test_a_malformed_state_record_is_corrupt_by_name(body: bytes) -> None:
 
 def test_an_unknown_kind_is_left_alone() -> None:
     Tables().apply(1, "FROM_THE_FUTURE", b"{}")
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["changed", "deleted"])
+def test_what_changes_while_the_tables_are_repeated_is_not_told_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """The records that repeat it come behind the change: they would undo it."""
+    for module in (offsets_module, queue_ends):
+        monkeypatch.setattr(module, "QUEUES_PER_RECORD", 2)
+    tables = Tables()
+    tables.apply(10, QUEUE_ENDS, compact({"ends": {"orders": dict.fromkeys(range(4), 7)}}))
+    tables.apply(20, OFFSETS, offsets_body("billing", {"orders": {0: 5, 1: 5}}))
+    tables.apply(30, OFFSETS, offsets_body("billing", {"orders": {2: 5, 3: 5}}))
+
+    changes: dict[str, tuple[str, dict[str, Any]]] = {
+        tables.offsets.file_name: (OFFSETS, {"group": "billing", "offsets": {"orders": {"3": 9}}}),
+        tables.queue_ends.file_name: (QUEUE_ENDS, {"ends": {"orders": {"3": 9}}}),
+    }
+    for table in (tables.offsets, tables.queue_ends):
+        kind, document = (TOPIC_DELETED, {"topicName": "orders"}) if is_deleted else changes[table.file_name]
+        told = table.repeated(100)
+        table.apply(110, *next(told))
+        table.apply(120, kind, document)
+        for position, (kind, document) in enumerate(told, 130):
+            table.apply(position, kind, document)
+
+    assert tables.offsets.row("billing", "orders") == ({} if is_deleted else {0: 5, 1: 5, 2: 5, 3: 9})
+    assert tables.queue_ends.of("orders") == ({} if is_deleted else {0: 7, 1: 7, 2: 7, 3: 9})
 
 
 @in_loop

@@ -133,3 +133,22 @@ def test_the_table_follows_the_log_and_its_snapshot() -> None:
     loaded = QueueEnds()
     loaded.load(json.loads("{" + "".join(table.pieces()) + "}"), 300)
     assert (loaded.of("a"), loaded.of("b"), loaded.of("c")) == ({1: 8}, {0: 9}, {})
+
+
+@pytest.mark.parametrize("dispatched", [True, False])
+@in_own_loop
+async def test_ends_of_a_topic_that_is_deleted_while_they_are_recorded_are_not_those_of_the_next(
+    tmp_path: Path, dispatched: bool
+) -> None:
+    async with node(tmp_path) as it:
+        it.put_topic(QUIET)
+        write(it, b"one")
+        position = it.store.end_offset
+        ((_, before),) = it.retention._ended(position)
+        assert before["ends"]["quiet"] == {2: 1}
+        told = it.retention._ended(position)
+        it.delete_topic(QUIET.name)
+        it.put_topic(QUIET)
+        if dispatched:
+            it.confirm()
+        assert not any("quiet" in document["ends"] for _, document in told)
