@@ -37,6 +37,7 @@ class KeyValues:
         self._path = path
         self._table = table
         self._writing = asyncio.Lock()
+        self._is_unsure = False  # the file may have what was told to be refused
 
     @classmethod
     def open(cls, path: Path) -> KeyValues:
@@ -85,7 +86,7 @@ class KeyValues:
 
         Raises:
             InvalidArgument: a name is blank or too long, the value too long, or the table full.
-            StorageError: the file cannot be written; nothing was changed.
+            StorageError: the file cannot be written; nothing is changed here, though the next start may find it.
         """
         for what, name in (("namespace", namespace), ("key", key)):
             if not name.strip() or len(name) > NAME_LENGTH_MAX:
@@ -115,14 +116,18 @@ class KeyValues:
         async with self._writing:
             table = {name: dict(values) for name, values in self._table.items()}
             change(table)
-            if table == self._table:
+            if table == self._table and not self._is_unsure:
                 return
             try:
                 await asyncio.to_thread(replace_file, self._path, _encoded(table))
             except OSError as error:
+                self._is_unsure = True
                 log.error("key-value configuration not written path=%s error=%s", self._path, error)
-                raise StorageError(f"{self._path}: cannot be written: {error.strerror}; nothing was changed") from error
-            self._table = table
+                raise StorageError(
+                    f"{self._path}: cannot be written: {error.strerror}; nothing was changed, but the next start may "
+                    "find the change: make it again, or put back what was there"
+                ) from error
+            self._table, self._is_unsure = table, False
 
 
 def _require_place(path: Path) -> None:

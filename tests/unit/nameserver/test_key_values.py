@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.nameserver.key_values import NAME_LENGTH_MAX, VALUE_LENGTH_MAX, KeyValues
 from penstock.proto.errors import ConfigError, Corrupt, InvalidArgument, KeyNotFound, StorageError
+from penstock.runtime import whole_files
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -81,6 +82,28 @@ def test_a_change_that_cannot_be_written_is_refused_and_not_seen(
     run(scenario())
     assert os.listdir(tmp_path) == ["kv.json"]
     assert KeyValues.open(tmp_path / "kv.json").get("n", "k") == "old"
+
+
+def test_what_is_put_after_a_change_that_may_be_in_the_file_is_written_though_it_is_the_old_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kv.json"
+
+    def refuses(directory: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def scenario() -> None:
+        values = KeyValues.open(path)
+        await values.put("n", "k", "old")
+        with monkeypatch.context() as patch:
+            patch.setattr(whole_files, "sync_directory", refuses)  # the new file has its name already
+            with pytest.raises(StorageError, match="the next start may find the change"):
+                await values.put("n", "k", "new")
+        assert values.get("n", "k") == "old"
+        await values.put("n", "k", "old")
+
+    run(scenario())
+    assert KeyValues.open(path).get("n", "k") == "old"
 
 
 @pytest.mark.parametrize(
