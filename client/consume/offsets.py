@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -132,6 +133,7 @@ class FileOffsets:
         Raises:
             ConfigError: another process uses it, it cannot be read, or it is not what this class writes.
         """
+        self._saving = threading.Lock()  # a reset comes from another thread than commits do
         self._path = directory / client_id.replace("/", "_") / f"{group}.json"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,13 +155,15 @@ class FileOffsets:
     def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool, epoch: int = 0) -> None:
         """Keep these offsets; they are in the file on return, and on the disk when the system writes it."""
         kept = {each: (offset, epoch) for each, offset in offsets.items()}
-        if kept.items() <= self._offsets.items():
-            return
-        self._offsets.update(kept)
-        rows = [[*each, *row] for each, row in sorted(self._offsets.items())]
-        fresh = self._path.with_suffix(".json.new")
-        fresh.write_text(json.dumps({"offsets": rows}, indent=0))
-        os.replace(fresh, self._path)
+        with self._saving:
+            if kept.items() <= self._offsets.items():
+                return
+            wanted = {**self._offsets, **kept}
+            rows = [[*each, *row] for each, row in sorted(wanted.items())]
+            fresh = self._path.with_suffix(".json.new")
+            fresh.write_text(json.dumps({"offsets": rows}, indent=0))
+            os.replace(fresh, self._path)
+            self._offsets = wanted  # not before: a save that failed is made again
 
     def close(self) -> None:
         """Let another process use the file."""

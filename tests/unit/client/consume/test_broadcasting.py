@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from penstock.cli.main import main
 from penstock.client import Admin, ConsumeResult, MessageView, PushConsumer
 from penstock.client.consume.consumer_config import ConsumerConfig
+from penstock.client.consume.offsets import FileOffsets
+from penstock.client.message import MessageQueue
 from penstock.proto.errors import Forbidden, InvalidArgument
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
@@ -72,6 +76,37 @@ def test_a_reset_reaches_every_member_and_is_kept_in_its_file(cluster: RunningCl
         wait_members(cluster, "x")
         admin.reset_offset("g", "orders", "first")
         wait_until(lambda: sorted(again.bodies()) == numbered(5), what="all of it again")
+
+
+def test_a_save_that_failed_is_made_again_and_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = MessageQueue("orders", "broker-a", 0)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    offsets = FileOffsets(tmp_path, "x", "g")
+    offsets.save({queue: 5}, 1.0, force=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            offsets.save({queue: 100}, 1.0, force=False)
+    assert offsets.load(queue) == (5, 0)
+    offsets.save({queue: 100}, 1.0, force=False)
+    assert kept(tmp_path) == [100]
+    offsets.close()
+
+
+def test_what_two_threads_save_at_once_is_all_in_the_file(tmp_path: Path) -> None:
+    offsets = FileOffsets(tmp_path, "x", "g")
+
+    def save(queue_id: int) -> None:
+        for offset in range(1, 51):
+            offsets.save({MessageQueue("orders", "broker-a", queue_id): offset}, 1.0, force=False)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(save, range(4)))
+    offsets.close()
+    assert kept(tmp_path) == [50] * 4
 
 
 def test_a_listener_that_hangs_in_another_try_fails_that_too_and_keeps_its_thread_alone(
