@@ -15,6 +15,7 @@ from penstock.proto.errors import (
     DiskFull,
     Forbidden,
     InvalidArgument,
+    LaneForgotten,
     NotEnoughReplicas,
     NotMaster,
     OutcomeUnknown,
@@ -105,7 +106,8 @@ def pause_before_retry_s(
     the whole call, in ``time.monotonic()``'s seconds.
     """
     pause_s = back_off_s(attempt)
-    is_passing = error.retryable or (healing is not None and isinstance(error, healing))
+    is_passing = error.retryable and not isinstance(error, LaneForgotten)  # what was forgotten stays so
+    is_passing |= healing is not None and isinstance(error, healing)
     return pause_s if is_passing and time.monotonic() + pause_s < deadline else None
 
 

@@ -74,9 +74,17 @@ class SendBacks:
 
         Raises:
             PenstockError: the last one; with a retryable one nobody knows whether the call was done.
+            LaneForgotten: nobody will ever know: the same call would be told the same.
         """
-        reply: SendBackReply = self._calls.at_master(broker_name, "SendBack", request, timeout_s, service=RETRY)
-        return reply
+
+        def call(address: str, left_s: float) -> SendBackReply:
+            try:
+                reply: SendBackReply = self._calls.connections.call(address, "SendBack", request, left_s, service=RETRY)
+                return reply
+            finally:
+                request.again = True
+
+        return self._calls.on(broker_name, call, timeout_s)
 
     def send(self, queue: MessageQueue, offsets: Sequence[int], timeout_s: float, *, delay_level: int) -> list[int]:
         """Make one call; the offsets that have no record any more. Errors as of :meth:`make`."""

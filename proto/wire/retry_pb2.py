@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/wire/retry.proto\x12\x0bpenstock.v1\"\xe2\x01\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x14\n\x0c\x64\x65lay_levels\x18\x05 \x03(\x11\x12\x17\n\x0freconsume_times\x18\x06 \x03(\x05\x12 \n\x13max_reconsume_times\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x0bproducer_id\x18\x08 \x01(\x06\x12\x10\n\x08sequence\x18\t \x01(\x03\x42\x16\n\x14_max_reconsume_times\":\n\rSendBackReply\x12\r\n\x05later\x18\x01 \x01(\x05\x12\x0c\n\x04\x64\x65\x61\x64\x18\x02 \x01(\x05\x12\x0c\n\x04gone\x18\x03 \x03(\x03\x32M\n\x05Retry\x12\x44\n\x08SendBack\x12\x1c.penstock.v1.SendBackRequest\x1a\x1a.penstock.v1.SendBackReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/proto/wire/retry.proto\x12\x0bpenstock.v1\"\xf1\x01\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x14\n\x0c\x64\x65lay_levels\x18\x05 \x03(\x11\x12\x17\n\x0freconsume_times\x18\x06 \x03(\x05\x12 \n\x13max_reconsume_times\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x0bproducer_id\x18\x08 \x01(\x06\x12\x10\n\x08sequence\x18\t \x01(\x03\x12\r\n\x05\x61gain\x18\n \x01(\x08\x42\x16\n\x14_max_reconsume_times\":\n\rSendBackReply\x12\r\n\x05later\x18\x01 \x01(\x05\x12\x0c\n\x04\x64\x65\x61\x64\x18\x02 \x01(\x05\x12\x0c\n\x04gone\x18\x03 \x03(\x03\x32M\n\x05Retry\x12\x44\n\x08SendBack\x12\x1c.penstock.v1.SendBackRequest\x1a\x1a.penstock.v1.SendBackReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.proto.wire.retry_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SENDBACKREQUEST']._serialized_start=49
-  _globals['_SENDBACKREQUEST']._serialized_end=275
-  _globals['_SENDBACKREPLY']._serialized_start=277
-  _globals['_SENDBACKREPLY']._serialized_end=335
-  _globals['_RETRY']._serialized_start=337
-  _globals['_RETRY']._serialized_end=414
+  _globals['_SENDBACKREQUEST']._serialized_end=290
+  _globals['_SENDBACKREPLY']._serialized_start=292
+  _globals['_SENDBACKREPLY']._serialized_end=350
+  _globals['_RETRY']._serialized_start=352
+  _globals['_RETRY']._serialized_end=429
 # @@protoc_insertion_point(module_scope)

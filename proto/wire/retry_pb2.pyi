@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Op
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendBackRequest(_message.Message):
-    __slots__ = ("group", "topic", "queue_id", "offsets", "delay_levels", "reconsume_times", "max_reconsume_times", "producer_id", "sequence")
+    __slots__ = ("group", "topic", "queue_id", "offsets", "delay_levels", "reconsume_times", "max_reconsume_times", "producer_id", "sequence", "again")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class SendBackRequest(_message.Message):
     MAX_RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue_id: int
@@ -25,7 +26,8 @@ class SendBackRequest(_message.Message):
     max_reconsume_times: int
     producer_id: int
     sequence: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., delay_levels: _Optional[_Iterable[int]] = ..., reconsume_times: _Optional[_Iterable[int]] = ..., max_reconsume_times: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    again: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., delay_levels: _Optional[_Iterable[int]] = ..., reconsume_times: _Optional[_Iterable[int]] = ..., max_reconsume_times: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., again: bool = ...) -> None: ...
 
 class SendBackReply(_message.Message):
     __slots__ = ("later", "dead", "gone")

@@ -136,8 +136,9 @@ BEHIND = """
   fenced ends with `StaleProducer`, which says so.
 - Names that users choose for producers (`producer id`) are not theirs alone: who knows the id of another producer can
   fence it by a newer epoch. As many producers as `maxProducerLanes` are remembered as fenced.
-- A message that a consumer gives back comes again twice where the broker's answer was lost and, before the consumer
-  asked again, more than `maxProducerLanes` other lanes were used.
+- Nobody knows whether a message that a consumer gave back comes again where the broker's answer was lost and, before
+  the consumer asked again, more than `maxProducerLanes` other lanes were used. `send_back` raises `LaneForgotten`; a
+  `PushConsumer` tries the message itself, and gives it back anew if that fails: then it may come again twice.
 - Connections: as many as the process may open files.
 - `/metrics` has a port of its own without users, TLS or limits: let only Prometheus reach it.
 """

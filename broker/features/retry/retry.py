@@ -92,6 +92,7 @@ class Retry(Feature):
             InvalidName, InvalidArgument, Forbidden, TopicNotFound, GroupNotFound, MessageTooLarge: nothing was stored.
             NotMaster, NotEnoughReplicas, BrokerUnavailable, FlowControl, DiskFull: not all is stored; repeat the call.
             OutcomeUnknown: stored, and not known to be safe; repeat the call.
+            LaneForgotten: made again, and nobody knows whether it was done before; nothing was stored now.
         """
         check_producer(request.producer_id)
         asked = Asked.of(request)
@@ -141,8 +142,7 @@ class Retry(Feature):
 
         group = self._group(request.group)
         dead_topic = names.DLQ_PREFIX + group.name
-        later_before = self._found(request, names.TIMER_TOPIC)
-        dead_before = self._found(request, dead_topic)
+        later_before, dead_before = self._found(request, (names.TIMER_TOPIC, dead_topic))
         before = later_before or dead_before
         allowed = before.digest - 1 if before is not None else allowed_times(group, request)
 
@@ -180,11 +180,14 @@ class Retry(Feature):
         gone = np.setdiff1d(asked.offsets, records.offsets)
         return retry_pb2.SendBackReply(later=len(later), dead=len(dead), gone=gone.tolist()), end
 
-    def _found(self, request: retry_pb2.SendBackRequest, topic: str) -> Receipt | None:
-        """Where that call's batch in ``topic`` is, if it is there."""
-        found = self.core.tables.producers.find_duplicate(request.producer_id, 0, topic, LANE, request.sequence)
-        if found is not None and not found.digest:
-            raise InvalidArgument(f"producer {request.producer_id:016x} sends messages too: give send-backs their own")
+    def _found(self, request: retry_pb2.SendBackRequest, topics: Iterable[str]) -> list[Receipt | None]:
+        """Where that call's batches in ``topics`` are, if they are there."""
+        producers, who = self.core.tables.producers, request.producer_id
+        # The lane of a call's newest batch is the last of its producer's to be forgotten.
+        again = request.again and all(producers.last_sequence(who, topic, LANE) is None for topic in topics)
+        found = [producers.find_duplicate(who, 0, each, LANE, request.sequence, again=again) for each in topics]
+        if any(each is not None and not each.digest for each in found):
+            raise InvalidArgument(f"producer {who:016x} sends messages too: give send-backs their own")
         return found
 
     def _mark(self, request: retry_pb2.SendBackRequest, count: int, allowed: int) -> ProducerMark:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.proto.errors import PenstockError
+from penstock.proto.errors import LaneForgotten, PenstockError
 from penstock.proto.wire.retry_pb2 import SendBackRequest
 
 from ...message import MessageQueue
@@ -116,7 +116,7 @@ class InPlace(Local):
             try:
                 self._send_backs.make(queue.broker_name, request, DEAD_LETTER_TIMEOUT_S)
             except PenstockError as error:
-                if error.retryable:
+                if error.retryable and not isinstance(error, LaneForgotten):
                     self._unanswered[queue] = request
                 log.warning("message is no dead letter yet queue=%s error=%s", queue, error.message)
                 return super().on_failure(item, attempts)
@@ -127,7 +127,8 @@ class SendBack(Redelivery):
     """Every message goes back to its broker, which has it come again later or makes it a dead letter.
 
     Failures of one broker group are collected while a call is under way there, so many that fail make few calls. While
-    no master answers they wait. What a broker refuses, or has no record of any more, stays here, as :class:`Local`.
+    no master answers they wait. What a broker refuses, has no record of any more, or cannot tell whether it took, stays
+    here, as :class:`Local`.
     """
 
     def __init__(self, send_backs: SendBacks, local: Local, name: str) -> None:
@@ -208,7 +209,7 @@ class SendBack(Redelivery):
         try:
             gone = self._make(queue.broker_name, line, request, items)
         except PenstockError as error:
-            if len(offsets) == 1 or self._is_closed:
+            if len(offsets) == 1 or self._is_closed or isinstance(error, LaneForgotten):
                 return dict.fromkeys(offsets, error.message)
             half = len(offsets) // 2  # they may be too many, or one of them may be the reason
             return self._not_taken(queue, offsets[:half], line, items) | self._not_taken(
@@ -226,7 +227,7 @@ class SendBack(Redelivery):
             try:
                 reply = self._send_backs.make(broker_name, request, TRY_S)
             except PenstockError as error:
-                if not error.retryable or self._is_closed:
+                if not error.retryable or self._is_closed or isinstance(error, LaneForgotten):
                     raise
                 with self._changed:
                     is_new, line.is_stuck = not line.is_stuck, True

@@ -13,8 +13,11 @@ from penstock.broker.core.intake import RESERVED_PRODUCERS
 from penstock.broker.core.tables import producers
 from penstock.broker.core.tables.producers import IDLE_MS_MAX, SENT_AGAIN_MS_MAX, ProducerTable, Receipt
 from penstock.broker.features.later.timers import PRODUCER_ID
+from penstock.broker.features.retry.retry import Retry
 from penstock.broker.limits import Limits
+from penstock.proto import names
 from penstock.proto.errors import Forbidden, LaneForgotten, LimitReached
+from penstock.proto.wire.retry_pb2 import SendBackReply, SendBackRequest
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.stores import batch
 from tests.support.broker.timing import Node
@@ -79,6 +82,29 @@ async def test_a_batch_that_is_sent_again_in_a_forgotten_lane_is_an_error_by_nam
     await parts.append([b"two"], producer=(P, 0, 0, 6))
     assert parts.bodies() == [b"one", b"two"], "never sent before, so nothing can be doubled"
     assert parts.metrics()["penstock_producer_lanes_evicted_total", ""] >= 1
+
+
+@in_loop
+async def test_a_send_back_that_is_made_again_when_its_lane_was_forgotten_is_an_error_by_name_and_stores_nothing() -> (
+    None
+):
+    parts = Kit(maxProducerLanes=LEAST)
+    parts.add_topic()
+    await parts.append([b"one", b"two"])
+    parts.dispatch()
+    dead = SendBackRequest(group="g", topic="orders", offsets=[0], delay_levels=[-1], producer_id=P, sequence=1)
+    later = SendBackRequest(group="g", topic="orders", offsets=[1], producer_id=P, sequence=2)
+    await parts[Retry].send_back(dead)
+    crowd(parts.tables.producers, parts.clock.wall_ms())
+    dead.again = True
+    with pytest.raises(LaneForgotten, match="maxProducerLanes=1000"):
+        await parts[Retry].send_back(dead)
+    for _ in range(2):
+        assert await parts[Retry].send_back(later) == SendBackReply(later=1), "its dead letters' lane need not be known"
+        later.again = True
+    parts.dispatch()
+    assert parts.bodies("%DLQ%g", 1) == [b"one"]
+    assert len(parts.bodies(names.TIMER_TOPIC, 1)) == 1
 
 
 def test_what_was_forgotten_stays_known_through_a_snapshot_until_nobody_sends_it_again(

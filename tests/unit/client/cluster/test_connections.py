@@ -36,6 +36,7 @@ from penstock.proto.errors import (
     FlowControl,
     InvalidArgument,
     InvalidName,
+    LaneForgotten,
     NameserverUnavailable,
     NotEnoughReplicas,
     NotMaster,
@@ -237,7 +238,8 @@ def test_no_further_try_after_the_deadline_or_a_refusal() -> None:
     now = time.monotonic()
     assert pause_before_retry_s(NotMaster("no"), 1, now + 60) is not None
     assert pause_before_retry_s(NotMaster("no"), 50, now + 0.5) is None
-    assert pause_before_retry_s(InvalidArgument("never"), 1, now + 60) is None
+    for error in (InvalidArgument("never"), LaneForgotten("whoever asks")):
+        assert pause_before_retry_s(error, 1, now + 60) is None
 
 
 def test_a_reworded_error_keeps_class_and_details() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,7 @@ from penstock.client.consume.push.push_queue import Item
 from penstock.client.consume.push.redelivery import Again, Done, InPlace, Local, Redelivery
 from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
-from penstock.proto.errors import BrokerUnavailable
+from penstock.proto.errors import BrokerUnavailable, LaneForgotten
 from penstock.proto.wire.retry_pb2 import SendBackReply, SendBackRequest
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
@@ -52,9 +52,19 @@ class SlowBroker:
 
     def __init__(self) -> None:
         self.stored: list[tuple[int, int]] = []  # queue, offset
+        self.asked: list[tuple[int, bool]] = []
+        self.is_forgetful = False
         self._table = ProducerTable()
 
-    def at_master(self, broker_name: str, method: str, request: SendBackRequest, *more: Any, **settings: Any) -> Any:
+    connections: Any = property(lambda self: self)
+
+    def on(self, broker_name: str, call: Callable[[str, float], SendBackReply], timeout_s: float) -> SendBackReply:
+        return call("127.0.0.1:1", timeout_s)
+
+    def call(self, address: str, method: str, request: SendBackRequest, *more: Any, **settings: Any) -> SendBackReply:
+        self.asked.append((request.sequence, request.again))
+        if self.is_forgetful and request.again:
+            raise LaneForgotten("nobody knows")
         number = request.producer_id, 0, "%DLQ%g", 0
         if self._table.find_duplicate(*number, request.sequence) is not None:
             return SendBackReply(dead=1)
@@ -73,6 +83,21 @@ def test_dead_letters_of_many_queues_are_stored_once_though_no_first_call_is_ans
     assert [policy.on_failure(item, 1) for item in items] == [Again(0.001)] * 8
     assert [policy.on_failure(item, 2) for item in items] == [Done()] * 8
     assert broker.stored == [(queue_id, 7) for queue_id in range(8)]
+
+
+def test_a_dead_letter_of_which_the_broker_forgot_whether_it_is_stored_goes_by_another_call_after_another_try() -> None:
+    broker = SlowBroker()
+    policy = InPlace([1], 0, SendBacks(broker, "g", 0))  # type: ignore[arg-type]
+    item: Any = [
+        SimpleNamespace(message_queue=MessageQueue("orders", "broker-a", 0), queue_offset=7, reconsume_times=0)
+    ]
+    assert policy.on_failure(item, 1) == Again(0.001)
+    broker.is_forgetful = True
+    assert policy.on_failure(item, 2) == Again(0.001)
+    assert broker.asked == [(1, False), (1, True)]
+    assert policy.on_failure(item, 3) == Again(0.001)
+    assert policy.on_failure(item, 4) == Again(0.001)
+    assert broker.asked[2:] == [(2, False), (2, True)]
 
 
 @pytest.mark.parametrize("orderly", [False, True])

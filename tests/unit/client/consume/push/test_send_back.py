@@ -14,7 +14,7 @@ from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue
 from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import decode_properties
-from penstock.proto.errors import ConfigError, Forbidden, MessageNotFound, NotEnoughReplicas
+from penstock.proto.errors import ConfigError, Forbidden, LaneForgotten, MessageNotFound, NotEnoughReplicas
 from penstock.proto.wire.retry_pb2 import SendBackRequest
 from tests.support.client.push_consumers import QUICK, Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
@@ -109,6 +109,27 @@ def test_a_call_whose_answer_is_lost_stores_once(cluster: RunningCluster, lost: 
         wait_until(lambda: len(seen) == 400, what="all of them again")
     assert set(Counter(seen.bodies()).values()) == {2}
     assert cluster.brokers["broker-a"].faults.calls["SendBack"] > lost
+
+
+def test_a_call_of_which_the_broker_forgot_whether_it_was_done_is_not_made_again_for_ever(
+    cluster: RunningCluster,
+) -> None:
+    """Its messages are tried here, and go back by another call if they fail again."""
+    faults = cluster.brokers["broker-a"].faults
+    asked: list[tuple[int, bool]] = []
+
+    def forgets(request: SendBackRequest, _: object) -> LaneForgotten | None:
+        asked.append((request.sequence, request.again))
+        return LaneForgotten("nobody knows") if request.again else None
+
+    faults.refuse("SendBack", forgets)
+    faults.drop_answers("SendBack", times=1)
+    cluster.put("orders", numbered(10), 0)
+    seen = failing(b"3")
+    with consumer(cluster, seen):
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 10, what="the commit")
+    assert asked == [(1, False), (1, True), (2, False)]
+    assert seen.bodies().count(b"3") == 2
 
 
 def test_without_a_master_failed_messages_wait_and_the_commit_with_them(
