@@ -11,14 +11,16 @@ belong to sessions that exist.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from .locks import Locks
 
 MISMATCHES_MAX: Final = 10
-"""Topics on which members differ that are told of, by one member."""
+"""Topics on which members differ that are told of, by one member; and different subscriptions that are looked at."""
 
 
 class Grant(NamedTuple):
@@ -57,10 +59,16 @@ class Member:
 
     group: str
     client_id: str
-    subscriptions: dict[str, str]
     broadcasting: bool = False
     lock_s: float = 0.0  # how long its work may last when its session has ended; 0: nobody waits for that
     wanted: dict[tuple[str, int], float] = field(default_factory=dict)  # -> until when an earlier lock lasts, 0: none
+    subscriptions: dict[str, str] = field(default_factory=dict)
+    digest: int = 0  # of the subscriptions
+
+    def subscribe(self, subscriptions: Mapping[str, str]) -> None:
+        """Replace the subscriptions."""
+        self.subscriptions = dict(subscriptions)
+        self.digest = hash(frozenset(subscriptions.items()))
 
 
 class _Group:
@@ -102,10 +110,9 @@ class Groups:
     ) -> Changes:
         """Make the session a member, or replace the subscriptions of a session that is one."""
         known = self._sessions.get(session_id)
-        if known is None:
-            return self._admit(session_id, Member(group, client_id, dict(subscriptions), broadcasting, lock_s), now_s)
-        known.subscriptions = dict(subscriptions)
-        return Changes()
+        member = known or Member(group, client_id, broadcasting, lock_s)
+        member.subscribe(subscriptions)
+        return Changes() if known else self._admit(session_id, member, now_s)
 
     def superseded(self, group: str, client_id: str) -> int | None:
         """The living session that a new one under this client id would end."""
@@ -216,21 +223,25 @@ class Groups:
     def mismatches(self, session_id: int) -> list[Mismatch]:
         """The first other member that subscribed differently, per topic: naming every pair would drown the log.
 
-        At most :data:`MISMATCHES_MAX`, for the same reason.
+        At most :data:`MISMATCHES_MAX`, for the same reason. Topics are compared with one member only of those that
+        subscribe alike, and with as few: a group may have very many of both.
         """
         session = self._sessions[session_id]
+        if session.broadcasting:
+            return []
+        members = map(self._sessions.__getitem__, self._groups[session.group].sessions.values())
+        others = [each for each in members if each.digest != session.digest and not each.broadcasting]
+        different: dict[int, Member] = {}
+        for other in sorted(others, key=attrgetter("client_id")):
+            different.setdefault(other.digest, other)
         found: dict[str, Mismatch] = {}
-        group = self._groups[session.group]
-        for client_id, session_id in sorted(group.sessions.items()):
-            if session.broadcasting or client_id == session.client_id or self._sessions[session_id].broadcasting:
-                continue
-            others = self._sessions[session_id].subscriptions
-            for topic in sorted(session.subscriptions.keys() | others.keys()):
-                mine, theirs = session.subscriptions.get(topic), others.get(topic)
-                if mine != theirs and topic not in found:
-                    if len(found) == MISMATCHES_MAX:
-                        return list(found.values())
-                    found[topic] = Mismatch(session.group, topic, session.client_id, mine, client_id, theirs)
+        for other in itertools.islice(different.values(), MISMATCHES_MAX):
+            mine, theirs = session.subscriptions, other.subscriptions
+            for topic in sorted({topic for topic, _ in mine.items() ^ theirs.items()} - found.keys()):
+                who = session.group, topic, session.client_id
+                found[topic] = Mismatch(*who, mine.get(topic), other.client_id, theirs.get(topic))
+                if len(found) == MISMATCHES_MAX:
+                    return list(found.values())
         return list(found.values())
 
     def _admit(self, session_id: int, member: Member, now_s: float) -> Changes:

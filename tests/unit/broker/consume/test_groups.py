@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.broker.consume.groups import Grant, Groups, Mismatch
 
 
@@ -80,6 +82,32 @@ def test_members_that_subscribe_differently_are_named() -> None:
     assert groups.mismatches(2) == []
     groups.join(2, "g", "b", {"T": "*"})
     assert groups.mismatches(2) == [Mismatch("g", "U", "b", None, "a", "x")]
+
+
+class Name(str):
+    """A topic that counts how often it is looked up."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Name.looks += 1
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_comparing_a_member_with_many_others_costs_no_more_than_with_some(alike: bool) -> None:
+    subscriptions = {Name(f"topic-{number}"): "*" for number in range(50)}
+    looks = []
+    for members in (20, 200):
+        groups = Groups()
+        for number in range(members):
+            groups.join(number, "g", f"c{number:03d}", subscriptions | ({} if alike else {Name("odd"): f"{number}"}))
+        Name.looks = 0
+        found = groups.mismatches(0)
+        looks.append(Name.looks)
+        assert found == ([] if alike else [Mismatch("g", "odd", "c000", "0", "c001", "1")])
+    assert looks[0] == looks[1]
 
 
 def test_changed_subscriptions_are_not_a_change_of_members() -> None:
