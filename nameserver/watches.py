@@ -12,6 +12,8 @@ from .routes import Change, RouteTable
 
 TOPICS_PER_WATCHER_MAX = 100_000
 WATCHERS_MAX = 20_000
+TOPICS_WATCHED_MAX = 2_000_000
+"""Of all watchers, counted for each; topics need not exist, and take half a KiB each."""
 
 
 class Watcher:
@@ -48,6 +50,7 @@ class Watches:
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
         self._by_topic: dict[str, set[Watcher]] = {}
+        self._watched = 0  # topics of all watchers
 
     def open(self) -> Watcher:
         """A new watcher without topics.
@@ -72,8 +75,15 @@ class Watches:
             InvalidName, FlowControl: an illegal name, or too many; none of ``topics`` was added.
         """
         wanted = [names.check_topic(topic) for topic in topics]
-        if len(watcher.topics | set(wanted)) > TOPICS_PER_WATCHER_MAX:
+        fresh = len(set(wanted) - watcher.topics)
+        if len(watcher.topics) + fresh > TOPICS_PER_WATCHER_MAX:
             raise FlowControl(f"more than {TOPICS_PER_WATCHER_MAX} topics in one watch")
+        if self._watched + fresh > TOPICS_WATCHED_MAX:
+            raise FlowControl(
+                f"{fresh} topics to watch beside {self._watched}: at most {TOPICS_WATCHED_MAX} are allowed, counted "
+                "for each client: use another nameserver"
+            )
+        self._watched += fresh
         for topic in wanted:
             watcher.topics.add(topic)
             self._by_topic.setdefault(topic, set()).add(watcher)
@@ -85,6 +95,7 @@ class Watches:
             if topic not in watcher.topics:
                 continue
             watcher.topics.discard(topic)
+            self._watched -= 1
             watcher.pending.pop(topic, None)
             watching = self._by_topic[topic]
             watching.discard(watcher)

@@ -38,7 +38,7 @@ from ..core.wire import TURN, check_queues
 from ..limits import Limits
 from .groups import Changes, Groups, Mismatch
 from .locks import KEPT_MAX, SILENCE_S, Key, Locks
-from .session import CLAIMS_MAX, Session
+from .session import CLAIMS_MAX, CLAIMS_OF_ALL_MAX, Session
 
 log = logging.getLogger(__name__)
 
@@ -346,6 +346,11 @@ class ConsumerSessions:
         for part in _parts(claim.queue_ids):
             if session.ended:
                 return
+            if self._groups.claims + len(part) > CLAIMS_OF_ALL_MAX:
+                raise FlowControl(
+                    f"client {session.client_id}: all consumers together may claim {CLAIMS_OF_ALL_MAX} queues at one "
+                    "broker: stop some, or spread the topics over more brokers"
+                )
             now_s = self._clock.monotonic_s()
             self._publish(self._groups.claim(session.session_id, claim.topic, part, now_s, held_until_s))
             await asyncio.sleep(0)

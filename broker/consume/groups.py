@@ -91,6 +91,8 @@ class Groups:
 
     def __init__(self, locks: Locks | None = None) -> None:
         self._locks = Locks() if locks is None else locks
+        self.claims = 0
+        """Queues that all sessions want, counted for each."""
         self._sessions: dict[int, Member] = {}
         self._groups: dict[str, _Group] = {}
         self._newest_generation = (
@@ -134,6 +136,7 @@ class Groups:
             if key in session.wanted:
                 continue
             session.wanted[key] = held_until_s
+            self.claims += 1
             group.waiting.setdefault(key, {})[session_id] = None
             self._grant(session.group, key, now_s, changes)
         return changes
@@ -154,6 +157,7 @@ class Groups:
         for queue_id in queue_ids:
             if (topic, queue_id) in session.wanted:
                 del session.wanted[topic, queue_id]
+                self.claims -= 1
                 self._leave_line(session.group, session_id, (topic, queue_id))
                 self._grant(session.group, (topic, queue_id), now_s, changes)
         return changes
@@ -164,6 +168,7 @@ class Groups:
         session = self._sessions.pop(session_id, None)
         if session is None:
             return changes
+        self.claims -= len(session.wanted)
         group = self._groups[session.group]
         for key in session.wanted:
             if session.lock_s and group.holders.get(key) == session_id:

@@ -12,6 +12,8 @@ from penstock.proto.wire.broker_pb2 import ConsumerEvent
 from ..core.wire import QUEUES_MAX
 
 CLAIMS_MAX = QUEUES_MAX
+CLAIMS_OF_ALL_MAX = 2_000_000
+"""Of all consumers; the queues need not exist, and take 200 bytes each."""
 # Above every claim's grant there is room for what the group and an administrator cause meanwhile.
 OUTGOING_MAX = CLAIMS_MAX + 10_000
 

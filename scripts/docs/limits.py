@@ -17,6 +17,7 @@ from penstock.broker.features.transactions import producers as sessions
 from penstock.broker.limits import Limits
 from penstock.broker.produce import send
 from penstock.formats.record import replies
+from penstock.nameserver import watches
 from penstock.proto import data_frames, errors, frames, names
 from penstock.proto.requests import FIELDS_AT_ONCE_MAX
 from penstock.runtime import data_port, data_sending
@@ -53,6 +54,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Queues of a topic, and queues that one request may name", wire.QUEUES_MAX, errors.InvalidArgument),
     ("Topics that one fetch or commit may name", wire.QUEUES_MAX, errors.InvalidArgument),
     ("Queues that one consumer claims at a broker", session.CLAIMS_MAX, errors.FlowControl),
+    ("Queues that all consumers claim at a broker, counted for each", session.CLAIMS_OF_ALL_MAX, errors.FlowControl),
     ("Queues that all fetches under way want", fetch_load.QUEUES_UNDER_WAY_MAX, errors.FlowControl),
     ("Bytes of a request without records", wire.REQUEST_BYTES_MAX, errors.MessageTooLarge),
     ("Bytes of the header in front of records", frames.HEADER_BYTES_MAX, errors.MessageTooLarge),
@@ -107,6 +109,9 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Messages of one receive (POP)", request.MESSAGES_MAX, errors.InvalidArgument),
     ("Milliseconds that a message is invisible (POP)", request.INVISIBLE_MS_MAX, errors.InvalidArgument),
     ("Messages of one acknowledgement (POP)", request.ACKNOWLEDGED_MAX, errors.InvalidArgument),
+    ("Watches of routes at a nameserver", watches.WATCHERS_MAX, errors.FlowControl),
+    ("Topics of one watch", watches.TOPICS_PER_WATCHER_MAX, errors.FlowControl),
+    ("Topics of all watches at a nameserver, counted for each", watches.TOPICS_WATCHED_MAX, errors.FlowControl),
     ("Calls of one connection", CALLS_PER_CONNECTION_MAX, "more wait at the client"),
 )
 """What, how much, and what happens beyond."""

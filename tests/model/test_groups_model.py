@@ -117,6 +117,10 @@ class GroupMachine(RuleBasedStateMachine):
             )
             assert self.groups.held_by(session_id) == held
 
+    @invariant()
+    def every_claim_is_counted(self) -> None:
+        assert self.groups.claims == sum(map(len, self.lines.values()))
+
 
 TestGroups = GroupMachine.TestCase
 TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

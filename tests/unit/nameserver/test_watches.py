@@ -73,3 +73,20 @@ def test_numbers_and_names_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         watches.open()
     watches.close(watcher)
     watches.open()
+
+
+def test_topics_of_all_watchers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.nameserver.watches.TOPICS_WATCHED_MAX", 3)
+    watches = Watches()
+    one, other = watches.open(), watches.open()
+    watches.add(one, ["A", "B", "B"])
+    with pytest.raises(FlowControl, match="2 topics to watch beside 2: at most 3 are allowed"):
+        watches.add(other, ["A", "C"])
+    assert not other.topics
+    watches.add(one, ["A", "B"])
+    watches.remove(one, ["A", "A", "never"])
+    watches.add(other, ["A", "C"])
+    watches.close(other)
+    watches.add(one, ["D", "E"])
+    with pytest.raises(FlowControl):
+        watches.add(one, ["F"])

@@ -9,6 +9,7 @@ from penstock.broker.core.wire import TURN
 from penstock.broker.limits import Limits
 from penstock.proto.errors import (
     BrokerUnavailable,
+    FlowControl,
     InvalidArgument,
     LimitReached,
 )
@@ -71,5 +72,31 @@ def test_a_claim_of_very_many_queues_leaves_others_their_turn_and_none_is_named_
         error = await many.ended()
         assert isinstance(error, InvalidArgument)
         assert "named twice" in str(error)
+
+    body()
+
+
+def test_claims_of_all_consumers_are_limited_and_free_again_when_they_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_sessions, "CLAIMS_OF_ALL_MAX", 6)
+
+    @with_broker
+    async def body(broker: Broker) -> None:
+        one, other = await broker.join("a"), await broker.join("b", "h")
+        one.claim(0, 1, 2)
+        assert await one.next_grants(3) == [0, 1, 2]
+        one.release(0)
+        one.beat()
+        while not (await one.next()).HasField("heartbeat"):
+            continue
+        other.claim(0, 1, 2, 3)
+        assert await other.next_grants(4) == [0, 1, 2, 3]
+        other.claim(4)
+        error = await other.ended()
+        assert isinstance(error, FlowControl)
+        assert "all consumers together may claim 6 queues" in str(error)
+        one.claim(4, 5, 6, 7)
+        assert await one.next_grants(4) == [4, 5, 6, 7], "what the other wanted is free"
 
     body()
