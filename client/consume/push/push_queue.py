@@ -205,6 +205,9 @@ class PushedQueue(LocalQueue):
         super().start(offset)
         for run in self.runs:
             run.cut()
+            if not run.slots:  # orderly: it waits for its next try, which does not come
+                self.held_bytes -= run.record_bytes
+                self.held_messages -= run.messages
         self.former += [run for run in self.runs if run.slots]
         self.runs.clear()
         self.held_bytes -= sum(each.record_bytes for each in self.failed.values())
