@@ -66,7 +66,8 @@ class Workers:
         """
         self._buffers = buffers
         self._lock = buffers.lock  # guards all fields below, and is what idle workers wait on
-        self._listener = listener
+        # Several come as a list of the listener's own: what it does with that changes nothing of what is in work.
+        self._listener: Listener = listener if batch_max == 1 else lambda messages: listener(list(messages))
         self._redelivery = redelivery
         self._batch_max = batch_max
         self._is_orderly = is_orderly

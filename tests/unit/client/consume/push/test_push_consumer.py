@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.client.admin import Admin
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.message import MessageQueue, MessageView
 from penstock.client.push_consumer import ConsumeResult, PushConsumer
@@ -108,6 +109,45 @@ def test_a_failed_list_comes_again_message_by_message(cluster: RunningCluster) -
         wait_until(lambda: cluster.committed("g", "orders", 0) == 6, what="commit")
     assert tries[0] == numbered(6)
     assert sorted(body for part in tries[1:] for body in part) == numbered(6)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_listener_may_empty_its_list(cluster: RunningCluster, orderly: bool) -> None:
+    cluster.retry_soon("g")
+    cluster.put("orders", numbered(8), 0)
+    done: list[bytes] = []
+    failing = {numbered(8)[3], numbered(8)[7]}
+
+    def listener(messages: list[MessageView]) -> None:
+        while messages:
+            body = messages.pop(0).body
+            if body in failing:
+                failing.discard(body)
+                raise ValueError("failed once")
+            done.append(body)
+
+    with consumer(cluster, listener, consume_batch_max=4, consume_threads=1, orderly=orderly):
+        wait_until(lambda: set(done) == set(numbered(8)), what="all messages")
+        wait_until(lambda: cluster.committed("g", "orders", 0) == 8, what="the commit")
+
+
+def test_a_reset_past_a_message_that_waits_for_its_next_try_frees_what_it_held(cluster: RunningCluster) -> None:
+    """It is what an administrator does about a message that always fails."""
+    seen: list[int] = []
+
+    def listener(message: MessageView) -> ConsumeResult:
+        seen.append(message.queue_offset)
+        return ConsumeResult.RETRY_LATER if message.queue_offset % 100 == 50 else ConsumeResult.SUCCESS
+
+    config = ConsumerConfig(queue_messages=200)
+    with Admin(cluster.namesrv) as admin, consumer(cluster, listener, orderly=True, config=config) as made:
+        for end in range(100, 401, 100):
+            cluster.put("orders", numbered(100), 0)
+            wait_until(lambda failing=end - 50: failing in seen, what="the message that fails")  # type: ignore[misc]
+            admin.reset_offset("g", "orders", offset=end, queues=[("broker-a", 0)])
+        cluster.put("orders", [b"last"], 0)
+        wait_until(lambda: 400 in seen, what="the message behind them")
+        wait_until(lambda: made.statistics().buffered_bytes == 0, what="nothing held")
 
 
 def test_one_slow_message_does_not_stop_the_others_and_holds_the_commit(cluster: RunningCluster) -> None:
