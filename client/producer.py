@@ -145,7 +145,9 @@ class Producer(Client):
     def send_async(self, *message: Any, timeout_s: float | None = None, **options: Any) -> Future[SendReceipt]:
         """Start to send one message; the future ends as :meth:`send` would.
 
-        Blocks only for the first message to a topic (its route is looked up) and while the buffer is full.
+        Blocks only for the first message to a topic (its route is looked up) and while the buffer is full. A callback
+        of the future is called by the thread that reads brokers' answers: it may start another send, and not wait for
+        one.
         """
         delivery, part = self._taken(Kind.SEND, Draft(*message, **options), self._deadline(timeout_s))
         future = part.futures[0]
