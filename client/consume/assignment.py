@@ -132,9 +132,17 @@ class Assignment(QueueOwner):
         return True
 
     def _save(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:
+        failure: PenstockError | OSError | None = None
         for commit in by_direction(self._buffers, offsets):
-            self._store.save(commit.by_queue(), timeout_s, force=commit.force, epoch=commit.epoch)
-            commit.note(self._buffers)
+            for part in commit.by_broker():
+                try:
+                    self._store.save(part.by_queue(), timeout_s, force=part.force, epoch=part.epoch)
+                except (PenstockError, OSError) as error:
+                    failure = failure or error
+                else:
+                    part.note(self._buffers)
+        if failure is not None:
+            raise failure
 
     def _save_quietly(self, offsets: Mapping[LocalQueue, int], timeout_s: float) -> None:
         try:

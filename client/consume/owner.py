@@ -265,6 +265,12 @@ class Commit(NamedTuple):
     def by_queue(self) -> dict[MessageQueue, int]:
         return {local.queue: offset for local, offset in self.offsets.items()}
 
+    def by_broker(self) -> list[Commit]:
+        """Apart by broker group: while one is away, the others are told all the same."""
+        names = sorted({local.queue.broker_name for local in self.offsets})
+        parts = ({each: at for each, at in self.offsets.items() if each.queue.broker_name == name} for name in names)
+        return [self._replace(offsets=part) for part in parts]
+
     def note(self, buffers: Buffers, refused: Collection[MessageQueue] = ()) -> None:
         """The broker has them, but for those it ``refused``. A position that was set since may go back still."""
         with buffers.lock:

@@ -14,7 +14,7 @@ from penstock.client.consume.local_queue import Standing
 from penstock.client.consume.offsets import commit_request
 from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
-from penstock.proto.errors import BrokerUnavailable, CommitRefused, InvalidArgument
+from penstock.proto.errors import BrokerUnavailable, CommitRefused, InvalidArgument, OutcomeUnknown
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, TopicName
 from tests.support.client.pull_consumers import Q0, Q1, begun, consumer, numbered, poll_all
 from tests.support.client.running_cluster import RunningCluster
@@ -213,3 +213,24 @@ def test_nobody_begins_at_a_slave_that_may_lack_commits(is_manual: bool) -> None
             assert second.poll(0.05) == []
             cluster.revive("broker-a")
             assert [each.body for each in poll_all(second, 10 - committed)] == numbered(10 - committed, committed)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_broker_group_that_is_away_keeps_no_other_from_being_told_what_is_finished(
+    shares: bool, by_hand: bool
+) -> None:
+    with RunningCluster(2, topics={"orders": 1}) as both, consumer(both, auto_commit=not by_hand) as made:
+        for name in ("broker-a", "broker-b"):
+            both.put("orders", numbered(5), broker_name=name)
+        if shares:
+            made.subscribe("orders")
+        else:
+            made.assign(made.queues("orders"))
+        assert len(poll_all(made, 10)) == 10
+        both.kill("broker-a")
+        if by_hand:
+            with pytest.raises((BrokerUnavailable, OutcomeUnknown)):
+                made.commit()
+        made.poll(0)
+        wait_until(lambda: both.committed("g", "orders", 0, "broker-b") == 5, what="the commit")
