@@ -105,7 +105,7 @@ class Broker:
         self.features = self.core.features
         self.features.make(FEATURES, self.core)
         self.data = ports.data
-        self.core.events.on_cut = self.data.abort_unsent
+        self.core.events.abort_unsent = self.data.abort_unsent
         self._server = ports.server
         self._imported = opened.imported
         self._failed: asyncio.Future[PenstockError] = asyncio.get_running_loop().create_future()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.formats.record.layout import FIXED_BYTES
+from penstock.proto.errors import BrokerUnavailable
 from penstock.proto.frames import allocate, pack
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.runtime.data_sending import Data
@@ -48,6 +49,7 @@ class Answer:
         )
         self._wanted = wanted
         self._told_epochs = [part.epoch for part in header.topics]
+        self._cuts = core.events.cuts  # at the last look
         self._epoch = -1  # of what this broker could show at the last look; -1: there was none
         self._verify = header.verify
         self._in_order = header.in_order
@@ -83,6 +85,8 @@ class Answer:
             for each in wanted:
                 each.offset = each.began
         self._epoch = shown
+        if not self._found:
+            self._cuts = self._core.events.cuts
         told = {epoch: self._core.end_of_epoch(epoch) for epoch in set(self._told_epochs)}
         ends = {epoch: end for epoch, end in told.items() if end is not None}  # none but behind a failover
         topic, queues, queue_range = "", 0, self._reader.queue_range
@@ -164,11 +168,15 @@ class Answer:
         read = self._reader.read_next(fresh.topic, fresh.queue_id, fresh.queue_offset, fresh.start, fresh.end)
         if read is None or each.queue_id >= self._core.tables.read_queues(fresh.topic):
             return False
+        if not self._found:
+            self._cuts = self._core.events.cuts
         self._take(each, read)
         return True
 
     def pieces(self, *, copied: bool) -> list[Data]:
         """The framed reply. Not ``copied``: records that lie together are sent from the log, which they keep."""
+        if self._found and self._cuts != self._core.events.cuts:
+            raise BrokerUnavailable("the log's end was cut off while the answer was made: ask again")
         reply = self._reply()
         runs = [] if copied else [read.views() for _, read in self._found]
         if runs and all(runs):

@@ -99,7 +99,7 @@ class ConsumerSessions:
         self._locks = Locks(is_acting)
         self._groups = Groups(self._locks)
         self._sessions: dict[int, Session] = {}
-        self._resets: dict[Key, int] = {}  # whoever is granted one of these next is told
+        self._resets: dict[Key, int] = {}  # whoever is granted one next is told
         self._turns = Turns()
         self._closed = False
 
@@ -167,20 +167,21 @@ class ConsumerSessions:
     def notify_reset(self, group: str, topic: str, queue_id: int, offset: int, by_session: int = 0) -> None:
         """Tell the holder of the queue, and who broadcasts the topic, to go on from ``offset``; not who said so.
 
-        A member whose session is down at the moment, as the broker may not know yet, would go on where it was: so the
-        next holder is told, too.
+        A member whose session is down at the moment would go on where it was: so the next holder is told, unless the
+        one that was told is heard behind it.
         """
-        key = (group, topic, queue_id)
+        key, holder = (group, topic, queue_id), self._groups.holder(group, topic, queue_id)
         self._resets.pop(key, None)
-        self._resets[key] = offset  # behind all others
-        if len(self._resets) > RESETS_MAX:
-            del self._resets[next(iter(self._resets))]  # the oldest
-        event = _reset(topic, queue_id, offset)
+        if holder is None or holder != by_session:
+            self._resets[key] = offset  # behind all others
+            if len(self._resets) > RESETS_MAX:
+                del self._resets[next(iter(self._resets))]  # the oldest
         told = [each for each in self._groups.broadcasting(group) if topic in self._groups.member(each).subscriptions]
-        for session_id in (self._groups.holder(group, topic, queue_id) or 0, *told):
+        for session_id in (holder or 0, *told):
             session = self._sessions.get(session_id)
             if session is not None and session_id != by_session:
-                session.send(event)
+                session.send(_reset(topic, queue_id, offset))
+                session.told.append(key)
 
     def on_role(self, groups: Collection[str] | None) -> None:
         """A mastership has begun, in which these groups are known already, or is over (None).
@@ -266,6 +267,10 @@ class ConsumerSessions:
                 self._end(session, BrokerUnavailable("another broker may be master by now: join again"))
                 return
             session.send(ConsumerEvent(heartbeat=Empty()))
+            for key in session.told:
+                if self._groups.holder(*key) == session.session_id:
+                    self._resets.pop(key, None)
+            session.told.clear()
         else:
             raise InvalidArgument("consumer session: a request without content")
 

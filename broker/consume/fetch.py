@@ -75,8 +75,8 @@ class Fetch:
     async def fetch(self, header: FetchHeader, connection: Hashable) -> list[Data]:
         """The framed reply, at once or when there is something or the wait ran out.
 
-        Its pieces may be views of the log. They stay as they are: a file goes with its last reader, and before a cut
-        the connections that have not sent all end.
+        Its pieces may be views of the log, to be sent in the same turn. They stay as they are: a file goes with its
+        last reader, and before a cut the connections that have not sent all end.
         """
         with self.load.counted(connection, self.count(header)):
             return await self.made(await self._answered(header, await self._wanted(header)))
@@ -110,12 +110,11 @@ class Fetch:
         if answer.record_bytes < LARGE_BYTES:
             return answer.pieces(copied=True)
         async with self._making:
-            pieces = answer.pieces(copied=False)
-            self._made_bytes += answer.record_bytes
             if self._made_bytes >= TURN_BYTES:
                 self._made_bytes = 0
                 await asyncio.sleep(0)
-        return pieces
+            self._made_bytes += answer.record_bytes
+            return answer.pieces(copied=False)
 
     async def _answered(self, header: FetchHeader, wanted: list[Wanted]) -> Answer:
         answer, wait_s = self.answer(header, wanted), wait_s_of(header)

@@ -29,6 +29,8 @@ class Session:
         self.compare_at_s = math.inf  # its subscriptions with those of the others
         self.error: PenstockError | None = None
         self.ended = False
+        self.told: list[tuple[str, str, int]] = []
+        """Group, topic and queue of each reset that it was sent since it was heard last."""
         self._outgoing: list[ConsumerEvent] = []
         self._members: ConsumerEvent | None = None  # only the newest list matters
         self._wake = asyncio.Event()

@@ -33,8 +33,10 @@ class LogEvents:
         """Offsets were committed at a slave; set by whoever keeps offsets."""
         self.pending_commits: Callable[[], list[Commits]] = list
         """What was committed here at a slave and the master does not have yet; set likewise."""
-        self.on_cut: Callable[[], None] = lambda: None
-        """The log's end is about to be cut off, which changes what views of it show; set by whoever sends them."""
+        self.cuts = 0
+        """How often the log's end was cut off: what is read before one is not what the log has behind it."""
+        self.abort_unsent: Callable[[], None] = lambda: None
+        """End the connections with views of the log that are not sent; set by whoever sends them."""
 
     def attach(self, core: Core) -> None:
         """The core whose log it is. A role that is just being made tells what is confirmed already, no more."""
@@ -63,6 +65,11 @@ class LogEvents:
     def on_received(self) -> None:
         """The master's bytes have come."""
         self._dispatcher.poke()
+
+    def on_cut(self) -> None:
+        """The log's end is about to be cut off."""
+        self.cuts += 1
+        self.abort_unsent()
 
     def on_committed(self, end: int) -> None:
         """What was appended to buffers is in the log up to ``end``, unless it has been cut since."""

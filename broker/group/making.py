@@ -96,9 +96,7 @@ class RoleMaker:
         opened.store.commit()
         replica = Replica(
             self._identity,
-            FollowerLog(
-                opened.store, opened.tables, log_has_all=not opened.imported, on_cut=lambda: self._events.on_cut()
-            ),
+            FollowerLog(opened.store, opened.tables, log_has_all=not opened.imported, on_cut=self._events.on_cut),
             config=self._replication_config(),
             epochs=opened.epochs,
             initial_confirm=opened.store.confirm_offset,

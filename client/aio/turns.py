@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 from collections import deque
@@ -36,8 +37,9 @@ def in_thread(
 
 
 async def to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call it in a thread, also if who waits is cancelled before a thread is free."""
-    return await asyncio.shield(asyncio.to_thread(function, *args, **kwargs))
+    """Call it in a thread, also if who waits, or the whole program, is cancelled before a thread is free."""
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, call))
 
 
 def at_once(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

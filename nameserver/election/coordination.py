@@ -172,8 +172,8 @@ class Coordination:
             await self._look(broker_name)
         except PenstockError as error:  # the next look tries again
             self._warn(f"{type(error).__name__}: {error}")
-        except Exception as error:  # one group's: the others' elections go on
-            log.error("election failed broker_name=%s", broker_name, exc_info=error)
+        except Exception as error:  # noqa: BLE001  one group's: the others' elections go on
+            self._warn(f"election failed broker_name={broker_name}: {error!r}")
         finally:
             self._looking.discard(broker_name)
 

@@ -270,12 +270,13 @@ class ProducerTable(Table):
             raise LimitReached(f"{name}: the producer has {most} lanes here (maxLanesPerProducer): nothing was stored")
 
     def _evict(self) -> None:
-        """Forget the client's lane that was used least recently: the broker's own say what it has delivered."""
-        for _ in range(len(self._lanes)):
-            oldest = next(iter(self._lanes))
-            if oldest[0] not in OWN_PRODUCERS:
-                break
-            self._lanes.move_to_end(oldest)
+        """Forget the client's lane that was used least recently.
+
+        The broker's own say what it has delivered, and outlive those as long as they are not half of all.
+        """
+        if sum(self._lanes_of.get(each, 0) for each in OWN_PRODUCERS) <= len(self._lanes) // 2:
+            while (oldest := next(iter(self._lanes)))[0] in OWN_PRODUCERS:
+                self._lanes.move_to_end(oldest)
         key, lane = self._drop_oldest()
         self._forgotten_ms = max(self._forgotten_ms, lane.receipts[-1].store_timestamp_ms)
         self.evicted += 1

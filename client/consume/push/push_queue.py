@@ -27,7 +27,9 @@ def first_offset_of(item: Item) -> int:
 
 def items_of(taken: Taken, queue: MessageQueue, size: int) -> list[Item]:
     """What is handed out of the queue as items of ``size`` messages each."""
-    kind = RetriedMessage if queue.topic.startswith(names.RETRY_PREFIX) else MessageView
+    kind = MessageView
+    if queue.topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
+        kind = DeadLetter if queue.topic.startswith(names.DLQ_PREFIX) else RetriedMessage
     views = list(map(kind, repeat(taken.batch), taken.indexes, repeat(queue.broker_name)))
     return [*views] if size == 1 else [views[at : at + size] for at in range(0, len(views), size)]
 
@@ -35,6 +37,17 @@ def items_of(taken: Taken, queue: MessageQueue, size: int) -> list[Item]:
 def messages_of(item: Item) -> list[MessageView]:
     """The item's messages, one or several."""
     return item if isinstance(item, list) else [item]
+
+
+class DeadLetter(MessageView):
+    """One of a group's dead letters, which is consumed once more: its tries begin anew."""
+
+    __slots__ = ()
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was given back since: never."""
+        return 0
 
 
 class RedeliveredMessage(RetriedMessage):
@@ -48,8 +61,9 @@ class RedeliveredMessage(RetriedMessage):
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was given back, here and by what its record says."""
-        return super().reconsume_times + self._attempts
+        """How often it was given back, here and by what its record says, unless that is a dead letter."""
+        is_dead_letter = self.message_queue.topic.startswith(names.DLQ_PREFIX)
+        return self._attempts + (0 if is_dead_letter else super().reconsume_times)
 
 
 def redelivered(item: Item, attempts: int) -> Item:

@@ -76,7 +76,7 @@ def run(spark: Any, config: Config) -> Report:
     whole = set(lake.entries())
     entries = lake.readable()
     epochs: dict[str, int] = {}
-    for entry in whole:
+    for entry in entries:
         if entry.epochs:
             epochs[entry.broker] = max(epochs.get(entry.broker, 0), entry.epochs[-1][0])
     options = source_options({"nameServer": config.namesrv, "subscribe": ",".join(config.topics)}, streaming=False)

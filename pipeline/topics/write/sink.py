@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RUN_ID = "spark.jobGroup.id"
+_NOT_KNOWN = "unknown"
 _ALONE = 0
 """The batch of a job that is no micro-batch."""
 
@@ -138,7 +139,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
             )
         options = replace(self._options, streaming=is_micro_batch)  # a query waits for shards that are away
         if is_micro_batch and self._options.producer_id:
-            attempt = uuid.uuid5(uuid.NAMESPACE_OID, f"{context.getLocalProperty(RUN_ID)}/{batch}").hex
+            attempt = _attempt(context.getLocalProperty(RUN_ID) or "", batch)
             identity = Identity(f"{self._writer}/{query}", f"{attempt}-{self._run}", int(batch), partition)
         else:
             given = {"skipBatch": self._options.skip_batch, "rewriteBatch": self._options.rewrite_batch}
@@ -167,7 +168,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
         is_alone = told[0].writer == self._writer
         if self._options.producer_id and is_alone and not content.records:
             return  # undecided: what comes under this name later is no repetition
-        known = str(content) if self._options.producer_id else ""
+        attempt = told[0].run.partition("-")[0]
+        known = (str(content) if is_alone else f"{content};{attempt}") if self._options.producer_id else ""
         if self._options.guarantee == "exactly-once":
             known = _commit(self._options, messages, told[0].batch, known) or known
         elif self._options.producer_id and is_alone:  # of micro-batches, brokers compare the sequences alone
@@ -178,7 +180,9 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 "topic was deleted and made anew: brokers take them for a repetition, and they are not there; write "
                 "them with another producerId"
             )
-        is_compared = self._options.producer_id and (is_alone or any(map(_is_second_write, told)))
+        # A micro-batch may come again with other rows. But in one attempt at it a name stands for one write.
+        is_second = known.split(";")[3:] == [attempt] or any(map(_is_second_write, told))
+        is_compared = self._options.producer_id and (is_alone or attempt == _NOT_KNOWN or is_second)
         if is_compared and not content.is_same(known):
             raise ChangedBatch(
                 f"producerId {self._options.producer_id!r} has written {known.partition(';')[0]} messages already, and "
@@ -188,6 +192,17 @@ class TopicBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[Any]) -> None:
         """Drop what was staged and is not decided."""
         _abort(self._options, messages, next((message.batch for message in messages if message is not None), _ALONE))
+
+
+def _attempt(run: str, batch: str) -> str:
+    """What is the same within one attempt of a query at a batch; not known under a job group of the user's own.
+
+    Spark's own group is the id of the query's run.
+    """
+    try:
+        return uuid.uuid5(uuid.UUID(run), batch).hex
+    except ValueError:
+        return _NOT_KNOWN
 
 
 def _is_second_write(message: Written) -> bool:

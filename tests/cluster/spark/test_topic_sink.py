@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,9 +132,11 @@ def test_a_batch_of_foreach_batch_may_come_again_with_other_rows_and_a_second_wr
     monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
     given = {"nameServer": brokers.nameservers, "topic": topic, "producerId": "p", "deliveryGuarantee": "exactly-once"}
 
-    def attempt(run: str, batch: int, *writes: bytes, there: int) -> None:
-        local.update({RUN_ID: run, BATCH_ID: str(batch)})
-        for body in writes:
+    def attempt(run: str, batch: int, *writes: bytes, there: int, groups: Iterable[str] = ()) -> None:
+        """``groups``: job groups of the user's own, one of each write."""
+        ours = itertools.repeat(str(uuid.uuid5(uuid.NAMESPACE_OID, run)))
+        for body, group in zip(writes, groups or ours, strict=False):
+            local.update({RUN_ID: group, BATCH_ID: str(batch)})
             writer = TopicBatchWriter(sink_options(given, streaming=False), SCHEMA)
             writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"body": [body]})]))])
         wait_until(lambda: count(brokers, topic) == there, what=f"{there} messages")
@@ -144,6 +147,8 @@ def test_a_batch_of_foreach_batch_may_come_again_with_other_rows_and_a_second_wr
         with pytest.raises(ChangedBatch, match="'p' has written 1 messages already, and these 1 are not the same"):
             attempt(run, batch, b"even", b"odd", there=batch + 1)
     attempt("four", 3, b"x", b"x", there=4)
+    with pytest.raises(ChangedBatch, match="these 1 are not the same"):  # or the second would be lost in silence
+        attempt("four", 4, b"even", b"odd", there=5, groups=["write even", "write odd"])
 
 
 def test_moving_on_by_a_batch_is_for_those_who_have_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.client import TransactionState
 from penstock.client.aio import AsyncProducer, AsyncSimpleConsumer, AsyncTransactionProducer
+from penstock.client.aio.turns import to_the_end
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import eventually
 
@@ -69,3 +70,19 @@ def test_what_is_to_be_closed_is_closed(kind: type[AsyncProducer | AsyncSimpleCo
 
     with RunningCluster(topics={"orders": 1}) as cluster:
         asyncio.run(run(cluster))
+
+
+def test_it_is_carried_out_also_as_the_program_ends() -> None:
+    may_go_on, done = threading.Event(), list[bool]()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        loop.run_in_executor(None, may_go_on.wait, 60)
+        ending = asyncio.ensure_future(to_the_end(done.append, True))
+        await asyncio.sleep(0)
+        assert not ending.done()
+        threading.Timer(0.1, may_go_on.set).start()
+
+    asyncio.run(run())
+    assert done == [True]

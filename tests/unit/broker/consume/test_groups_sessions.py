@@ -162,6 +162,32 @@ async def test_who_comes_again_is_told_of_a_reset_that_went_to_its_dead_session(
     assert (await new.next()).reset.offset == 10
 
 
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_reset_that_has_come_is_not_told_again(by_itself: bool) -> None:
+    """Else a member that has read on, and has not committed, would go back with each break of its stream."""
+
+    @with_broker
+    async def run(broker: Broker) -> None:
+        broker.committed["g", "T", 2] = 40
+        old = await broker.join("a")
+        old.claim(2)
+        await old.next_grants(1)
+        broker.committed["g", "T", 2] = 10
+        broker.sessions.notify_reset("g", "T", 2, 10, by_session=old.session_id if by_itself else 0)
+        if not by_itself:
+            assert (await old.next()).reset.offset == 10
+            old.beat()
+            await old.next()
+        new = await broker.join("a")
+        await new.next_members()
+        new.claim(2)
+        assert (await new.next()).granted.committed_offset == 10
+        new.beat()
+        assert (await new.next()).HasField("heartbeat")
+
+    run()
+
+
 @with_broker
 async def test_of_resets_that_nobody_was_there_for_the_newest_are_told(broker: Broker) -> None:
     with pytest.MonkeyPatch.context() as patch:

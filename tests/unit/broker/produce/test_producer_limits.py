@@ -135,6 +135,10 @@ def test_lanes_of_the_broker_itself_outlive_those_of_clients() -> None:
     for lane in range(2 * FEW.lanes_max):
         table.remember(own, 0, "orders", lane, receipt(6))
     assert len(table) == FEW.lanes_max, "they have the same bound"
+    crowd(table)
+    clients = table.last_sequence(1, "orders", LEAST - 1)
+    assert clients == 1, "they leave clients half of it"
+    assert table.last_sequence(own, "orders", 2 * FEW.lanes_max - 1) == 6
 
 
 def test_nothing_is_forgotten_while_there_is_room() -> None:

@@ -81,10 +81,10 @@ def test_another_group_that_consumes_dead_letters_gets_them_again_as_those(clust
     reader.subscribe(DEAD)
     with reader:
         wait_until(lambda: stored(cluster, "%DLQ%readers") == [b"bad"], what="their own dead letter")
-    assert [(each.topic, each.message_queue.topic) for each in seen.messages] == [
-        (DEAD, DEAD),
-        (DEAD, "%RETRY%readers"),
-        (DEAD, "%RETRY%readers"),
+    assert [(each.topic, each.message_queue.topic, each.reconsume_times) for each in seen.messages] == [
+        (DEAD, DEAD, 0),
+        (DEAD, "%RETRY%readers", 1),
+        (DEAD, "%RETRY%readers", 2),
     ]
 
 
