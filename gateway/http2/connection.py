@@ -161,6 +161,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """End it behind what is to be sent."""
+        self.unconfirmed.forget()
         self.out.flush()
         self._transport.close()
 

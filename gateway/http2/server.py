@@ -111,14 +111,15 @@ class Server:
             connection.say_goodbye()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while any(connection.calls for connection in self.connections):  # noqa: ASYNC110  they have no event
-                    await asyncio.sleep(0.01)
+                while any(each.calls or each.unconfirmed.is_waiting for each in self.connections):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)  # they have no event
             for connection in list(self.connections):
                 connection.close()
             async with asyncio.timeout(grace_s):
                 while self.connections:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         for connection in list(self.connections):
+            connection.unconfirmed.forget()
             connection.abort("the gateway stops")
         while self._cancelling:  # noqa: ASYNC110
             await asyncio.sleep(0)

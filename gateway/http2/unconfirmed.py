@@ -29,6 +29,11 @@ class Unconfirmed:
         self._asked: dict[int, Callable[[], None]] = {}  # by stream, those that it was sent behind
         self._later: dict[int, Callable[[], None]] = {}  # those that were sent since
 
+    @property
+    def is_waiting(self) -> bool:
+        """True while the client has not shown that it has all."""
+        return bool(self._asked or self._later)
+
     def add(self, stream: int, lost: Callable[[], None]) -> None:
         """An answer was sent, whole; ``lost`` is called if the client turns out not to have got it."""
         self._later[stream] = lost
@@ -51,10 +56,14 @@ class Unconfirmed:
         if lost is not None:
             lost()
 
+    def forget(self) -> None:
+        """This end closes the connection: nobody knows whether the client has got the last answers."""
+        self._asked, self._later = {}, {}
+
     def drop(self) -> None:
         """The connection is over."""
         unconfirmed = [*self._asked.values(), *self._later.values()]
-        self._asked, self._later = {}, {}
+        self.forget()
         for lost in unconfirmed:
             lost()
 

@@ -86,6 +86,25 @@ def test_an_answer_is_lost_whose_stream_is_broken_off_before_it_is_confirmed() -
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_that_stops_waits_for_what_confirms_its_answers_and_takes_none_back(answers: bool) -> None:
+    it = _Confirmed()
+
+    async def scenario() -> None:
+        async with serving(it.methods) as server, server.peer() as peer:
+            await it.answered(peer, 1)
+            ping = (await peer.until(Type.PING)).content
+            stopping = asyncio.ensure_future(server.server.stop(WAIT_S if answers else 0.1))
+            await peer.until(Type.GOAWAY)
+            if answers:
+                assert not stopping.done()
+                peer.send(acknowledgement(ping))
+            await stopping
+            assert it.lost == []
+
+    asyncio.run(scenario())
+
+
 def test_a_client_that_confirms_nothing_for_very_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unconfirmed, "UNCONFIRMED_MAX", 2)
     it = _Confirmed()
