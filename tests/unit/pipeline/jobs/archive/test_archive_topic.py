@@ -15,6 +15,7 @@ import pytest
 
 from penstock.broker.core.tables.topics import CREATED_MS, Topic
 from penstock.broker.features.archive.archive import Archive
+from penstock.formats.epochs import Epoch
 from penstock.formats.record.layout import SysFlag
 from penstock.pipeline.jobs.archive import topic as archive_topic
 from penstock.pipeline.jobs.framework.report import Report
@@ -24,6 +25,7 @@ from penstock.pipeline.topics.cluster import Cluster
 from penstock.proto.errors import DataLoss, StorageError
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
+from penstock.replication import EpochHistory
 from tests.support.broker.kit import Kit, close_all
 from tests.unit.pipeline.jobs.archive.test_archive import lose, problems
 from tests.unit.pipeline.topics.test_topic_reading import Call
@@ -281,6 +283,32 @@ def test_what_a_lake_has_lost_is_archived_again_and_nothing_of_it_twice(
     assert run(lake, "x", "y").figures["rows"] == 2 + 6 + 1
     assert bodies(lake) == everything + Counter(["more"])
     assert run(lake, "x", "y").figures["rows"] == 0
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_run_that_lost_a_file_still_says_of_which_epoch_it_is(
+    shard: Shard, lake: Lake, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+) -> None:
+    """So a failover behind it that has cut off messages is seen, and one that has not is no trouble."""
+    monkeypatch.setattr(archive_topic, "plan", lambda wanted, _: [[each] for each in wanted])  # a file for each queue
+    role = shard.kit.core.role
+    shard.create("x", queues=2)
+    for queue_id in range(2):
+        shard.send("x", f"{queue_id}a", f"{queue_id}b", queue_id=queue_id)
+    assert run(lake, "x").ok
+    role.history, role.epoch = EpochHistory([Epoch(1, 0), Epoch(2, shard.kit.store.end_offset)]), 2  # type: ignore[misc]
+    for queue_id in range(2):
+        shard.send("x", f"{queue_id}c", queue_id=queue_id)
+    assert run(lake, "x").ok
+    newest = lake.entries()[-1]
+    lose(lake, replace(newest, files=newest.files[1:]))
+    if is_cut:
+        monkeypatch.setattr(type(shard.kit.core), "cut_of", lambda _, epoch, *__: 2 if epoch == 2 else None)
+        with pytest.raises(StorageError, match="a failover has cut the log at 2"):
+            run(lake, "x")
+    else:
+        assert run(lake, "x").figures["rows"] == 1
+        assert len(bodies(lake)) == 6
 
 
 def test_messages_that_were_deleted_before_they_were_archived_are_told_once(shard: Shard, lake: Lake) -> None:
