@@ -157,10 +157,13 @@ class SimpleConsumer(Client):
                 if messages:
                     return messages
             is_first = False
-            if time.monotonic() >= deadline:
-                if len(failures) == len(parts):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                if parts and len(failures) == len(parts):
                     raise next(iter(failures.values()))
                 return []
+            if not parts:  # nobody may read the topics, for now
+                self._closed.wait(min(SHARED_WAIT_STEP_S, left_s))
 
     def ack(self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Be done with messages: once this returns they do not come again. May be repeated.

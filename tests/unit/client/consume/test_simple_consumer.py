@@ -25,7 +25,10 @@ from penstock.client import (
     TopicNotFound,
 )
 from penstock.client.aio import AsyncSimpleConsumer
+from penstock.proto import names
 from penstock.proto.receipts import Receipt
+from penstock.proto.wire.broker_pb2 import CreateTopicRequest
+from penstock.proto.wire.common_pb2 import TopicConfig
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
@@ -215,6 +218,28 @@ def test_what_a_broker_group_stores_that_gets_the_topic_later_is_received_from_i
         cluster.put("half", [b"new"], broker_name="broker-b")
         (message,) = received(consumer, 1)
         assert message.body == b"new"
+
+
+def test_a_topic_that_nobody_may_read_brings_nothing_until_somebody_may(cluster: RunningCluster) -> None:
+    def permit(perm: int) -> None:
+        config = TopicConfig(topic=TOPIC, read_queues=4, write_queues=4, perm=perm)
+        for broker in cluster.brokers.values():
+            broker.call("CreateTopic", CreateTopicRequest(config=config, update=True))
+        wait_until(lambda: {each.perm for each in cluster.route(TOPIC).queues} == {perm}, 30, "the permission")
+
+    async def receive() -> list[ReceivedMessage]:
+        async with AsyncSimpleConsumer(cluster.namesrv, group=GROUP) as consumer:
+            consumer.subscribe(TOPIC)
+            return await asyncio.wait_for(consumer.receive(timeout_s=0), LONG_S)
+
+    cluster.put(TOPIC, [b"one"])
+    permit(names.PERM_WRITE)
+    assert asyncio.run(receive()) == []
+    with ThreadPoolExecutor(1) as pool, simple(cluster) as consumer:
+        assert consumer.receive(timeout_s=0) == []
+        waiting = pool.submit(consumer.receive, timeout_s=LONG_S)
+        permit(names.PERM_READ_WRITE)
+        assert [message.body for message in waiting.result()] == [b"one"]
 
 
 def test_what_makes_no_sense_is_refused(cluster: RunningCluster) -> None:
