@@ -140,9 +140,11 @@ class SimpleConsumer(Client):
                 left_s = max(deadline - time.monotonic(), 0.0)
                 # Everybody is asked once before anybody is waited at.
                 wait_s = 0.0 if is_first and len(parts) > 1 else min(step_s, left_s)
+                # A broker group that takes no call now may not keep the others from being asked.
+                tries_s = left_s if len(parts) == 1 else min(wait_s + SHARED_WAIT_STEP_S, left_s)
                 try:
                     found = self._receiving.receive(
-                        name, subscriptions, max_messages, invisible_ms, wait_s, left_s, begins_first=begins_first
+                        name, subscriptions, max_messages, invisible_ms, wait_s, tries_s, begins_first=begins_first
                     )
                 except PenstockError as error:
                     if not error.retryable:

@@ -242,6 +242,16 @@ def test_a_topic_that_nobody_may_read_brings_nothing_until_somebody_may(cluster:
         assert [message.body for message in waiting.result()] == [b"one"]
 
 
+def test_a_broker_group_without_a_master_does_not_hold_up_what_others_have(cluster: RunningCluster) -> None:
+    cluster.add_slave("broker-a")
+    with ThreadPoolExecutor(1) as pool, simple(cluster) as consumer:
+        cluster.kill("broker-a")
+        for body in (b"1", b"2"):  # each of the two is asked first once
+            cluster.put(TOPIC, [body], broker_name="broker-b")
+            (message,) = pool.submit(consumer.receive, timeout_s=3600).result(LONG_S)
+            assert message.body == body
+
+
 def test_what_makes_no_sense_is_refused(cluster: RunningCluster) -> None:
     with SimpleConsumer(cluster.namesrv, group=GROUP) as consumer:
         with pytest.raises(InvalidArgument, match="subscribe to a topic first"):
