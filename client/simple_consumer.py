@@ -27,14 +27,14 @@ CALL_TIMEOUT_S = 10.0
 WAIT_STEP_S = 5.0
 INVISIBLE_S_MAX = 12 * 3600
 SHARED_WAIT_STEP_S = 0.2
-"""Where several broker groups have the topics, they are waited at in turn."""
+"""Where one call cannot ask for all topics, answers are waited for in turn."""
 
 Receivable = ReceivedMessage | str
 """A message that was received, or its :attr:`~ReceivedMessage.receipt`."""
 
 
 class _Part(NamedTuple):
-    """What is received from one broker group."""
+    """What one call receives: of the topics of a broker group those that begin alike."""
 
     broker_name: str
     subscriptions: list[Subscription]
@@ -132,7 +132,7 @@ class SimpleConsumer(Client):
             invisible_s = self._invisible_s
         invisible_ms = round(arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX) * 1000)
         deadline, is_first = time.monotonic() + timeout_s, True
-        failures: dict[str, PenstockError] = {}
+        failures: dict[tuple[str, bool], PenstockError] = {}
         while True:
             parts = self._parts(max(deadline - time.monotonic(), 0.2))
             step_s = WAIT_STEP_S if len(parts) == 1 else SHARED_WAIT_STEP_S
@@ -149,10 +149,10 @@ class SimpleConsumer(Client):
                 except PenstockError as error:
                     if not error.retryable:
                         raise
-                    failures[name] = error
+                    failures[name, begins_first] = error
                     self._closed.wait(min(SHARED_WAIT_STEP_S, left_s))
                     continue
-                failures.pop(name, None)
+                failures.pop((name, begins_first), None)
                 messages, unwanted = found
                 if unwanted:
                     self._settling.acknowledge(_lots(unwanted), CALL_TIMEOUT_S)
@@ -220,7 +220,7 @@ class SimpleConsumer(Client):
             raise ClientClosed(f"the simple consumer of group {self.group} is closed: make a new one")
 
     def _parts(self, timeout_s: float) -> list[_Part]:
-        """The broker groups that have the topics, another one first each time, and which topics each has."""
+        """Which topics each broker group has, another one first each time."""
         self.require_open()
         plan, subscriptions = self._plan, self._subscriptions
         if not subscriptions:
@@ -249,15 +249,13 @@ class SimpleConsumer(Client):
         return route
 
     def _planned(self, subscriptions: dict[str, Subscription], routes: list[TopicRoute]) -> _Plan:
-        found: dict[str, dict[str, Subscription]] = {}
+        found: dict[tuple[str, bool], list[Subscription]] = {}
         for subscription, route in zip(subscriptions.values(), routes, strict=True):
-            for queue in readable_queues(route):
-                found.setdefault(queue.broker_name, {})[queue.topic] = subscription
-        parts = []
-        for name, topics in sorted(found.items()):
-            # "last" means what arrives from now on: at a broker group that has got the topic since, everything.
-            is_younger = any(name not in self._older[topic] for topic in topics)
-            parts.append(_Part(name, list(topics.values()), self._begins_first or is_younger))
+            for name in sorted({queue.broker_name for queue in readable_queues(route)}):
+                # "last" means what arrives from now on: at a broker group that has got the topic since, everything.
+                is_younger = name not in self._older[subscription.topic]
+                found.setdefault((name, self._begins_first or is_younger), []).append(subscription)
+        parts = [_Part(name, topics, begins_first) for (name, begins_first), topics in sorted(found.items())]
         return _Plan(subscriptions, routes, parts)
 
 

@@ -69,7 +69,8 @@ class Receiving:
         self._calls = calls
         self._group = group
         self._client_id = client_id
-        self._headers: dict[str, tuple[tuple[Any, ...], bytes]] = {}  # by broker group: the last one, and of what
+        # By broker group and where queues begin: the last one, and of what.
+        self._headers: dict[tuple[str, bool], tuple[tuple[Any, ...], bytes]] = {}
 
     def receive(
         self,
@@ -89,8 +90,9 @@ class Receiving:
         Raises:
             PenstockError: the last one within ``timeout_s``, or the time of one call if that is longer.
         """
-        said = max_messages, invisible_ms, round(wait_s * 1000), begins_first
-        content = self._header(broker_name, subscriptions, *said)
+        content = self._header(
+            (broker_name, begins_first), subscriptions, max_messages, invisible_ms, round(wait_s * 1000)
+        )
         call_s = wait_s + TRY_S_MIN
 
         def call(address: str, left_s: float) -> bytes:
@@ -102,11 +104,11 @@ class Receiving:
         reply, body = frames.unpack(answer, wire.ReceiveReply, frames.ANSWER_FIELDS_MAX)
         return self._views(broker_name, reply, answer, len(answer) - len(body), subscriptions)
 
-    def _header(self, broker_name: str, subscriptions: Sequence[Subscription], *said: int) -> bytes:
+    def _header(self, place: tuple[str, bool], subscriptions: Sequence[Subscription], *said: int) -> bytes:
         """That of a receive, made anew where it is another than the last one there."""
-        known, content = self._headers.get(broker_name, ((), b""))
+        known, content = self._headers.get(place, ((), b""))
         if not known or known[0] is not subscriptions or known[1] != said:
-            max_messages, invisible_ms, max_wait_ms, begins_first = said
+            max_messages, invisible_ms, max_wait_ms = said
             content = wire.ReceiveHeader(
                 group=self._group,
                 client_id=self._client_id,
@@ -116,9 +118,9 @@ class Receiving:
                 max_messages=min(max_messages, MESSAGES_MAX),
                 invisible_ms=invisible_ms,
                 max_wait_ms=max_wait_ms,
-                begin=wire.ReceiveHeader.FIRST if begins_first else wire.ReceiveHeader.LAST,
+                begin=wire.ReceiveHeader.FIRST if place[1] else wire.ReceiveHeader.LAST,
             ).SerializeToString()
-            self._headers[broker_name] = (subscriptions, said), content
+            self._headers[place] = (subscriptions, said), content
         return content
 
     def _views(

@@ -220,6 +220,19 @@ def test_what_a_broker_group_stores_that_gets_the_topic_later_is_received_from_i
         assert message.body == b"new"
 
 
+def test_an_old_topic_begins_behind_what_is_there_also_beside_a_younger_one(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"old"])
+    with simple(cluster, consume_from="last") as consumer:
+        consumer.subscribe("younger")
+        with pytest.raises(TopicNotFound):
+            consumer.receive(timeout_s=0)
+        cluster.create_topic("younger", 1)
+        cluster.put("younger", [b"new"])
+        wait_until(lambda: (route := consumer._calls.directory.known("younger")) is not None and route.exists)
+        assert [message.body for message in received(consumer, 1)] == [b"new"]
+        assert consumer.receive(timeout_s=1) == []
+
+
 def test_a_topic_that_nobody_may_read_brings_nothing_until_somebody_may(cluster: RunningCluster) -> None:
     def permit(perm: int) -> None:
         config = TopicConfig(topic=TOPIC, read_queues=4, write_queues=4, perm=perm)
