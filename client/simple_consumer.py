@@ -45,7 +45,7 @@ class _Plan(NamedTuple):
     """Which broker groups have the topics, as long as these are the routes, and nothing else is subscribed."""
 
     subscriptions: dict[str, Subscription]
-    routes: list[TopicRoute]
+    routes: dict[str, TopicRoute]
     parts: list[_Part]
 
 
@@ -93,11 +93,13 @@ class SimpleConsumer(Client):
         self._subscriptions: dict[str, Subscription] = {}  # replaced, never changed
         self._older: dict[str, frozenset[str]] = {}  # by topic: broker groups that had it when it was looked up first
         self._turn = 0
-        self._plan = _Plan({}, [], [])
+        self._plan = _Plan({}, {}, [])
         self._closed = threading.Event()
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
         """Receive messages of ``topic`` from the next receive on. What the filter leaves out is gone for the group.
+
+        A topic that does not exist is waited for, while another one does.
 
         Raises:
             InvalidName, InvalidArgument: the topic's name or the expression is wrong.
@@ -122,6 +124,7 @@ class SimpleConsumer(Client):
         that time.
 
         Raises:
+            TopicNotFound: none of the topics exists.
             Refused: a broker refused the group, a topic or the filter, by its own error.
             Retryable: nobody could be asked within ``timeout_s``.
             ClientClosed: the consumer is closed.
@@ -225,10 +228,17 @@ class SimpleConsumer(Client):
         plan, subscriptions = self._plan, self._subscriptions
         if not subscriptions:
             raise InvalidArgument(f"simple consumer of group {self.group}: subscribe to a topic first")
-        routes = [self._route(topic, timeout_s) for topic in subscriptions]
-        is_same = plan.subscriptions is subscriptions and all(
-            known is route for known, route in zip(plan.routes, routes, strict=True)
-        )
+        routes: dict[str, TopicRoute] = {}
+        missing: TopicNotFound | None = None
+        for topic in subscriptions:
+            try:
+                routes[topic] = self._route(topic, timeout_s)
+            except TopicNotFound as error:
+                missing = error
+        if missing is not None and not routes:
+            raise missing
+        is_same = plan.subscriptions is subscriptions and plan.routes.keys() == routes.keys()
+        is_same = is_same and all(plan.routes[topic] is route for topic, route in routes.items())
         if not is_same:
             plan = self._plan = self._planned(subscriptions, routes)
         if len(plan.parts) < 2:
@@ -248,13 +258,13 @@ class SimpleConsumer(Client):
             self._older.setdefault(topic, frozenset(queue.broker_name for queue in all_queues(route)))
         return route
 
-    def _planned(self, subscriptions: dict[str, Subscription], routes: list[TopicRoute]) -> _Plan:
+    def _planned(self, subscriptions: dict[str, Subscription], routes: dict[str, TopicRoute]) -> _Plan:
         found: dict[tuple[str, bool], list[Subscription]] = {}
-        for subscription, route in zip(subscriptions.values(), routes, strict=True):
+        for topic, route in routes.items():
             for name in sorted({queue.broker_name for queue in readable_queues(route)}):
                 # "last" means what arrives from now on: at a broker group that has got the topic since, everything.
-                is_younger = name not in self._older[subscription.topic]
-                found.setdefault((name, self._begins_first or is_younger), []).append(subscription)
+                is_younger = name not in self._older[topic]
+                found.setdefault((name, self._begins_first or is_younger), []).append(subscriptions[topic])
         parts = [_Part(name, topics, begins_first) for (name, begins_first), topics in sorted(found.items())]
         return _Plan(subscriptions, routes, parts)
 

@@ -224,13 +224,23 @@ def test_an_old_topic_begins_behind_what_is_there_also_beside_a_younger_one(clus
     cluster.put(TOPIC, [b"old"])
     with simple(cluster, consume_from="last") as consumer:
         consumer.subscribe("younger")
-        with pytest.raises(TopicNotFound):
-            consumer.receive(timeout_s=0)
+        assert consumer.receive(timeout_s=0) == []  # it is looked up
         cluster.create_topic("younger", 1)
         cluster.put("younger", [b"new"])
         wait_until(lambda: (route := consumer._calls.directory.known("younger")) is not None and route.exists)
         assert [message.body for message in received(consumer, 1)] == [b"new"]
         assert consumer.receive(timeout_s=1) == []
+
+
+def test_a_topic_that_does_not_exist_keeps_nothing_of_the_others_back(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"there"])
+    with simple(cluster) as consumer, Admin(cluster.namesrv) as admin:
+        consumer.subscribe("missing")
+        assert [message.body for message in received(consumer, 1)] == [b"there"]
+        admin.delete_topic(TOPIC)
+        wait_until(lambda: (route := consumer._calls.directory.known(TOPIC)) is not None and not route.exists)
+        with pytest.raises(TopicNotFound):
+            consumer.receive(timeout_s=0)
 
 
 def test_a_topic_that_nobody_may_read_brings_nothing_until_somebody_may(cluster: RunningCluster) -> None:
