@@ -200,7 +200,12 @@ class PushConsumer(Consumer):
         if self._model == CLUSTERING:
             core.begin(Membership(core, self._strategy, self._callbacks))
         else:
-            core.begin(Broadcasting(core, FileOffsets(core.config.offsets_root, core.client_id, core.group)))
+            offsets = FileOffsets(core.config.offsets_root, core.client_id, core.group)
+            try:
+                core.begin(Broadcasting(core, offsets))
+            except BaseException:
+                offsets.close()  # for the next start
+                raise
         self._is_started = True
         self._workers.start()
 

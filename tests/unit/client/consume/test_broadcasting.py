@@ -13,10 +13,11 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.client import Admin, ConsumeResult, MessageView, PushConsumer
+from penstock.client.cluster.directory import Directory
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.offsets import FileOffsets
 from penstock.client.message import MessageQueue
-from penstock.proto.errors import Forbidden, InvalidArgument
+from penstock.proto.errors import Forbidden, InvalidArgument, NameserverUnavailable
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -76,6 +77,24 @@ def test_a_reset_reaches_every_member_and_is_kept_in_its_file(cluster: RunningCl
         wait_members(cluster, "x")
         admin.reset_offset("g", "orders", "first")
         wait_until(lambda: sorted(again.bodies()) == numbered(5), what="all of it again")
+
+
+def test_a_start_that_failed_may_be_made_again(
+    cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*args: object) -> None:
+        raise NameserverUnavailable("no nameserver answers")
+
+    cluster.put("orders", numbered(5), 0)
+    seen = Seen()
+    member = broadcasting(cluster, seen, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "topic", silent)
+        for _ in range(2):
+            with pytest.raises(NameserverUnavailable):
+                member.start()
+    with member:
+        wait_until(lambda: sorted(seen.bodies()) == numbered(5), what="everything")
 
 
 def test_a_save_that_failed_is_made_again_and_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
