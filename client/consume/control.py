@@ -8,9 +8,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
+
+PAUSE_S = 0.1
+"""After a decision that failed."""
 
 Action = Callable[[], None]
 
@@ -51,12 +55,20 @@ class ControlLoop:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            try:
-                next_s = self._tick(time.monotonic())
+            next_s = time.monotonic()
+            with self._going_on():
+                next_s = self._tick(next_s)
+            with self._going_on():
                 self._run_posted(next_s)
-            except Exception:  # the thread's edge: one decision failed, the next ones still have to be made
-                log.exception("consumer decision failed thread=%s", self._thread.name)
-                self._closed.wait(0.1)
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """The thread's edge: where one decision failed, the next ones still have to be made."""
+        try:
+            yield
+        except Exception:
+            log.exception("consumer decision failed thread=%s", self._thread.name)
+            self._closed.wait(PAUSE_S)
 
     def _run_posted(self, next_s: float) -> None:
         if self._later:
