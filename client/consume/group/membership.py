@@ -45,6 +45,7 @@ from .rebalance import Strategy, allocate
 log = logging.getLogger(__name__)
 
 RETRY_GRANT_S = 0.5
+RETRY_SHARE_S = 1.0
 FINISHED_KEPT_S = 60.0
 LOCK_MS_MAX = 24 * 3600 * 1000  # brokers lock no longer
 
@@ -67,6 +68,7 @@ class Membership(QueueOwner, SessionListener):
         self._finished: dict[MessageQueue, tuple[int, int, float]] = {}
         self._had_coordinator = False  # True once a share was computed, which a session that moves may disturb
         self._is_stale = True  # the share must be computed again
+        self._share_at_s = 0.0  # not before then: the strategy has failed
         self._commits = Commits(core, self._control)
         self._notices = Notices(core.group, callbacks, self._control.post)
         self._has_callbacks = bool(callbacks)
@@ -162,6 +164,8 @@ class Membership(QueueOwner, SessionListener):
 
     def _rebalance(self, now_s: float) -> float:
         """Compute the share and act on it; when to look again, if it has to wait."""
+        if now_s < self._share_at_s:
+            return self._share_at_s
         queues = {queue for queue in self._subscribed_queues() if self._is_alive(queue.broker_name)}
         names = sorted({each.broker_name for each in queues})
         for name in names:
@@ -174,9 +178,14 @@ class Membership(QueueOwner, SessionListener):
             if now_s < coordinator.settle_until_s:
                 return coordinator.settle_until_s
             self._had_coordinator = True
-        self._is_stale = False
         members = coordinator.members if coordinator is not None and coordinator.members else []
-        mine = allocate(self._strategy, self._client_id, queues, members)
+        try:
+            mine = allocate(self._strategy, self._client_id, queues, members)
+        except BaseException:  # the strategy's edge: the former share stays, and its commits go on; sys.exit too
+            log.exception("strategy failed, asked again soon group=%s members=%d", self._core.group, len(members))
+            self._share_at_s = now_s + RETRY_SHARE_S
+            return self._share_at_s
+        self._is_stale = False
         self._change_share(mine, len(members))
         self._close_shards()
         return now_s + 1.0
@@ -194,14 +203,8 @@ class Membership(QueueOwner, SessionListener):
                 known[each] = self._core.new_queue(each)
             self._buffers.lock.notify_all()
         if lost or gained:
-            log.info(
-                "share changed group=%s members=%d queues=%d gained=%d lost=%d",
-                self._core.group,
-                members,
-                len(mine),
-                len(gained),
-                len(lost),
-            )
+            counts = members, len(mine), len(gained), len(lost)
+            log.info("share changed group=%s members=%d queues=%d gained=%d lost=%d", self._core.group, *counts)
         self._claim(gained)
 
     def _revoke(self, local: LocalQueue) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.group.mismatches import Mismatches
+from penstock.client.consume.group.rebalance import average
+from penstock.client.message import MessageQueue
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -111,6 +113,31 @@ def test_work_that_does_not_end_holds_a_revoked_queue_only_so_long(cluster: Runn
         with consumer(cluster, second_seen, client_id="a"):
             wait_until(lambda: len(second_seen) == 1, what="the message at the other member")
         gate.set()
+
+
+def test_a_strategy_that_raises_is_asked_again_and_holds_up_no_commit(cluster: RunningCluster) -> None:
+    is_broken = threading.Event()
+    asked: list[Sequence[str]] = []
+
+    def own(client_id: str, among: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:
+        asked.append(members)
+        if is_broken.is_set():
+            raise ConnectionError("whoever knows the rooms did not answer")
+        return average(client_id, among, members)
+
+    is_broken.set()
+    with consumer(cluster, Seen(), client_id="a", strategy=own) as first:
+        wait_until(lambda: len(asked) > 1, what="another try")
+        is_broken.clear()
+        wait_until(lambda: len(first.assignment()) == 2, what="both queues")
+        is_broken.set()
+        with consumer(cluster, Seen(), client_id="b") as second:
+            wait_until(lambda: ["a", "b"] in asked, what="a try with both members")
+            cluster.put("orders", numbered(3), 1)
+            wait_until(lambda: cluster.committed("g", "orders", 1) == 3, what="a commit in the former share")
+            assert (len(first.assignment()), len(second.assignment())) == (2, 0)
+            is_broken.clear()
+            wait_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, what="sharing")
 
 
 def test_a_masters_death_repeats_and_loses_nothing(cluster: RunningCluster) -> None:
