@@ -321,3 +321,8 @@ class RetriedMessage(MessageView):
     def message_queue(self) -> MessageQueue:
         """The queue it lies in, by name."""
         return MessageQueue(super().topic, self.broker_name, self.queue_id)
+
+
+def kind_in(topic: str) -> type[MessageView]:
+    """What makes a message of a record that lies in ``topic``."""
+    return RetriedMessage if topic.startswith(RETRY_PREFIX) else MessageView

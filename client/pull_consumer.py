@@ -9,7 +9,6 @@ from itertools import repeat
 from typing import Any
 
 from penstock.formats.trace import TRACE_TOPIC
-from penstock.proto import names
 from penstock.proto.errors import ClientClosed, InvalidArgument, MessageNotFound
 from penstock.runtime.security.credentials import Credentials, Tls
 
@@ -27,7 +26,7 @@ from .consume.message_batch import MessageBatch
 from .consume.offsets import NEVER_COMMITTED, BrokerOffsets, query_committed, query_range, search_offset
 from .consume.pulled_queue import PulledQueue
 from .consume.send_backs import SendBacks, parts
-from .message import MessageQueue, MessageView, RetriedMessage
+from .message import MessageQueue, MessageView, kind_in
 from .telemetry import telemetry_of
 from .trace.making import consume_trace
 
@@ -434,8 +433,7 @@ def _views(taken: list[tuple[MessageQueue, Taken]]) -> list[MessageView]:
     gc.disable()
     try:
         for queue, part in taken:
-            kind = RetriedMessage if queue.topic.startswith(names.RETRY_PREFIX) else MessageView
-            views.extend(map(kind, repeat(part.batch), part.indexes, repeat(queue.broker_name)))
+            views.extend(map(kind_in(queue.topic), repeat(part.batch), part.indexes, repeat(queue.broker_name)))
     finally:
         if was_enabled:
             gc.enable()

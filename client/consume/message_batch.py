@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..message import MessageQueue, MessageView
+from ..message import MessageQueue, MessageView, kind_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ class MessageBatch:
 
     @property
     def topic(self) -> str:
-        """The topic of all messages."""
+        """The topic that all messages lie in: the group's retry topic where they come again."""
         return self.queue.topic
 
     @property
@@ -90,8 +90,8 @@ class MessageBatch:
 
     def messages(self) -> list[MessageView]:
         """Every message as an object."""
-        batch = self._batch
-        return [] if batch is None else [MessageView(batch, index, self.broker_name) for index in self._indexes]
+        batch, kind = self._batch, kind_in(self.topic)
+        return [] if batch is None else [kind(batch, index, self.broker_name) for index in self._indexes]
 
     def __iter__(self) -> Iterator[MessageView]:
         return iter(self.messages())

@@ -274,6 +274,10 @@ def test_a_pull_consumer_sends_back_by_hand_and_gets_it_again(cluster: RunningCl
         assert (got[5].body, got[5].topic, got[5].reconsume_times) == (got[1].body, "orders", 1)
         assert got[5].properties == got[1].properties
         assert got[5].message_queue == MessageQueue(RETRY, "broker-a", 0)
+        puller.send_back(got[0])
+        (again,) = wait_until(lambda: puller.poll_batch(0.1), what="a batch with what comes again").messages()
+        assert (again.body, again.topic, again.reconsume_times) == (got[0].body, "orders", 1)
+        assert again.message_queue == got[5].message_queue
     assert stored(cluster, DEAD) == [b"2", b"3"]
 
 
