@@ -178,10 +178,7 @@ class Admin(Client):
         )
         left = sorted(leaderless | {part.broker_name for part in route.absent})
         if left:
-            raise BrokerUnavailable(
-                f"topic {topic} is on {', '.join(left)} still, of which no master lives: delete it again when one "
-                "does, or penstock cluster forget, if no member ever will"
-            )
+            raise BrokerUnavailable(f"topic {topic} is still on {_masterless(left, 'delete')}")
         if missing == len(targets):
             raise self._directory.topic_not_found(topic, timeout_s)
         log.info("topic deleted topic=%s", topic)
@@ -247,6 +244,10 @@ class Admin(Client):
         (False). ``broadcast_enable``: broadcasting consumers may use its name (True). ``from_min_enable``:
         members may begin with the oldest messages while the group has committed nothing (True). ``attributes``: all of
         them; an empty value removes one. What is not given stays as it is.
+
+        Raises:
+            BrokerUnavailable: it is so where it could be made so; a broker group without a living master has it as it
+                was, or not at all.
         """
         config = group_config(
             names.check_group(group),
@@ -259,8 +260,12 @@ class Admin(Client):
             from_min_enable=from_min_enable,
             attributes=attributes,
         )
-        for name in self._directory.masters(timeout_s)[0]:
+        targets, others = self._directory.masters(timeout_s)
+        for name in targets:
             made = self._calls.at_master(name, "CreateGroup", config, timeout_s)
+        if others:
+            made_at = ", ".join(targets)
+            raise BrokerUnavailable(f"group {group} is set at {made_at}, and not at {_masterless(others, 'create')}")
         return as_info(made)
 
     def delete_group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -281,10 +286,7 @@ class Admin(Client):
         if missing == len(targets):
             raise self._calls.group_not_found(group, timeout_s, others)
         if others:
-            raise BrokerUnavailable(
-                f"group {group} is deleted, but perhaps at {', '.join(others)}, of which no master lives: delete it "
-                "again when one does, or penstock cluster forget, if no member ever will"
-            )
+            raise BrokerUnavailable(f"group {group} is deleted, but perhaps at {_masterless(others, 'delete')}")
 
     def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
         """The names of all groups, sorted."""
@@ -437,3 +439,11 @@ class Admin(Client):
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 
         return topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
+
+
+def _masterless(broker_names: Sequence[str], verb: str) -> str:
+    """Broker groups that took no change now, and what to do about it."""
+    return (
+        f"{', '.join(broker_names)}, of which no master lives: {verb} it again when one does, or penstock cluster "
+        "forget, if no member ever will"
+    )

@@ -81,7 +81,7 @@ def test_a_group_that_is_gone_is_part_of_its_topics_until_it_is_forgotten(
             "both": {"broker-a", "broker-b"},
             "only-b": {"broker-b"},
         }
-        with pytest.raises(BrokerUnavailable, match="topic only-b is on broker-b still, of which no master lives"):
+        with pytest.raises(BrokerUnavailable, match="topic only-b is still on broker-b, of which no master lives"):
             admin.delete_topic("only-b")
         with pytest.raises(InvalidArgument, match="broker group broker-a is not gone"):
             admin.forget_shard("broker-a")

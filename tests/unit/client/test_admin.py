@@ -312,10 +312,10 @@ def test_a_topic_that_a_group_without_master_has_still_is_not_called_deleted(
     cluster.add_slave("broker-b")
     cluster.kill("broker-b")
     for _ in range(2):  # the second time, no master has it
-        with pytest.raises(BrokerUnavailable, match="topic orders is on broker-b still, of which no master lives"):
+        with pytest.raises(BrokerUnavailable, match="topic orders is still on broker-b, of which no master lives"):
             admin.delete_topic("orders")
     cluster.kill("broker-b-1")
-    with pytest.raises(BrokerUnavailable, match="topic orders is on broker-b still, of which no master lives"):
+    with pytest.raises(BrokerUnavailable, match="topic orders is still on broker-b, of which no master lives"):
         admin.delete_topic("orders")
     cluster.revive("broker-b")
     admin.delete_topic("orders")
@@ -334,6 +334,9 @@ def test_groups_and_topics_of_a_broker_group_that_is_down_are_named(cluster: Run
     with pytest.raises(BrokerUnavailable, match="orders is changed at broker-a, and as it was at broker-b"):
         admin.update_topic("orders", queues=3)
     assert admin.topic("orders").queues == 3
+    with pytest.raises(BrokerUnavailable, match="group other is set at broker-a, and not at broker-b, of"):
+        admin.create_group("other", retry_max_times=3)
+    assert admin.group("other").retry_max_times == 3
     with pytest.raises(BrokerUnavailable, match="group etl is deleted, but perhaps at broker-b"):
         admin.delete_group("etl")
     with pytest.raises(GroupNotFound, match="broker-b did not answer"):
