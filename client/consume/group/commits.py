@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,21 @@ class Commits:
             return
         for commit in by_direction(self._buffers, uncommitted(self._buffers, shard.session.broker_name)):
             self._send(shard, commit)
+
+    def commit_at(
+        self, shards: Iterable[tuple[Shard | None, Mapping[LocalQueue, int]]], timeout_s: float
+    ) -> list[MessageQueue]:
+        """As :meth:`commit` at several brokers; one that cannot be told keeps no other from it. The first error."""
+        refused: list[MessageQueue] = []
+        failure: PenstockError | None = None
+        for shard, offsets in shards:
+            try:
+                refused += self.commit(shard, offsets, timeout_s)
+            except PenstockError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return refused
 
     def commit(self, shard: Shard | None, offsets: Mapping[LocalQueue, int], timeout_s: float) -> list[MessageQueue]:
         """Commit at one broker and wait for it; the queues that it refused.

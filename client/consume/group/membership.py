@@ -91,15 +91,7 @@ class Membership(QueueOwner, SessionListener):
                 if local is None or local.standing is Standing.WAITING:
                     raise CommitRefused(f"queue {each} is not this member's: it cannot commit {offset}")
                 by_broker.setdefault(each.broker_name, {})[local] = offset
-        refused: list[MessageQueue] = []
-        failure: PenstockError | None = None
-        for broker_name, of_broker in by_broker.items():
-            try:
-                refused += self._commits.commit(self._shards.get(broker_name), of_broker, timeout_s)
-            except PenstockError as error:  # the others are told all the same
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        refused = self._commits.commit_at([(self._shards.get(name), by_broker[name]) for name in by_broker], timeout_s)
         if refused:
             raise CommitRefused(
                 f"{len(refused)} queues, first {refused[0]} with offset {offsets[refused[0]]}: not this member's any "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.proto import names
 
-from ...message import MessageQueue, MessageView, RetriedMessage
+from ...message import MessageQueue, MessageView, RetriedMessage, kind_in
 from ..local_queue import LocalQueue, Taken
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def first_offset_of(item: Item) -> int:
 
 def items_of(taken: Taken, queue: MessageQueue, size: int) -> list[Item]:
     """What is handed out of the queue as items of ``size`` messages each."""
-    kind = MessageView
-    if queue.topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
-        kind = DeadLetter if queue.topic.startswith(names.DLQ_PREFIX) else RetriedMessage
+    kind = DeadLetter if queue.topic.startswith(names.DLQ_PREFIX) else kind_in(queue.topic)
     views = list(map(kind, repeat(taken.batch), taken.indexes, repeat(queue.broker_name)))
     return [*views] if size == 1 else [views[at : at + size] for at in range(0, len(views), size)]
 
