@@ -425,9 +425,11 @@ class Producer(Client):
 
     def _make_room(self, topic: str, cost: int, timeout_s: float | None) -> None:
         wait_s = self._patience_s(timeout_s)
-        self._deliveries.known[Ordinary(topic)].seal()
+        delivery = self._deliveries.known[Ordinary(topic)]
+        delivery.seal()
         self._sender.wake()
         self._shipping.wait_for_room(cost, wait_s)
+        delivery.open.limit = self.config.batch_bytes_max
 
     def _produce_unusual(
         self,

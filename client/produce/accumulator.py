@@ -15,7 +15,8 @@ class Accumulator:
     """The open messages of one topic.
 
     ``extend((body, properties, sharding_key))`` is all that a message costs. ``cost`` is a running estimate that
-    threads may overwrite for each other: it decides when to seal, nothing else.
+    threads may overwrite for each other: it decides when to seal, nothing else. Above ``limit`` a message waits for
+    room in the buffer first; the limit is 0 while the buffer may have no room for as much as was sealed at most.
     """
 
     __slots__ = ("_items", "cost", "extend", "limit", "opened_at")

@@ -276,6 +276,8 @@ class TopicDelivery:
         if keys is not None:
             part.set_hashes(keys)
         self.hold(part)
+        if not self._shipping.buffer.has_room(self._config.batch_bytes_max):
+            self.open.limit = 0  # the next message looks at the buffer first
         # Threads that append at the same time may overshoot the limits a little, which is harmless.
         self._lanes.add(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 
@@ -334,6 +335,11 @@ def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: RunningClu
                 for _ in range(10_000):
                     producer.produce(TOPIC, b"x" * 500, timeout_s=0.05)
                     accepted += 1
+            for _ in range(3000):  # nor afterwards, whoever seals what is open
+                with contextlib.suppress(BufferFull):
+                    producer.produce(TOPIC, b"x" * 500, timeout_s=0)
+                    accepted += 1
+            assert accepted * 500 < 64 * 1024 + 2 * 4096
             with pytest.raises(BufferFull) as caught:
                 producer.produce_many(TOPIC, [b"y" * 500] * 1000, timeout_s=0.05)
         accepted += caught.value.details["accepted"]
