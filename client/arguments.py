@@ -12,7 +12,6 @@ from .message import MessageQueue
 
 OFFSET_MAX: Final = (1 << 63) - 1
 _QUEUE_ID_MAX: Final = (1 << 31) - 1
-_FOR_EVER_S: Final = 1e8
 
 
 def wrong(name: str, value: object, allowed: str, kind: type[PenstockError] = ConfigError) -> PenstockError:
@@ -46,15 +45,14 @@ def seconds(name: str, value: Any, most_s: float, *, has_zero: bool = False) -> 
 
 
 def timeout(value: float | None) -> float:
-    """``value``, a time-out of a call that has to have one; infinity is three years, for threads wait no longer.
+    """``value``, a time-out of a call that has to have one, as :func:`~.cluster.check_timeout` gives it.
 
     Raises:
         InvalidArgument: anything else.
     """
     if value is None:
         raise wrong("timeout_s", value, "0 or more seconds", InvalidArgument)
-    check_timeout(value)
-    return min(value, _FOR_EVER_S)
+    return check_timeout(value)
 
 
 def client_id(value: object) -> str:

@@ -329,8 +329,7 @@ class Producer(Client):
                 still on their way after ``timeout_s`` (default: the delivery time-out) are listed as unknown, and
                 their delivery goes on.
         """
-        check_timeout(timeout_s)
-        wait_s = self.config.delivery_timeout_s + 1.0 if timeout_s is None else timeout_s
+        wait_s = check_timeout(self.config.delivery_timeout_s + 1.0 if timeout_s is None else timeout_s)
         is_settled = self._wait_settled(wait_s)
         if not is_settled:
             left = self._buffer.pending
@@ -367,7 +366,7 @@ class Producer(Client):
         Raises:
             DeliveryFailed: as :meth:`flush`, after everything is closed, with what was given up.
         """
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         if not self._deliveries.begin_close():
             return
         try:
@@ -399,13 +398,11 @@ class Producer(Client):
         return self._buffer.wait_settled(timeout_s)
 
     def _deadline(self, timeout_s: float | None) -> float:
-        check_timeout(timeout_s)
-        return time.monotonic() + (self.config.send_timeout_s if timeout_s is None else timeout_s)
+        return time.monotonic() + check_timeout(self.config.send_timeout_s if timeout_s is None else timeout_s)
 
     def _patience_s(self, timeout_s: float | None) -> float:
         """How long a message that is to be buffered may wait for room."""
-        check_timeout(timeout_s)
-        return self.config.delivery_timeout_s if timeout_s is None else timeout_s
+        return check_timeout(self.config.delivery_timeout_s if timeout_s is None else timeout_s)
 
     def _taken(self, kind: Kind, draft: Draft, deadline: float) -> tuple[TopicDelivery, Part]:
         """The delivery that is to send the message, and a part of it alone, which is counted into the buffer."""

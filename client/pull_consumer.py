@@ -217,7 +217,7 @@ class PullConsumer(Consumer):
             BrokerUnavailable, OutcomeUnknown: there is no master; perhaps some are kept.
             Refused: not kept, by the broker's own error.
         """
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         self._core.require_open()
         deadline_s = time.monotonic() + timeout_s
         sizes: dict[MessageQueue, dict[int, int]] = {}
@@ -241,7 +241,7 @@ class PullConsumer(Consumer):
             CommitRefused: a queue belongs to another member now, or an offset is beyond the queue's end.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer; commit again.
         """
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         self._core.require_open()
         if offsets is not None:
             offsets = {each: arguments.offset(f"offset of {each}", offset) for each, offset in offsets.items()}
@@ -350,7 +350,7 @@ class PullConsumer(Consumer):
         self._is_manual = is_manual
 
     def _close(self, timeout_s: float, *, processed: bool) -> None:
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         deadline_s = time.monotonic() + timeout_s
         if not self._core.is_closed:
             self._settle(processed and self._auto_commit, all_done=processed)

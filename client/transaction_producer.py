@@ -85,7 +85,7 @@ class TransactionProducer(Producer):
             InvalidArgument: this producer has had a transaction with that id.
         """
         self._deliveries.require_open()
-        wait_s = self.config.delivery_timeout_s if timeout_s is None else timeout_s
+        wait_s = self._patience_s(timeout_s)
         trace = self._shipping.trace
         made = Transaction(
             *(self, self._maker),
@@ -152,8 +152,7 @@ class TransactionProducer(Producer):
 
         Those that got none are no error here: :meth:`statistics` counts them as ``ends_lost``, and brokers ask.
         """
-        check_timeout(timeout_s)
-        deadline = time.monotonic() + (self.config.delivery_timeout_s if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + self._patience_s(timeout_s)
         try:
             super().flush(timeout_s)
         finally:
@@ -167,7 +166,7 @@ class TransactionProducer(Producer):
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop, as :meth:`~penstock.client.Producer.close`; open transactions are left to ``check``."""
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
         if self._handed_over is not None:
             self._handed_over.close(timeout_s)

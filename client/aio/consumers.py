@@ -191,7 +191,7 @@ class AsyncPushConsumer(_Consumer):
         Raises:
             Refused: a broker refused the group or a filter, by its own error: nothing more will arrive.
         """
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         with ending_signals(lambda: loop.call_soon_threadsafe(ended.set)):
@@ -208,7 +208,7 @@ class AsyncPushConsumer(_Consumer):
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Let running listeners finish, commit, release the queues, disconnect."""
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         self._is_closing = True
         # A listener that closes its consumer is not waited for: its worker waits for it.
         caller = self._listening.get(_LISTENER.get())

@@ -198,8 +198,7 @@ class AsyncProducer(Twin):
 
         Cancelling it takes back nothing: the message may be sent, and processed.
         """
-        check_timeout(timeout_s)
-        given_s = self._sync.config.send_timeout_s if timeout_s is None else timeout_s
+        given_s = check_timeout(self._sync.config.send_timeout_s if timeout_s is None else timeout_s)
         with self._sync._request_reply.requests.begin(topic, given_s, is_followed=True) as request:
             own = request.properties(properties)
             request.on_sent(
@@ -253,9 +252,7 @@ class AsyncProducer(Twin):
 
     def _timed(self, send: Callable[..., T], timeout_s: float | None) -> Callable[[], T]:
         """``send`` as a call whose time began now, whenever its turn comes."""
-        check_timeout(timeout_s)
-        given_s = self._sync.config.send_timeout_s if timeout_s is None else timeout_s
-        deadline_s = time.monotonic() + given_s
+        deadline_s = self._sync._deadline(timeout_s)
         return lambda: send(timeout_s=max(deadline_s - time.monotonic(), 0.0))
 
     async def _outcome(self, taken: asyncio.Future[Future[SendReceipt]]) -> SendReceipt:

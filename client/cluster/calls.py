@@ -117,7 +117,7 @@ class Calls:
         Raises:
             PenstockError: the last one.
         """
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
         is_first = True
 
@@ -152,7 +152,7 @@ class Calls:
         self, method: str, request: Any, timeout_s: float
     ) -> tuple[dict[str, Any], dict[str, PenstockError]]:
         """One call at every nameserver: the answers by address, and the errors of the others."""
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         stubs = ((address, self.connections.nameserver(address)) for address in self.connections.addresses)
         return _gathered(
             [

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar, overload
 
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 NEVER = float("inf")
 """The deadline of what may take for ever."""
+_FOR_EVER_S: Final = 1e8
 BACK_OFF_S_MIN = 0.02
 BACK_OFF_S_MAX = 1.0
 
@@ -132,8 +133,14 @@ def again(call: Callable[[], T], timeout_s: float, healing: type[PenstockError] 
     raise AssertionError("no end but by return or raise")
 
 
-def check_timeout(timeout_s: float | None) -> None:
-    """Refuse a time-out that is no length of time; ``None`` stands for the call's own default.
+@overload
+def check_timeout(timeout_s: float) -> float: ...
+@overload
+def check_timeout(timeout_s: None) -> None: ...
+def check_timeout(timeout_s: float | None) -> float | None:
+    """A time-out as threads and calls can wait it: more than three years, as infinity, is three years.
+
+    ``None`` stands for the call's own default.
 
     Raises:
         InvalidArgument: it is negative, or not a number.
@@ -144,3 +151,4 @@ def check_timeout(timeout_s: float | None) -> None:
         is_length = False
     if not is_length:
         raise InvalidArgument(f"timeout_s={timeout_s!r:.60}: must be 0 or more seconds")
+    return None if timeout_s is None else min(timeout_s, _FOR_EVER_S)

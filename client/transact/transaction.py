@@ -115,8 +115,7 @@ class Transaction:
             Refused, Retryable: not stored. OutcomeUnknown: it may be; it is never seen unless ``check`` says so.
             TransactionEnded: it is decided already.
         """
-        check_timeout(timeout_s)
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + check_timeout(self._timeout_s if timeout_s is None else timeout_s)
         draft = Draft(topic, body, tag, keys, properties, sharding_key, message_id=message_id)
         part = half_of(draft, self._own, self._maker, deadline)
         self._take(part)
@@ -305,8 +304,7 @@ class Transaction:
             self._enqueue(topic, self._maker.limited(part))
 
     def _end(self, state: TransactionState, timeout_s: float | None, *, waits: bool = True) -> None:
-        check_timeout(timeout_s)
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        deadline = time.monotonic() + check_timeout(self._timeout_s if timeout_s is None else timeout_s)
         with self._deciding:
             if self.state not in (TransactionState.UNKNOWN, state):
                 raise TransactionEnded(

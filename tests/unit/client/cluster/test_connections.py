@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,11 @@ def test_addresses_that_are_no_text_are_refused(wrong: Any) -> None:
 def test_a_time_out_that_is_no_length_of_time_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(f"timeout_s={wrong!r}: must be 0 or more seconds")):
         check_timeout(wrong)
+
+
+@pytest.mark.parametrize("long_s", [math.inf, 1e300])
+def test_a_time_out_without_an_end_is_one_that_threads_can_wait(long_s: float) -> None:
+    assert 1e8 <= check_timeout(long_s) < threading.TIMEOUT_MAX
 
 
 @pytest.mark.parametrize("wrong", [5, None, b"x", ["a", 5], "a\ud800", Sql(5), Sql("a = '\ud800'")])  # type: ignore[arg-type]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from penstock.client import Admin, Producer
+from penstock.client import Admin, Message, Producer, PullConsumer, TransactionProducer
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import (
     ConfigError,
@@ -79,6 +81,33 @@ def test_a_time_out_that_is_none_is_refused(one: RunningCluster, timeout_s: floa
         with pytest.raises(InvalidArgument, match="timeout_s"):
             producer.close(timeout_s)
         producer.send(TOPIC, b"still open")
+
+
+def test_a_time_out_may_be_infinite(one: RunningCluster) -> None:
+    with Producer(one.namesrv, send_timeout_s=inf, delivery_timeout_s=inf) as producer:  # of a topic not looked up yet
+        producer.send(TOPIC, b"x")
+        producer.produce(TOPIC, b"x")
+        producer.flush()
+    producer = Producer(one.namesrv)
+    producer.produce(TOPIC, b"x", timeout_s=inf)
+    producer.produce_many(TOPIC, [b"x"], timeout_s=inf)
+    assert len(producer.send_batch([Message(TOPIC, b"x")], timeout_s=inf)) == 1
+    producer.flush(inf)
+    producer.produce(TOPIC, b"x")
+    producer.close(inf)
+    with TransactionProducer(one.namesrv, group="decide") as transactional:
+        with transactional.transaction(timeout_s=inf) as transaction:
+            transaction.send(TOPIC, b"x")
+            transaction.produce(TOPIC, b"x")
+        transactional.flush(inf)
+        transactional.close(inf)
+    consumer = PullConsumer(one.namesrv, group="read", consume_from="first")
+    consumer.subscribe(TOPIC)
+    assert consumer.poll(inf)
+    consumer.commit(timeout_s=inf)
+    consumer.close(inf)
+    assert not one.brokers["broker-a"].members("read")
+    assert stored(one) == [b"x"] * 8
 
 
 def test_settings_are_checked() -> None:
