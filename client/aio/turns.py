@@ -31,14 +31,14 @@ def in_thread(
 
     @functools.wraps(method)
     async def call(twin: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, twin._sync, *args, **kwargs)
+        return await asyncio.to_thread(_awaitable(method), twin._sync, *args, **kwargs)
 
     return call
 
 
 async def to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call it in a thread, also if who waits, or the whole program, is cancelled before a thread is free."""
-    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    call = functools.partial(contextvars.copy_context().run, _awaitable(function), *args, **kwargs)
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, call))
 
 
@@ -161,7 +161,8 @@ class Turns:
                 if not turn.future.done():
                     try:
                         is_blocking = turn.blocks()
-                        result = await asyncio.to_thread(turn.call) if is_blocking else turn.call()
+                        call = _awaitable(turn.call)
+                        result = await asyncio.to_thread(call) if is_blocking else call()
                     except Exception as error:  # noqa: BLE001  told to who waits for it
                         _end(turn.future, error=error)
                     else:
@@ -183,6 +184,21 @@ class _Turn(NamedTuple):
     call: Callable[[], Any]
     blocks: Callable[[], bool]
     future: asyncio.Future[Any]
+
+
+def _awaitable(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, which may call a user's, with errors that whoever awaits it gets.
+
+    It raises RuntimeError in place of StopIteration: no future of a loop takes that, and its owner would wait for ever.
+    """
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError(f"a function that was handed in raised {error!r}: raise another error") from error
+
+    return call
 
 
 def _end(future: asyncio.Future[Any], result: Any = None, error: BaseException | None = None) -> None:

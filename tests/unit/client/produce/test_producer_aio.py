@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client import Message
 from penstock.client.aio import AsyncProducer
-from penstock.client.aio.turns import WAITING_MAX, Turns
+from penstock.client.aio.turns import WAITING_MAX, Turns, to_the_end
 from penstock.formats.columns import Column
 from penstock.proto.errors import BufferFull, ClientClosed, InvalidArgument
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
@@ -229,8 +229,16 @@ def test_a_call_that_fails_leaves_the_next_one_its_turn() -> None:
         def fail() -> None:
             raise InvalidArgument("no")
 
-        refused, done = turns.line_up(TOPIC, fail), turns.line_up(TOPIC, int, lambda: False)
+        def find_none() -> object:
+            return next(iter(()))
+
+        refused = turns.line_up(TOPIC, fail)
+        unfound = [turns.line_up(TOPIC, find_none, lambda blocks=blocks: blocks) for blocks in (True, False)]
+        done = turns.line_up(TOPIC, int, lambda: False)
         assert await done == 0
         assert isinstance(refused.exception(), InvalidArgument)
+        for each in [*unfound, to_the_end(find_none)]:
+            with pytest.raises(RuntimeError, match="handed in raised StopIteration"):
+                await each
 
     asyncio.run(run())
