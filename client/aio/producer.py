@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from penstock.formats.columns import Column
 from penstock.formats.destination import Half
+from penstock.proto.errors import OutcomeUnknown
 
 from ..cluster import check_timeout
-from ..message import Message, MessageView, SendReceipt
+from ..message import FailedDelivery, Message, MessageView, SendReceipt
 from ..produce.drafts import Draft
 from ..produce.parts import RECORD_COST, Owner
 from ..produce.receipts import RunReceipt
@@ -218,29 +219,44 @@ class AsyncProducer(Twin):
     reply = in_thread(Producer.reply)
 
     @taking(Producer.produce)
-    async def produce(self, topic: str, body: bytes, *rest: Any, **options: Any) -> None:
+    async def produce(
+        self, topic: str, body: bytes, *rest: Any, timeout_s: float | None = None, **options: Any
+    ) -> None:
         """Buffer one message; acknowledged by :meth:`flush`. Waits only while the buffer is full."""
-        produce = functools.partial(self._sync.produce, topic, body, *rest, **options)
-        if self._must_wait(topic, body):
-            await self._turns.line_up(topic, produce, self._blocking(topic, body))
-        else:
-            produce()
+        sync = self._sync
+        if not self._must_wait(topic, body):
+            sync.produce(topic, body, *rest, timeout_s=timeout_s, **options)
+            return
+        deadline_s = time.monotonic() + sync._patience_s(timeout_s)
+
+        def produce() -> None:
+            left_s = max(deadline_s - time.monotonic(), 0.0)
+            if timeout_s is None and topic not in sync._open:  # a route is waited for no longer than by a send
+                left_s = min(left_s, sync.config.send_timeout_s)
+            sync.produce(topic, body, *rest, timeout_s=left_s, **options)
+
+        await self._turns.line_up(topic, produce, self._blocking(topic, body))
 
     produce_many = in_thread(Producer.produce_many)
     statistics = at_once(Producer.statistics)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything so far is acknowledged or given up. Raises DeliveryFailed."""
-        await self._turns.settled()
-        await asyncio.to_thread(self._sync.flush, timeout_s)
+        deadline_s = time.monotonic() + self._sync._patience_s(timeout_s)
+        if waiting := await self._turns.settled(deadline_s - time.monotonic()):
+            late = OutcomeUnknown(f"{waiting} calls wait for a route or for room yet: each tells its own outcome")
+            self._sync._shipping.failures.add(FailedDelivery("", waiting, late))
+        left_s = None if timeout_s is None else max(deadline_s - time.monotonic(), 0.0)
+        await asyncio.to_thread(self._sync.flush, left_s)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then stop. May be called again. Raises DeliveryFailed."""
-        await self._turns.settled()
-        await to_the_end(self._sync.close, timeout_s)
+        deadline_s = time.monotonic() + check_timeout(timeout_s)
+        await self._turns.settled(deadline_s - time.monotonic())
+        await to_the_end(self._sync.close, max(deadline_s - time.monotonic(), 0.0))
 
     async def __aexit__(self, *outcome: Any) -> None:
-        await self._turns.settled()
+        await self._turns.settled(CLOSE_TIMEOUT_S)
         await super().__aexit__(*outcome)
 
     def _must_wait(self, topic: str, body: bytes) -> bool:

@@ -147,10 +147,10 @@ class Turns:
         self._waiting += 1
         return future
 
-    async def settled(self) -> None:
-        """Return when every call that waits now has been taken or has failed."""
-        if waiting := [turn.future for line in self._lines.values() for turn in line]:
-            await asyncio.wait(waiting)
+    async def settled(self, timeout_s: float) -> int:
+        """Wait until every call that waits now has been taken or has failed; how many are not within ``timeout_s``."""
+        waiting = [turn.future for line in self._lines.values() for turn in line]
+        return len((await asyncio.wait(waiting, timeout=timeout_s))[1]) if waiting else 0
 
     async def _take(self, topic: str, line: deque[_Turn]) -> None:
         """Take the turns of a line until it is empty."""

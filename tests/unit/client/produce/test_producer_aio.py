@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -11,7 +12,7 @@ from penstock.client import Message
 from penstock.client.aio import AsyncProducer
 from penstock.client.aio.turns import WAITING_MAX, Turns, to_the_end
 from penstock.formats.columns import Column
-from penstock.proto.errors import BufferFull, ClientClosed, InvalidArgument
+from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.waiting import eventually
 
@@ -169,6 +170,52 @@ def test_close_waits_for_sends_that_were_not_taken_yet(one: RunningCluster) -> N
     assert sorted(stored(one)) == [b"first", b"second"]
 
 
+def test_the_time_of_calls_that_line_up_begins_when_they_are_made(one: RunningCluster, broker: RunningBroker) -> None:
+    async def run() -> None:
+        body = b"x" * 60_000
+        producer = AsyncProducer(one.namesrv, buffer_bytes=64 << 10)
+        await producer.send(TOPIC, b"first")
+        with broker.faults.holding("Append"):
+            await producer.produce(TOPIC, body)
+            await eventually(lambda: producer.statistics().pending_bytes > len(body))
+            waiting = asyncio.create_task(producer.produce(TOPIC, body, timeout_s=60))
+            await eventually(lambda: producer._turns.is_waiting(TOPIC))
+            with pytest.raises(DeliveryFailed, match="2 messages unknown, first: 1 calls wait for a route or for room"):
+                await producer.flush(0.01)
+            assert not waiting.done()
+            behind = asyncio.create_task(producer.produce(TOPIC, body, timeout_s=0))
+            with pytest.raises(DeliveryFailed, match="the producer was closed"):
+                await producer.close(0.01)
+            for each in (waiting, behind):
+                with pytest.raises(ClientClosed):
+                    await each
+
+    asyncio.run(run())
+
+
+def test_what_is_left_of_a_calls_time_is_for_its_turn(one: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, left = threading.Event(), {}
+
+    def produce(topic: str, body: bytes, *, timeout_s: float) -> None:
+        left[body] = timeout_s
+        may_end.wait()
+
+    async def run() -> None:
+        async with AsyncProducer(one.namesrv, send_timeout_s=50, delivery_timeout_s=60) as producer:
+            monkeypatch.setattr(producer.producer, "produce", produce)
+            calls = [producer.produce(TOPIC, body, timeout_s=given) for body, given in ((b"a", None), (b"b", 40))]
+            tasks = [asyncio.create_task(call) for call in calls]
+            await eventually(lambda: b"a" in left)
+            late = time.monotonic() + 0.1
+            await eventually(lambda: time.monotonic() > late)
+            may_end.set()
+            await asyncio.gather(*tasks)
+            assert left[b"a"] == 50  # the route is not known yet
+            assert left[b"b"] < 39.9
+
+    asyncio.run(run())
+
+
 def test_a_cancelled_receipt_leaves_the_others_their_turn(one: RunningCluster) -> None:
     async def run() -> None:
         async with AsyncProducer(one.namesrv) as producer:
@@ -192,7 +239,7 @@ def test_calls_that_wait_have_a_limit() -> None:
         for task in made[1:-1]:
             task.cancel()
         may_end.set()
-        await turns.settled()
+        assert await turns.settled(60) == 0
         await eventually(lambda: not turns.is_waiting(TOPIC))
 
     asyncio.run(run())
