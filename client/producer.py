@@ -351,7 +351,8 @@ class Producer(Client):
         accumulator = self._open.get(topic)
         if accumulator is None:
             return True
-        return not self._buffer.has_room(accumulator.cost + body_bytes + RECORD_COST)
+        held = self._buffer.used + accumulator.cost
+        return bool(held) and held + body_bytes + RECORD_COST > self._buffer.bytes_max
 
     def prepare(self, topic: str, timeout_s: float | None = None) -> None:
         """Look up the route of ``topic`` (creating it where allowed), so that the first send need not."""

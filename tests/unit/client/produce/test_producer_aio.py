@@ -173,11 +173,11 @@ def test_close_waits_for_sends_that_were_not_taken_yet(one: RunningCluster) -> N
 def test_the_time_of_calls_that_line_up_begins_when_they_are_made(one: RunningCluster, broker: RunningBroker) -> None:
     async def run() -> None:
         body = b"x" * 60_000
-        producer = AsyncProducer(one.namesrv, buffer_bytes=64 << 10)
+        producer = AsyncProducer(one.namesrv, buffer_bytes=64 << 10, batch_bytes_max=64 << 10, linger_ms=10_000)
         await producer.send(TOPIC, b"first")
+        await eventually(lambda: not producer.pending)
         with broker.faults.holding("Append"):
-            await producer.produce(TOPIC, body)
-            await eventually(lambda: producer.statistics().pending_bytes > len(body))
+            await producer.produce(TOPIC, body)  # open yet, and counted into the buffer by whoever needs room
             waiting = asyncio.create_task(producer.produce(TOPIC, body, timeout_s=60))
             await eventually(lambda: producer._turns.is_waiting(TOPIC))
             with pytest.raises(DeliveryFailed, match="2 messages unknown, first: 1 calls wait for a route or for room"):
