@@ -123,12 +123,17 @@ class SendReceipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailedDelivery:
-    """Messages of one batch that were not acknowledged, with the reason."""
+    """Messages of one batch that were not acknowledged, with the reason.
+
+    Of more than 1,000 batches since the last flush: all others of one topic with one kind of error.
+    """
 
     topic: str
     count: int
     error: Exception
-    bodies: tuple[bytes, ...] = field(default=(), repr=False)  # of the first messages, at most 10
+    bodies: tuple[bytes, ...] = field(
+        default=(), repr=False
+    )  # of the first messages, at most 10; of all batches, at most 16 MiB
 
 
 @dataclass(frozen=True, slots=True)

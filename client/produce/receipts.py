@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -33,6 +34,9 @@ from .parts import Batch, Part
 
 GRACE_S = 0.25
 """The sender thread ends what is late; a waiting caller gives it this long to say how, then says unknown itself."""
+
+FAILURES_MAX = 1000
+FAILED_BODIES_BYTES_MAX = 16 * 1024 * 1024
 
 _STATUS = {value: SendStatus(name) for name, value in WireStatus.items()}
 
@@ -175,28 +179,39 @@ def results_of(sends: Sequence[tuple[Message, Future[SendReceipt]]], deadline: f
 
 
 class Failures:
-    """What could not be delivered since somebody asked. Any thread adds to it; ``flush`` and ``close`` take it out."""
+    """What could not be delivered since somebody asked. Any thread adds to it; ``flush`` and ``close`` take it out.
+
+    Whoever has ``on_delivery`` may never ask. So beyond :data:`FAILURES_MAX` those of one topic and one kind of error
+    are counted as one, and bodies are kept up to :data:`FAILED_BODIES_BYTES_MAX`.
+    """
 
     def __init__(self) -> None:
-        self._refused: deque[FailedDelivery] = deque()
-        self._unknown: deque[FailedDelivery] = deque()
+        self._lock = threading.Lock()
+        # By number, and by topic and kind of error behind those.
+        self._refused: dict[object, FailedDelivery] = {}
+        self._unknown: dict[object, FailedDelivery] = {}
+        self._bodies_bytes = 0
 
     def add(self, failed: FailedDelivery) -> None:
         """Keep it until somebody asks."""
-        (self._unknown if isinstance(failed.error, OutcomeUnknown) else self._refused).append(failed)
+        size = sum(map(len, failed.bodies))
+        with self._lock:
+            kept = self._unknown if isinstance(failed.error, OutcomeUnknown) else self._refused
+            is_alone = len(kept) < FAILURES_MAX
+            key: object = len(kept) if is_alone else (failed.topic, type(failed.error))
+            if not is_alone or self._bodies_bytes + size > FAILED_BODIES_BYTES_MAX:
+                failed, size = replace(failed, bodies=()), 0
+            self._bodies_bytes += size
+            former = kept.get(key)
+            kept[key] = failed if former is None else replace(former, count=former.count + failed.count)
 
     def raise_all(self) -> None:
         """Raise DeliveryFailed with everything that failed, and forget it; return where nothing did."""
-        refused, unknown = _emptied(self._refused), _emptied(self._unknown)
+        with self._lock:
+            refused, unknown = list(self._refused.values()), list(self._unknown.values())
+            self._refused, self._unknown, self._bodies_bytes = {}, {}, 0
         if refused or unknown:
             raise DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
-
-
-def _emptied(failures: deque[FailedDelivery]) -> list[FailedDelivery]:
-    taken = []
-    while failures:
-        taken.append(failures.popleft())
-    return taken
 
 
 def _describe(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> str:

@@ -1,4 +1,4 @@
-"""Columns, property strings and the accumulator: what messages are before they are records."""
+"""Columns, property strings, the accumulator, the buffer and failures: what messages are before and after records."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.message import SYSTEM_PROPERTIES
+from penstock.client.message import SYSTEM_PROPERTIES, FailedDelivery
 from penstock.client.produce.accumulator import Accumulator
 from penstock.client.produce.buffer import Buffer
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.drafts import PartMaker
 from penstock.client.produce.keys import checked_body, property_bytes, property_column
 from penstock.client.produce.parts import RECORD_COST, Kind, limited, new_part
+from penstock.client.produce.receipts import FAILED_BODIES_BYTES_MAX, FAILURES_MAX, Failures
 from penstock.formats.columns import Column, column_of, hashes_of
 from penstock.formats.hashing import string_hash
 from penstock.formats.record.properties import LATER_WISHES, MARK_ROOM, PROPERTIES_ROOM, decode_properties
-from penstock.proto.errors import BufferFull, InvalidArgument, MessageTooLarge
+from penstock.proto.errors import (
+    BufferFull,
+    DeliveryFailed,
+    InvalidArgument,
+    MessageTooLarge,
+    NotMaster,
+    OutcomeUnknown,
+    PenstockError,
+)
 
 VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=30)
 
@@ -286,3 +295,26 @@ def test_a_flush_waits_for_what_was_there_and_not_for_what_came_later() -> None:
     waiter.join()
     assert waiter_is_done.is_set()
     assert buffer.used == 0
+
+
+def test_failures_that_nobody_asks_for_are_counted_and_keep_few_bodies() -> None:
+    failures, body = Failures(), b"x" * (1 << 20)
+    for number in range(FAILURES_MAX + 50):
+        error: PenstockError = NotMaster("no") if number % 5 else OutcomeUnknown("perhaps")
+        failures.add(FailedDelivery(f"t{number % 2}", 3, error, (body,) if number % 3 else (b"small",)))
+    for _ in range(2 * FAILURES_MAX):
+        failures.add(FailedDelivery("t0", 2, NotMaster("no"), (body,)))
+    with pytest.raises(DeliveryFailed) as caught:
+        failures.raise_all()
+    refused, unknown = caught.value.refused, caught.value.unknown
+    assert sum(each.count for each in unknown) == 3 * (FAILURES_MAX + 50) // 5
+    assert sum(each.count for each in refused) == 3 * (FAILURES_MAX + 50) * 4 // 5 + 2 * 2 * FAILURES_MAX
+    assert len(refused) == FAILURES_MAX + 1
+    assert refused[-1] == FailedDelivery("t0", refused[-1].count, refused[-1].error)
+    kept = [len(each) for failed in (*refused, *unknown) for each in failed.bodies]
+    assert FAILED_BODIES_BYTES_MAX - len(body) < sum(kept) <= FAILED_BODIES_BYTES_MAX
+    failures.raise_all()
+    failures.add(FailedDelivery("t0", 1, NotMaster("no"), (body,)))
+    with pytest.raises(DeliveryFailed) as caught:
+        failures.raise_all()
+    assert [each.bodies for each in caught.value.refused] == [(body,)]
