@@ -296,7 +296,8 @@ class Producer(Client):
     ) -> None:
         """Buffer many messages in one call, column by column: no Python per message.
 
-        ``bodies``: a list of bytes, a NumPy array (``S``, or rows of ``uint8``), or an Arrow binary array. ``tags``,
+        ``bodies``: a list of bytes, a NumPy array (``S``, or rows of ``uint8``), which may be written again as soon as
+        this returns, or an Arrow binary array, whose memory must stay as it is until the outcome is told. ``tags``,
         ``keys`` and ``sharding_keys``: one for each message, or (not sharding keys) one text for all. ``queue``:
         of all, as of :meth:`send`.
 

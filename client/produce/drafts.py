@@ -327,7 +327,10 @@ class PartMaker:
         )
         if self._config.compression and int(lengths.max()) >= self._config.compress_bytes_min:
             return self._compressed_pieces(whole)
-        return iter(limited(whole, self._config.batch_bytes_max, self._config.batch_count_max))
+        pieces = limited(whole, self._config.batch_bytes_max, self._config.batch_count_max)
+        if isinstance(bodies, np.ndarray) and isinstance(taken, Column) and np.may_share_memory(taken.data, bodies):
+            return map(_with_own_bodies, pieces)  # whose owner may write it as soon as the call returns
+        return iter(pieces)
 
     def _check_lengths(self, lengths: npt.NDArray[np.int64]) -> None:
         if int(lengths.min()) == 0:
@@ -357,3 +360,10 @@ class PartMaker:
             piece.sys_flag = flags[int(run[0])]
             piece.cost = UNCUT
             yield from limited(piece, self._config.batch_bytes_max, self._config.batch_count_max)
+
+
+def _with_own_bodies(part: Part) -> Part:
+    """The part with a copy of its bodies: a piece at a time, which stays in the cache until it is encoded."""
+    bodies = part.body_column()
+    part.bodies = Column(bodies.data.copy(), bodies.ends)
+    return part

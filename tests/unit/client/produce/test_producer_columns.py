@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,19 @@ class ArrowArray:
 
     def __len__(self) -> int:
         return self._length
+
+
+@pytest.mark.parametrize(
+    "shown", [lambda rows: rows, lambda rows: rows.view("S4").reshape(-1), lambda rows: rows[:, :3]]
+)
+def test_an_array_may_be_written_again_when_it_is_taken(shown: Callable[[Any], Any]) -> None:
+    rows = np.full((100, 4), ord("a"), np.uint8)
+    expected = [bytes(row) for row in shown(rows)]
+    maker = PartMaker(ProducerConfig(batch_count_max=30), None)
+    taken = list(maker.columnar("t", shown(rows), None, None, None))
+    rows[:] = ord("Z")
+    assert len(taken) == 4
+    assert [body for part in taken for body in part.bodies] == expected
 
 
 def test_arrow_buffers_are_read_in_place_with_their_offset() -> None:
