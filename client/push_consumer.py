@@ -245,7 +245,7 @@ class PushConsumer(Consumer):
 
     def close_within(self, timeout_s: float | None, caller: threading.Thread | None) -> None:
         """See :meth:`close`, which was called by the listener in the thread ``caller``, if that is a worker."""
-        check_timeout(timeout_s)
+        timeout_s = check_timeout(timeout_s)
         timeout_s = self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()
