@@ -82,6 +82,7 @@ def test_messages_of_protobuf_are_columns_by_a_descriptor_file(spark: Any, tmp_p
         "array(named_struct('sku', 'a')) as items",
         "if(id % 2 = 0, named_struct('sku', 'b'), null) as first",
         "map('sent', timestamp_seconds(id)) as times",
+        "map(cast(id as decimal(20,0)), cast(7 as decimal(20,0))) as counts",
         "if(id % 2 = 0, 'note', null) as note",
         "array('NEW') as states",
         "concat('t', id) as tags",
