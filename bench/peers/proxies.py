@@ -20,7 +20,7 @@ from . import rooms, servers
 from .pairs import Side, pairs
 
 SIZE = 1024
-FILLED_PER_S = 45_000
+FILLED_PER_S = 80_000
 """Messages for each second of a load that receives, and of its warm-up: more than are received."""
 RECEIVING = frozenset({"receives", "push"})
 THEIRS = "RocketMQ"

@@ -30,13 +30,27 @@ def main() -> None:
     """Do what the command line says."""
     address, kind = sys.argv[1:3]
     body, seconds = bytes(int(sys.argv[3])), float(sys.argv[4])
-    settings = client().ClientConfiguration(address, client().Credentials(), request_timeout=10)
-    producer = client().Producer(settings, (TOPIC,))
-    producer.startup()
+    producer = started(address)
     send = {"async": send_async, "sync": send_sync}[kind]
     send(producer, body, seconds)  # warms up
     print(json.dumps({"rate": send(producer, body, seconds)}), flush=True)
     os._exit(0)
+
+
+def started(address: str) -> Any:
+    """A producer; a server's broker is known to it a while after its port has opened."""
+    settings = client().ClientConfiguration(address, client().Credentials(), request_timeout=10)
+    for tries_left in reversed(range(120)):
+        producer = client().Producer(settings, (TOPIC,))
+        try:
+            producer.startup()
+        except Exception:  # this client knows no other
+            if not tries_left:
+                raise
+            time.sleep(0.5)
+        else:
+            break
+    return producer
 
 
 def message_of(body: bytes) -> Any:
