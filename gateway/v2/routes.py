@@ -42,6 +42,7 @@ from .status import Refusal, ok
 ADDRESSES_MAX: Final = 64
 HOST_LENGTH_MAX: Final = 255
 _CACHED: Final = 256
+_SCHEMES: Final = frozenset({AddressScheme.IPv4, AddressScheme.IPv6, AddressScheme.DOMAIN_NAME})
 _ALL_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 _TYPES = {MessageType.Name(each): (each,) for each in _ALL_TYPES} | {"MIXED": _ALL_TYPES}
 
@@ -128,7 +129,7 @@ class Routes:
                     Code.ILLEGAL_ACCESS_POINT, f"address {each.host[:64]!r}, port {each.port}: no host and port"
                 )
         scheme = asked.scheme
-        if scheme not in (AddressScheme.IPv4, AddressScheme.IPv6, AddressScheme.DOMAIN_NAME):
+        if scheme not in _SCHEMES:
             scheme = _scheme_of(addresses[0].host)
         if only_one or scheme == AddressScheme.DOMAIN_NAME:
             addresses = addresses[:1]

@@ -21,7 +21,7 @@ from penstock.client import (
     TransactionEnded,
     Unauthorized,
 )
-from penstock.gateway.v2.wire.definition_pb2 import Code, Status
+from penstock.gateway.v2.wire.definition_pb2 import OK, Code, Status
 from penstock.proto.errors import FlowControl, FlushTimeout, LimitReached, MessageTypeConflict, ReplicaTimeout
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Refusal(Exception):
 
 def ok() -> Status:
     """The status of what was done."""
-    return Status(code=Code.OK, message="OK")
+    return Status(code=OK, message="OK")
 
 
 def named(code: Code) -> Status:

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.gateway.http2.call import Call
 from penstock.gateway.http2.frames import Status as End
-from penstock.gateway.v2.wire.definition_pb2 import ClientType, Code, Status
+from penstock.gateway.v2.wire.definition_pb2 import PRODUCER, SIMPLE_CONSUMER, Code, Status
 from penstock.gateway.v2.wire.service_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -33,6 +33,8 @@ AGAIN_S: Final = 1.5
 """Node.js loses settings that come while it still waits for a route: it is told them again."""
 TAKEN_S: Final = 30.0
 """A client that does not take a command for so long loses its stream."""
+
+_HEARD: Final = HeartbeatResponse(status=ok())
 
 OnProducer = Callable[[Client], None]
 OnGone = Callable[[str], None]
@@ -101,9 +103,9 @@ class Telemetry:
             for topic in topics_of(settings, caller.namespace):
                 self._clients.publishes(client, topic)
             self._on_producer(client)
-            client.type = ClientType.PRODUCER
+            client.type = PRODUCER
         else:
-            client.type = settings.client_type or ClientType.SIMPLE_CONSUMER
+            client.type = settings.client_type or SIMPLE_CONSUMER
             client.group = group_of(settings.subscription.group, caller.namespace)
         answer = TelemetryCommand(status=ok(), settings=settings)
         stream.push(answer)
@@ -119,12 +121,12 @@ class Telemetry:
         """
         known = self._clients.get(caller.client_id)
         kind = request.client_type or (known.type if known is not None else 0)
-        if kind != ClientType.PRODUCER and kind not in CONSUMERS:
+        if kind != PRODUCER and kind not in CONSUMERS:
             raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {kind} is not known")
         client = self._clients.heard(caller)
         if kind in CONSUMERS:
             client.group = group_of(request.group, caller.namespace)
-        return HeartbeatResponse(status=ok())
+        return _HEARD
 
     async def terminated(
         self, caller: Caller, request: NotifyClientTerminationRequest
