@@ -38,12 +38,13 @@ def main() -> None:
 
 
 def started(address: str) -> Any:
-    """A producer; a server's broker is known to it a while after its port has opened."""
+    """A producer that has stored a message; a server's broker is known to it a while after its port has opened."""
     settings = client().ClientConfiguration(address, client().Credentials(), request_timeout=10)
     for tries_left in reversed(range(120)):
         producer = client().Producer(settings, (TOPIC,))
         try:
             producer.startup()
+            producer.send(message_of(b"first"))
         except Exception:  # this client knows no other
             if not tries_left:
                 raise
