@@ -22,7 +22,7 @@ from .queues import (
     topic_queues,
     writable_queues,
 )
-from .retry import again, back_off_s, check_timeout, pause_before_retry_s, reworded
+from .retry import again, back_off_s, check_timeout, may_pass, pause_before_retry_s, reworded
 from .routes import master_of
 from .subscription import Expression, Sql, Subscription, parse_subscription
 
@@ -44,6 +44,7 @@ __all__ = [
     "fetched",
     "local_host",
     "master_of",
+    "may_pass",
     "offsets_by_broker",
     "offsets_in",
     "parse_addresses",

@@ -98,6 +98,11 @@ def back_off_s(attempt: int) -> float:
     return exponential * random.uniform(0.8, 1.2)  # noqa: S311  spreads retries, protects nothing
 
 
+def may_pass(error: PenstockError) -> bool:
+    """True if the same call may do later: not after what a broker has forgotten, which stays so."""
+    return error.retryable and not isinstance(error, LaneForgotten)
+
+
 def pause_before_retry_s(
     error: PenstockError, attempt: int, deadline: float, healing: type[PenstockError] | None = None
 ) -> float | None:
@@ -107,8 +112,7 @@ def pause_before_retry_s(
     the whole call, in ``time.monotonic()``'s seconds.
     """
     pause_s = back_off_s(attempt)
-    is_passing = error.retryable and not isinstance(error, LaneForgotten)  # what was forgotten stays so
-    is_passing |= healing is not None and isinstance(error, healing)
+    is_passing = may_pass(error) or (healing is not None and isinstance(error, healing))
     return pause_s if is_passing and time.monotonic() + pause_s < deadline else None
 
 

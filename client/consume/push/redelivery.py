@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from penstock.proto.errors import LaneForgotten, PenstockError
 from penstock.proto.wire.retry_pb2 import SendBackRequest
 
+from ...cluster import may_pass
 from ...message import MessageQueue
 from ..send_backs import SendBacks, parts
 from .push_queue import Failed, Item, messages_of
@@ -116,7 +117,7 @@ class InPlace(Local):
             try:
                 self._send_backs.make(queue.broker_name, request, DEAD_LETTER_TIMEOUT_S)
             except PenstockError as error:
-                if error.retryable and not isinstance(error, LaneForgotten):
+                if may_pass(error):
                     self._unanswered[queue] = request
                 log.warning("message is no dead letter yet queue=%s error=%s", queue, error.message)
                 return super().on_failure(item, attempts)
@@ -227,7 +228,7 @@ class SendBack(Redelivery):
             try:
                 reply = self._send_backs.make(broker_name, request, TRY_S)
             except PenstockError as error:
-                if not error.retryable or self._is_closed or isinstance(error, LaneForgotten):
+                if not may_pass(error) or self._is_closed:
                     raise
                 with self._changed:
                     is_new, line.is_stuck = not line.is_stuck, True
