@@ -6,6 +6,7 @@ import asyncio
 import functools
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -306,6 +307,28 @@ def close_all() -> None:
     """End every kit that is open."""
     for kit in list(_open):
         kit.close()
+
+
+class WithKits:
+    """What lets threads without an event loop use kits: they live in its own loop, one call at a time."""
+
+    def __init__(self) -> None:
+        self.loop, self._lock = asyncio.new_event_loop(), threading.Lock()
+
+    def close(self) -> None:
+        """End every kit, and the loop."""
+        close_all()
+        self.loop.close()
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return call()
+
+        return self._await(run())
+
+    def _await(self, work: Any) -> Any:
+        with self._lock:
+            return self.loop.run_until_complete(work)
 
 
 def in_loop(test: Callable[[], Any]) -> Callable[[], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from penstock.pipeline.topics.read.source import TopicReader
 from penstock.proto import frames
 from penstock.proto.errors import BrokerUnavailable, ConfigError, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from tests.support.broker.kit import Kit, close_all
+from tests.support.broker.kit import Kit, WithKits
 from tests.support.broker.requests import wanting
 from tests.support.broker.stores import patch, split
 
@@ -40,7 +39,7 @@ class Call:
         """Nobody wants it."""
 
 
-class Group:
+class Group(WithKits):
     """One broker group as a reader sees it: the brokers' services, without sockets.
 
     ``steps``: the address of the master at each look, None without one; the last one stays. ``before``: runs before
@@ -48,7 +47,7 @@ class Group:
     """
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        super().__init__()
         self.members = {address: self._run(Kit) for address in (MASTER, SLAVE)}
         self._run(lambda: self.members[SLAVE].change_role(master=False))
         self.steps: list[str | None] = [MASTER]
@@ -115,19 +114,6 @@ class Group:
         position = store.picker.locate("orders", queue_id, np.arange(offset, offset + 1)).positions[0]
         body = bytes(store.lookup.view(int(position))).index(b"%d-%d-" % (queue_id, offset))
         patch(self.members[at].root, int(position) + body, b"!", segment_bytes=1 << 20)
-
-    def close(self) -> None:
-        close_all()
-        self.loop.close()
-
-    def _run(self, call: Callable[[], Any]) -> Any:
-        async def run() -> Any:
-            return call()
-
-        return self._await(run())
-
-    def _await(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +24,7 @@ from penstock.proto.errors import DataLoss, StorageError
 from penstock.proto.wire.broker_pb2 import FetchHeader
 from penstock.proto.wire.nameserver_pb2 import QueueData, ShardView, TopicRoute
 from penstock.replication import EpochHistory
-from tests.support.broker.kit import Kit, close_all
+from tests.support.broker.kit import Kit, WithKits
 from tests.unit.pipeline.jobs.archive.test_archive import lose, problems
 from tests.unit.pipeline.topics.test_topic_reading import Call
 
@@ -35,14 +33,14 @@ pytestmark = pytest.mark.usefixtures("here")
 BROKER = "broker-a"
 
 
-class Shard:
+class Shard(WithKits):
     """A broker group of one broker, as pipelines see it.
 
     ``before_fetch`` runs before each fetch. What is below ``minimum`` is deleted, the broker says.
     """
 
     def __init__(self) -> None:
-        self.loop, self.lock = asyncio.new_event_loop(), threading.Lock()  # topics are asked about in threads
+        super().__init__()
         self.kit: Kit = self._run(Kit)
         self.calls = self.connections = self.directory = self
         self.before_fetch: Callable[[], None] = lambda: None
@@ -94,20 +92,6 @@ class Shard:
             return self._await(self.kit.fetched_bytes(header))
 
         return Call(answer)
-
-    def close(self) -> None:
-        close_all()
-        self.loop.close()
-
-    def _run(self, call: Callable[[], Any]) -> Any:
-        async def run() -> Any:
-            return call()
-
-        return self._await(run())
-
-    def _await(self, work: Any) -> Any:
-        with self.lock:
-            return self.loop.run_until_complete(work)
 
 
 @pytest.fixture
