@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.formats.record.kernels import ScanStatus
 from penstock.formats.record.layout import SysFlag
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.rows import ROW
 from penstock.proto import names
 from penstock.proto.errors import Corrupt
@@ -19,7 +20,7 @@ from .log.commit_log import Chunk, CommitLog
 from .log.log_kernels import find_marks, first_offsets, set_delivery_times
 from .queues.consume_queue import ConsumeQueues
 from .queues.kernels import Ints, Rows, scan
-from .recovery.marks import mark_of
+from .recovery.marks import batches_of
 from .results import AppendResult, DispatchResult, MarkedBatch
 
 _ROWS_FIRST = 1 << 15
@@ -175,33 +176,21 @@ class Dispatcher:
         if marks == 0:
             return count
         last = int(self._marked[marks - 1])
-        mark = mark_of(buffer, self._rows, last)
-        return last if mark is not None and last + mark.count > count else count
+        ((*_, size, _, _, _, _, _, _),) = batches_of(buffer, self._rows, count, self._marked[marks - 1 : marks])
+        return last if last + size > count else count
 
     def _marks(self, chunk: Chunk) -> list[MarkedBatch]:
-        buffer, rows = chunk.file.bytes, chunk.rows
+        content, rows, count = chunk.file.bytes, chunk.rows, chunk.count
+        numbers = self._marked[: self._marked_count]
+        numbers = numbers[numbers < count]
         found = []
-        for number in self._marked[: self._marked_count].tolist():
-            mark = mark_of(buffer, rows, number) if number < chunk.count else None
-            if mark is None:
-                continue
-            end = min(number + mark.count, chunk.count)
-            first, last = rows[number], rows[end - 1]
-            start = int(first["physical_offset"])
-            queue_ids, queue_offsets = self._queues_of(rows, number, end, start)
-            topic_start = int(first["topic_position"])
-            topic = buffer[topic_start : topic_start + int(first["topic_size"])].tobytes().decode("utf-8", "replace")
-            found.append(
-                MarkedBatch(
-                    topic,
-                    mark,
-                    start,
-                    int(last["physical_offset"]) + int(last["size"]),
-                    int(first["store_timestamp"]),
-                    queue_ids,
-                    queue_offsets,
-                )
-            )
+        for number, batch in zip(numbers.tolist(), batches_of(content, rows, count, numbers), strict=True):
+            mark = ProducerMark(*batch[:6])
+            if mark.count:
+                start, end, time_ms, at, size = batch[6:]
+                topic = content[at : at + size].tobytes().decode("utf-8", "replace")
+                queues = self._queues_of(rows, number, min(number + mark.count, count), start)
+                found.append(MarkedBatch(topic, mark, start, end, time_ms, *queues))
         return found
 
     def _queues_of(self, rows: Rows, first: int, end: int, start: int) -> tuple[list[int], list[int]]:

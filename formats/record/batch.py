@@ -16,15 +16,13 @@ from penstock.proto.frames import new_bytes
 
 from ..columns import Column
 from .layout import TOPIC_BYTES_MAX, Host, SysFlag
-from .producer_mark import MARK_PREFIX, ProducerMark, find_producer_mark, parse_producer_mark, producer_mark
+from .producer_mark import MARK_PREFIX, ProducerMark, producer_mark
 from .reading import RecordBatch
 
 __all__ = [
     "ProducerMark",
     "RecordBatch",
     "encode_messages",
-    "find_producer_mark",
-    "parse_producer_mark",
     "producer_mark",
 ]
 

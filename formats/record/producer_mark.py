@@ -8,18 +8,12 @@ duplicate table from the marks in its log, and so does a slave.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from penstock.proto.errors import InvalidArgument
 from penstock.proto.names import PRODUCER_PROPERTY
 
 MARK_PREFIX = PRODUCER_PROPERTY.encode() + b"\x01"
 """What the properties of a marked record begin with."""
-
-_MARK = re.compile(
-    rb"([0-9a-f]{16}):([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9a-f]{1,16}):([0-9a-f]{1,8})(?::([0-9a-f]{16}))?"
-)
 
 
 class ProducerMark(NamedTuple):
@@ -48,27 +42,3 @@ def producer_mark(producer_id: int, epoch: int, lane: int, sequence: int, count:
     """The property value that marks a batch of ``count`` records."""
     mark = b"%016x:%x:%x:%x:%x" % (producer_id, epoch, lane, sequence, count)
     return b"%b:%016x" % (mark, digest) if digest else mark
-
-
-def parse_producer_mark(mark: bytes | memoryview) -> ProducerMark:
-    """The numbers of a mark.
-
-    Raises:
-        InvalidArgument: the bytes are no mark.
-    """
-    found = _MARK.fullmatch(mark)
-    if found is None:
-        raise InvalidArgument(f"producer mark {bytes(mark[:100])!r}: expected five or six hexadecimal numbers")
-    return _numbers(found)
-
-
-def find_producer_mark(properties: bytes) -> ProducerMark | None:
-    """The mark that the property string ``properties`` begins with, None without a (valid) one."""
-    if not properties.startswith(MARK_PREFIX):
-        return None
-    found = _MARK.fullmatch(properties[len(MARK_PREFIX) :].partition(b"\x02")[0])
-    return _numbers(found) if found else None
-
-
-def _numbers(found: re.Match[bytes]) -> ProducerMark:
-    return ProducerMark(*(int(number, 16) for number in found.groups(b"0")))

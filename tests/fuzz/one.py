@@ -20,7 +20,6 @@ INSTRUMENTED = (
     "penstock.formats.epochs",
     "penstock.formats.record.compression",
     "penstock.formats.record.layout",
-    "penstock.formats.record.producer_mark",
     "penstock.formats.record.properties",
     "penstock.formats.trace",
     "penstock.nameserver.config",

@@ -13,17 +13,26 @@ from pathlib import Path
 import numpy as np
 
 from penstock.broker.config import load_broker_config
+from penstock.broker.core.tables.producers import mark_of
 from penstock.broker.store.filter.condition_kernels import DAMAGED, NO, YES
 from penstock.broker.store.filter.conditions import Condition
 from penstock.formats import checkpoint, epochs, trace
 from penstock.formats.record.compression import decompress
 from penstock.formats.record.kernels import ROW, PlaceStatus, place_batch, scan
 from penstock.formats.record.layout import Host, Record, decode_record, encode_record
-from penstock.formats.record.producer_mark import find_producer_mark, mark_property, parse_producer_mark
+from penstock.formats.record.producer_mark import mark_property
 from penstock.formats.record.properties import decode_properties, encode_properties
 from penstock.nameserver.config import load_nameserver_config
 from penstock.proto import frames
-from penstock.proto.errors import ConfigError, Corrupt, InvalidArgument, MessageTooLarge, Unauthorized, WrongStore
+from penstock.proto.errors import (
+    ConfigError,
+    Corrupt,
+    CorruptBatch,
+    InvalidArgument,
+    MessageTooLarge,
+    Unauthorized,
+    WrongStore,
+)
 from penstock.proto.wire import broker_pb2, pipeline_pb2, replication_pb2
 from penstock.runtime.security.signatures import AUTHORIZATION, DATE_TIME, claim_of
 from tests.support import golden
@@ -80,6 +89,8 @@ def _batch(data: bytes) -> None:
     touched, touched_offsets = np.zeros(8, np.int32), np.zeros(8, np.int64)
     host = np.frombuffer(Host.parse("10.0.0.1:10911").encode(), np.uint8)
     topic = np.frombuffer(TOPIC, np.uint8)
+    with contextlib.suppress(CorruptBatch):
+        mark_of(memoryview(data))
     status, _, count, _ = place_batch(
         *(np.frombuffer(data, np.uint8), log, 0, 0, 1_700_000_000_000, host, topic, offsets, 1, seen),
         *(4096, touched, touched_offsets, -1, False),
@@ -99,11 +110,6 @@ def _properties(data: bytes) -> None:
     found = decode_properties(data)
     with contextlib.suppress(InvalidArgument):
         assert decode_properties(encode_properties(found)) == found
-    mark = find_producer_mark(data)
-    if mark is not None:
-        assert find_producer_mark(mark_property(*mark)) == mark
-    with contextlib.suppress(InvalidArgument):
-        parse_producer_mark(data)
 
 
 def _trace(data: bytes) -> None:

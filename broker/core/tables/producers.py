@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import logging
-import struct
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from penstock.formats.record.layout import MAGIC_V1, MAGIC_V2
-from penstock.formats.record.producer_mark import MARK_PREFIX, ProducerMark, parse_producer_mark
+import numpy as np
+
+from penstock.formats.record.kernels.marks import MARKED, NO_RECORD, NUMBERS, UNMARKED, first_mark
+from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto.errors import CorruptBatch, InvalidArgument, LaneForgotten, LimitReached, StaleProducer
 
 from ...limits import Limits
@@ -318,42 +319,19 @@ def _row(key: Key, epoch: int, receipts: Iterable[Receipt]) -> list[Any]:
     return [f"{producer_id:016x}", topic, lane, epoch, [list(receipt) for receipt in receipts]]
 
 
-_MAGIC = struct.Struct(">i")
-_SYS_FLAG_AT, _MAGIC_AT = 36, 4
-
-
 def mark_of(records: memoryview) -> ProducerMark | None:
     """The mark in the first property of the first record of a batch, None if there is none.
 
-    Only the place where a mark may stand is looked at; the store checks the record.
-
     Raises:
-        CorruptBatch: the first record ends early, or its mark is not one.
+        CorruptBatch: no whole record comes first, or its mark is not one.
     """
-    try:
-        (magic,) = _MAGIC.unpack_from(records, _MAGIC_AT)
-        (sys_flag,) = _MAGIC.unpack_from(records, _SYS_FLAG_AT)
-        at = 84 + (12 if sys_flag & 16 else 0) + (12 if sys_flag & 32 else 0)  # BODYLEN: hosts of 8 or 20 bytes
-        (body_bytes,) = _MAGIC.unpack_from(records, at)
-        if body_bytes < 0:
-            raise IndexError(body_bytes)
-        at += 4 + body_bytes
-        if magic == MAGIC_V2:
-            topic_bytes = records[at] << 8 | records[at + 1]
-            at += 2 + topic_bytes
-        elif magic == MAGIC_V1:
-            at += 1 + records[at]
-        else:
-            raise CorruptBatch(f"record 0: magic {magic & 0xFFFFFFFF:08X} is not a record's", index=0)
-        end = at + 2 + (records[at] << 8 | records[at + 1])
-        if end > len(records):
-            raise IndexError(end)
-    except (struct.error, IndexError) as error:
-        raise CorruptBatch(f"record 0: the batch of {len(records)} bytes ends inside it", index=0) from error
-    properties = bytes(records[at + 2 : min(end, at + 2 + 256)])  # a mark is short and stands first
-    if not properties.startswith(MARK_PREFIX):
+    numbers = np.empty(NUMBERS, np.uint64)
+    found = first_mark(np.frombuffer(records, np.uint8), numbers)
+    if found == MARKED:
+        return ProducerMark(*numbers.tolist())
+    if found == UNMARKED:
         return None
-    try:
-        return parse_producer_mark(properties[len(MARK_PREFIX) :].partition(b"\x02")[0])
-    except InvalidArgument as error:
-        raise CorruptBatch(f"record 0: {error.message}", index=0) from error
+    what = "its producer mark is not five or six hexadecimal numbers"
+    if found == NO_RECORD:
+        what = f"a batch of {len(records)} bytes does not begin with a whole one"
+    raise CorruptBatch(f"record 0: {what}", index=0)

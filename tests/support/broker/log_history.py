@@ -24,7 +24,6 @@ from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import ReadStatus, Store
 from penstock.formats.hashing import index_key_hash, tags_code
 from penstock.formats.record.layout import MAGIC_BLANK, decode_record
-from penstock.formats.record.producer_mark import parse_producer_mark
 from penstock.formats.record.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
@@ -307,5 +306,4 @@ def check_index_files(
 
 def mark_of(properties: bytes) -> bool:
     """Whether a property string begins with a producer mark."""
-    name, _, value = properties.partition(b"\x02")[0].partition(b"\x01")
-    return name == b"__PSEQ" and parse_producer_mark(value) is not None
+    return properties.startswith(b"__PSEQ\x01")

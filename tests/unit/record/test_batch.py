@@ -12,18 +12,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.formats.record.batch import (
-    ProducerMark,
-    RecordBatch,
-    encode_messages,
-    find_producer_mark,
-    parse_producer_mark,
-    producer_mark,
-)
+from penstock.formats.record.batch import RecordBatch, encode_messages
 from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
 from penstock.formats.record.rows import ScanStatus
 from penstock.proto.errors import Corrupt, CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
-from penstock.proto.names import PRODUCER_PROPERTY
 from tests.support.record import reference
 from tests.support.record.shapes import HOSTILE, RECORDS
 
@@ -67,37 +59,6 @@ def test_room_for_an_ipv6_store_host_is_kept_when_asked_for() -> None:
     batch = RecordBatch(encode_messages("t", [b"x"], born_host=Host.parse("[::1]:9"), store_v6=True))
     assert batch.store_host(0).is_ipv6
     assert batch.born_host(0) == Host.parse("[::1]:9")
-
-
-@pytest.mark.parametrize("properties", [None, [b"TAGS\x01a\x02", b"TAGS\x01b\x02"]])
-def test_the_mark_is_the_first_property_of_the_first_record_alone(properties: list[bytes] | None) -> None:
-    mark = producer_mark(0xABC, 1, 2, 3, 2)
-    batch = RecordBatch(encode_messages("t", [b"x", b"y"], properties, born_host=HOST, mark=mark))
-    assert next(iter(batch.properties(0).items())) == (PRODUCER_PROPERTY, mark.decode())
-    assert find_producer_mark(batch.properties_bytes(0)) == ProducerMark(0xABC, 1, 2, 3, 2)
-    assert find_producer_mark(batch.properties_bytes(1)) is None
-    assert batch.properties(1) == ({} if properties is None else {"TAGS": "b"})
-
-
-@given(
-    st.integers(0, (1 << 64) - 1),
-    st.integers(0, (1 << 31) - 1),
-    st.integers(0, (1 << 31) - 1),
-    st.integers(0, (1 << 63) - 1),
-    st.integers(0, (1 << 31) - 1),
-)
-def test_producer_marks_come_back(producer_id: int, epoch: int, lane: int, sequence: int, count: int) -> None:
-    numbers = (producer_id, epoch, lane, sequence, count)
-    assert parse_producer_mark(producer_mark(*numbers)) == (*numbers, 0)
-    digest = producer_id // 2 + 1
-    assert parse_producer_mark(producer_mark(*numbers, digest)) == (*numbers, digest)
-
-
-@pytest.mark.parametrize("mark", [b"", b"1:2:3:4:5", b"0" * 16 + b":1:1:1", b"g" * 16 + b":1:1:1:1", b":" * 80])
-def test_other_bytes_are_no_producer_mark(mark: bytes) -> None:
-    with pytest.raises(InvalidArgument):
-        parse_producer_mark(mark)
-    assert find_producer_mark(b"__PSEQ\x01" + mark + b"\x02") is None
 
 
 def test_properties_that_are_too_long_name_their_record() -> None:
