@@ -1,4 +1,4 @@
-"""Cases of RocketMQ 5's protocol: our gateway beside RocketMQ's own proxy, with the same load on both."""
+"""Cases of RocketMQ 5's protocol: our gateway beside RocketMQ's proxy, each in its broker's process, with one load."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from penstock.deploy.ports import HOST, planned
 from penstock.proto.errors import PenstockError
 
 from ..load.load import ensure_topic
@@ -54,15 +55,24 @@ def with_python(rig: Rig, address: str, kind: str) -> float:
 
 def _ours(load: Load, kinds: Sequence[str]) -> Side:
     def side(rig: Rig) -> Figures:
-        with _gateway(rig) as (address, _):
+        with _broker(rig) as address:
             return _loads(rig, load, kinds, address, "")
 
     return side
 
 
 @contextlib.contextmanager
+def _broker(rig: Rig) -> Iterator[str]:
+    """The address of a gateway in a broker's process, with the topic; for the ``with`` block."""
+    (port,), _ = planned(0, 1, 0)
+    with rig.cluster(gatewayPort=str(port)) as bench:
+        ensure_topic(bench.plan("produce", queues=servers.QUEUES))
+        yield f"{HOST}:{port}"
+
+
+@contextlib.contextmanager
 def _gateway(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
-    """A gateway's address and process, with the topic; for the ``with`` block."""
+    """A gateway's address and its process, which is its own, with the topic; for the ``with`` block."""
     with rig.cluster(gateway=True) as bench:
         ensure_topic(bench.plan("produce", queues=servers.QUEUES))
         (state,) = (each for each in bench.cluster.states() if each.node.is_gateway)

@@ -177,10 +177,10 @@ def test_what_receives_goes_first_and_both_sides_have_the_same_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
-    def at(address: str, *rest: object) -> Iterator[Any]:
-        yield (address, *rest) if rest else address
+    def at(address: str) -> Iterator[str]:
+        yield address
 
-    monkeypatch.setattr(proxies, "_gateway", lambda _: at("ours", None))
+    monkeypatch.setattr(proxies, "_broker", lambda _: at("ours"))
     monkeypatch.setattr(proxies.servers, "proxy", lambda _: at("theirs"))
     monkeypatch.setattr(proxies, "_room", lambda: ROOM)
     loads: list[tuple[str, str]] = []
