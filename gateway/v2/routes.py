@@ -66,6 +66,8 @@ class Routes:
     async def query(self, caller: Caller, request: QueryRouteRequest) -> QueryRouteResponse:
         """Every queue that may be both read and written; those of a topic that is only one of it where there are none.
 
+        Those of the broker groups alternate: simple consumers take the queues in turn, and wait at the broker of each.
+
         Raises:
             Refusal, PenstockError: no such topic.
         """
@@ -164,4 +166,4 @@ def _queues(route: TopicRoute, topic: Resource, endpoints: Endpoints) -> list[Me
             queue = MessageQueue(topic=topic, id=queue_id, permission=permission, broker=broker)
             queue.accept_message_types.extend(types)
             found.append(queue)
-    return both or single
+    return sorted(both or single, key=lambda queue: queue.id)

@@ -1,21 +1,28 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from penstock.gateway.config import GatewaySecurity, GatewayTls
+from penstock.gateway.v2.callers import Caller
+from penstock.gateway.v2.groups import Groups
+from penstock.gateway.v2.routes import Routes
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.wire import common_pb2
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.security.settings import AuthenticationSettings, TlsServerMode, TlsSettings
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.cluster.certificates import Authority, put
-from tests.support.gateway import Client, RunningGateway, Telemetry, message, orderly_group, topic_of_type
+from tests.support.gateway import Client, OneBroker, RunningGateway, Telemetry, message, orderly_group, topic_of_type
 from tests.support.waiting import wait_until
 
 
@@ -73,6 +80,25 @@ def test_a_route_names_every_queue_behind_the_address_that_the_client_has_reache
         assert list(queue.accept_message_types) == [v2.MessageType.NORMAL]
         assert queue.broker.endpoints.addresses[0].host == "127.0.0.1"
     assert len(client.call("QueryRoute", route("mixed")).message_queues[0].accept_message_types) == 4
+
+
+class _Two(OneBroker):
+    """Each topic has two queues at each of two broker groups."""
+
+    async def served_route(self, topic: str) -> TopicRoute:
+        route = TopicRoute(topic=topic, exists=True)
+        for name in ("broker-b", "broker-a"):
+            route.shards.add(broker_name=name).members.add(role=common_pb2.MASTER)
+            route.queues.add(broker_name=name, perm=6, read_queues=2, write_queues=2)
+        return route
+
+
+def test_queues_of_broker_groups_alternate_so_that_who_takes_them_in_turn_waits_long_at_none() -> None:
+    brokers: Any = _Two()
+    routes = Routes(brokers, Groups(brokers), "127.0.0.1", 8081)
+    answer = asyncio.run(routes.query(Caller("client", "JAVA", "", "127.0.0.1:1", 5.0), route("normal")))
+    found = [(queue.broker.name, queue.id) for queue in answer.message_queues]
+    assert found == [("broker-a", 0), ("broker-b", 0), ("broker-a", 1), ("broker-b", 1)]
 
 
 def test_bad_routes_have_their_code(client: Client) -> None:
