@@ -184,6 +184,23 @@ def test_a_changed_message_comes_again_as_the_next_attempt_and_its_old_handle_is
     assert code(client.call("AckMessage", acknowledged("g", topic, handle(third)))) == "OK"
 
 
+def test_a_dead_letter_that_comes_too_late_is_told_as_done_and_its_message_left_to_who_has_it(
+    client: Client, cluster: RunningCluster, topic: str
+) -> None:
+    orderly_group(cluster, "late")
+    client.send(message(topic))
+    (first,) = received(client, wish("late", topic)).messages
+    client.call("ChangeInvisibleDuration", changed("late", topic, handle(first), 0))
+    (second,) = received(client, wish("late", topic)).messages
+    forward = wire.ForwardMessageToDeadLetterQueueRequest(
+        group=v2.Resource(name="late"), topic=v2.Resource(name=topic), receipt_handle=handle(first)
+    )
+    assert client.code("ForwardMessageToDeadLetterQueue", forward) == "OK", "or the client would ask for ever"
+    client.call("ChangeInvisibleDuration", changed("late", topic, handle(second), 0))
+    (third,) = received(client, wish("late", topic)).messages
+    assert third.system_properties.delivery_attempt == 3
+
+
 @pytest.mark.parametrize(("invisible_ms", "expected"), [(-1, 40011), (12 * 3600 * 1000 + 1, 40011)])
 def test_a_change_has_limits(client: Client, invisible_ms: int, expected: int) -> None:
     answer = client.call("ChangeInvisibleDuration", changed("g", "normal", FORGED, invisible_ms))

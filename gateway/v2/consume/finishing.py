@@ -22,7 +22,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
-from penstock.proto.wire.pop_pb2 import AcknowledgeReply, AcknowledgeRequest, ForwardRequest
+from penstock.proto.wire.pop_pb2 import RECEIPT_UNKNOWN, AcknowledgeReply, AcknowledgeRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
@@ -253,6 +253,9 @@ class Finishing:
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """Have the message in the group's dead letters, and finished.
 
+        A delivery whose time is over is left to whoever has the message then, and is told as done: push consumers ask
+        again every second until they hear OK, for ever.
+
         Raises:
             Refusal: INVALID_RECEIPT_HANDLE; bad names. PenstockError.
         """
@@ -270,8 +273,7 @@ class Finishing:
             )
         except OutcomeUnknown as error:
             raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
-        ((is_forwarded,),) = told_of([asked], reply.statuses)
-        _require(is_forwarded)
+        _require(RECEIPT_UNKNOWN not in reply.statuses)
         self._renewal.drop(handle)
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
