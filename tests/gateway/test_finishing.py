@@ -126,3 +126,13 @@ def test_a_receipt_of_a_topic_that_is_nowhere_is_asked_of_no_broker(error: Penst
         assert len(brokers.asked) == (expected == "OK")
 
     asyncio.run(scenario())
+
+
+def test_a_message_that_has_gone_with_its_topic_is_told_to_be_a_dead_letter_or_its_client_would_ask_for_ever() -> None:
+    class Lost(OneBroker):
+        async def route(self, topic: str) -> TopicRoute:
+            raise TopicNotFound(f"topic {topic!r} does not exist")
+
+    group, topic = v2.Resource(name="g"), v2.Resource(name="topic")
+    request = wire.ForwardMessageToDeadLetterQueueRequest(group=group, topic=topic, receipt_handle=RECEIPT.text())
+    assert asyncio.run(finishing(Lost()).forward(CALLER, request)).status.code == v2.OK

@@ -253,29 +253,29 @@ class Finishing:
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """Have the message in the group's dead letters, and finished.
 
-        A delivery whose time is over is left to whoever has the message then, and is told as done: push consumers ask
-        again every second until they hear OK, for ever.
+        A delivery that is over is told as done: push consumers ask again every second until they hear OK, for ever. Its
+        message is left to whoever has it then, or has gone with its topic.
 
         Raises:
             Refusal: INVALID_RECEIPT_HANDLE; bad names. PenstockError.
         """
         topic = topic_of(request.topic, caller.namespace)
         group = group_of(request.group, caller.namespace)
-        handle = await self._handle(request.receipt_handle, group, topic, {})
-        asked = Together.of([handle])
+        handle = receipt_of(request.receipt_handle, group, topic)
+        if await self._is_at_its_broker(handle, {}):
+            await self._forwarded(handle, caller.timeout_s)
+        self._renewal.drop(handle)
+        return ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+    async def _forwarded(self, handle: Receipt, timeout_s: float) -> None:
+        asked = ForwardRequest(group=handle.group, receipts=Together.of([handle]).receipts)
         try:
             reply = await self._brokers.at_master(
-                handle.broker_name,
-                "ForwardToDeadLetters",
-                ForwardRequest(group=group, receipts=asked.receipts),
-                caller.timeout_s,
-                service=PopStub,
+                handle.broker_name, "ForwardToDeadLetters", asked, timeout_s, service=PopStub
             )
         except OutcomeUnknown as error:
             raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
         _require(RECEIPT_UNKNOWN not in reply.statuses)
-        self._renewal.drop(handle)
-        return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
 def _response(request: AckMessageRequest, statuses: Sequence[Status]) -> AckMessageResponse:
