@@ -239,6 +239,8 @@ def test_settings_of_a_group_of_a_wrong_type_are_refused_by_name(
         (lambda admin: admin.create_topic("x", attributes={"a": 5}), "attributes={'a': 5}: must be a mapping of texts"),
         (lambda admin: admin.create_topic("x", attributes=5), "attributes=5: must be a mapping of texts"),
         (lambda admin: admin.create_topic("x", perm="x"), "perm='x': must be a whole number"),
+        (lambda admin: admin.create_topic("x", perm=0), "perm 0: READ 4, WRITE 2 or both, 6, are allowed"),
+        (lambda admin: admin.update_topic("orders", perm=0), "perm 0: READ 4, WRITE 2 or both, 6, are allowed"),
         (lambda admin: admin.query_messages("orders", 5), "key=5: must be text"),
         (lambda admin: admin.message_by_id(5), "message id 5: expected 32 or 56 hexadecimal digits"),
         (lambda admin: admin.message_at("orders", "0", 0), "queue_ids=['0']: must be a whole number"),
