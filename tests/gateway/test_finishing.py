@@ -18,7 +18,7 @@ from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.proto.errors import NameserverUnavailable, RouteNotFound
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
-from penstock.proto.wire.pop_pb2 import AcknowledgeReply, AcknowledgeRequest
+from penstock.proto.wire.pop_pb2 import RECEIPT_UNKNOWN, AcknowledgeReply, AcknowledgeRequest
 from tests.support.gateway import OneBroker, acknowledged
 from tests.support.waiting import eventually
 
@@ -128,11 +128,24 @@ def test_a_receipt_of_a_topic_that_is_nowhere_is_asked_of_no_broker(error: Penst
     asyncio.run(scenario())
 
 
-def test_a_message_that_has_gone_with_its_topic_is_told_to_be_a_dead_letter_or_its_client_would_ask_for_ever() -> None:
-    class Lost(OneBroker):
-        async def route(self, topic: str) -> TopicRoute:
-            raise TopicNotFound(f"topic {topic!r} does not exist")
+class _Forgetful(OneBroker):
+    """A broker that has not given out any receipt."""
 
+    async def at_master(self, *_: object, **__: object) -> AcknowledgeReply:
+        return AcknowledgeReply(statuses=[RECEIPT_UNKNOWN])
+
+
+class _Lost(_Forgetful):
+    """No topic is anywhere."""
+
+    async def route(self, topic: str) -> TopicRoute:
+        raise TopicNotFound(f"topic {topic!r} does not exist")
+
+
+@pytest.mark.parametrize("brokers", [_Forgetful(), _Lost()])
+def test_a_dead_letter_that_cannot_be_made_any_more_is_told_as_done_or_its_client_would_ask_for_ever(
+    brokers: OneBroker,
+) -> None:
     group, topic = v2.Resource(name="g"), v2.Resource(name="topic")
     request = wire.ForwardMessageToDeadLetterQueueRequest(group=group, topic=topic, receipt_handle=RECEIPT.text())
-    assert asyncio.run(finishing(Lost()).forward(CALLER, request)).status.code == v2.OK
+    assert asyncio.run(finishing(brokers).forward(CALLER, request)).status.code == v2.OK

@@ -22,7 +22,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
-from penstock.proto.wire.pop_pb2 import RECEIPT_UNKNOWN, AcknowledgeReply, AcknowledgeRequest, ForwardRequest
+from penstock.proto.wire.pop_pb2 import AcknowledgeReply, AcknowledgeRequest, ForwardRequest
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
 from ..brokers import Brokers
@@ -245,7 +245,8 @@ class Finishing:
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         place = handle.broker_name, handle.group
         reply, (is_changed,) = await changed(self._brokers, *place, [handle], invisible_ms, timeout_s)
-        _require(is_changed)
+        if not is_changed:
+            raise Refusal(_EXPIRED.code, _EXPIRED.message)
         return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
     async def forward(
@@ -253,29 +254,24 @@ class Finishing:
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """Have the message in the group's dead letters, and finished.
 
-        A delivery that is over is told as done: push consumers ask again every second until they hear OK, for ever. Its
-        message is left to whoever has it then, or has gone with its topic.
+        A delivery that is over, or that a failover has cut off, is told as done: push consumers ask again every second
+        until they hear OK, for ever. Its message is left to whoever has it then, or has gone with its topic.
 
         Raises:
-            Refusal: INVALID_RECEIPT_HANDLE; bad names. PenstockError.
+            Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's or topic's; bad names. PenstockError.
         """
         topic = topic_of(request.topic, caller.namespace)
         group = group_of(request.group, caller.namespace)
         handle = receipt_of(request.receipt_handle, group, topic)
         if await self._is_at_its_broker(handle, {}):
-            await self._forwarded(handle, caller.timeout_s)
+            asked = ForwardRequest(group=group, receipts=Together.of([handle]).receipts)
+            place = handle.broker_name, "ForwardToDeadLetters"
+            try:
+                await self._brokers.at_master(*place, asked, caller.timeout_s, service=PopStub)
+            except OutcomeUnknown as error:
+                raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
         self._renewal.drop(handle)
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
-
-    async def _forwarded(self, handle: Receipt, timeout_s: float) -> None:
-        asked = ForwardRequest(group=handle.group, receipts=Together.of([handle]).receipts)
-        try:
-            reply = await self._brokers.at_master(
-                handle.broker_name, "ForwardToDeadLetters", asked, timeout_s, service=PopStub
-            )
-        except OutcomeUnknown as error:
-            raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
-        _require(RECEIPT_UNKNOWN not in reply.statuses)
 
 
 def _response(request: AckMessageRequest, statuses: Sequence[Status]) -> AckMessageResponse:
@@ -289,8 +285,3 @@ def _response(request: AckMessageRequest, statuses: Sequence[Status]) -> AckMess
 def _end(future: asyncio.Future[list[Status]], statuses: list[Status]) -> None:
     if not future.done():
         future.set_result(statuses)
-
-
-def _require(is_in_order: bool) -> None:
-    if not is_in_order:
-        raise Refusal(_EXPIRED.code, _EXPIRED.message)
