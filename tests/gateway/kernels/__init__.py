@@ -1,0 +1,1 @@
+"""What a gateway does without an object per message: the same as with one."""
