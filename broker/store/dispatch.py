@@ -16,8 +16,9 @@ from penstock.proto.errors import Corrupt
 
 from .disk import Bytes
 from .index.index import Index
-from .log.commit_log import Chunk, CommitLog
+from .log.commit_log import CommitLog
 from .log.log_kernels import find_marks, first_offsets, set_delivery_times
+from .log.readable_log import Chunk
 from .queues.consume_queue import ConsumeQueues
 from .queues.kernels import Ints, Rows, scan
 from .recovery.marks import batches_of

@@ -52,9 +52,9 @@ class Store:
         """See :meth:`open`."""
         self.recovery: RecoveryReport = opened.report
         # Set by the owner before the first append, called as the class says.
-        self.on_flushed: Callable[[int], None] | None = None
+        self.on_flushed: Callable[[int], None] = lambda offset: None
         self.on_committed: Callable[[int], None] = lambda end: None
-        self.on_fatal: Callable[[StorageError], None] | None = None
+        self.on_fatal: Callable[[StorageError], None] = lambda error: None
         self.segment_bytes = config.segment_bytes
         opened.log.confirm_offset = opened.dispatcher.offset
         self._config = config
@@ -198,7 +198,7 @@ class Store:
             raise type(refusal)(refusal.message, **refusal.details)
         if not self._placement.is_level:
             self._learn_end()
-        ends = self._placement.ends(names.check_topic(topic), queues, self._dispatcher.offset)
+        ends = self._placement.ends(names.check_topic(topic), queues)
         data = records if isinstance(records, np.ndarray) else np.frombuffer(records, np.uint8)
         try:
             placed = self.lights.assign(topic, data, is_kept=is_kept)
@@ -385,13 +385,12 @@ class Store:
             return
         self._is_closed = True
         self._checkpointer.stop()
-        parts = self._parts
         try:
             if self._flusher.failure is None:
                 self._log.discard_unused()
                 self.removal.close(delete=True)
                 self._checkpoints.write(clean=True)
-                parts.abort.remove()
+                self._parts.abort.remove()
                 log.info("store closed root=%s end=%d", self._root, self.end_offset)
         except (StorageError, OSError) as error:
             log.error("store not closed cleanly root=%s error=%s", self._root, error)
@@ -433,7 +432,7 @@ class Store:
         self._checkpointer.want()
 
     def _tell_flushed(self, offset: int) -> None:
-        if self._checkpoints.write_hint(offset) and self.on_flushed is not None:
+        if self._checkpoints.write_hint(offset):
             self.on_flushed(offset)
 
     def _tell_fatal(self, error: SyncFailed) -> None:
@@ -442,8 +441,7 @@ class Store:
             self._parts.doubt.create(str(error))
         except OSError as failure:
             log.error("the failure could not be noted for the next start root=%s error=%s", self._root, failure)
-        if self.on_fatal is not None:
-            self.on_fatal(error)
+        self.on_fatal(error)
 
     def _check_writable(self) -> None:
         if self._is_closed:

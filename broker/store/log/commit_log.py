@@ -10,13 +10,12 @@ With a transient store pool appends go to buffers, and the log ends where the la
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
 from penstock.formats.intrinsics.text import first_nonzero
-from penstock.formats.record.kernels import PlaceStatus, ScanStatus, place_batch, scan
+from penstock.formats.record.kernels import PlaceStatus, place_batch, scan
 from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.formats.record.rows import ROW
@@ -25,12 +24,13 @@ from penstock.runtime.clock import Clock
 
 from ..config import MIB, FlushMode, StoreConfig
 from ..disk import Bytes, Disk
-from ..queues.kernels import Ints, Longs, Rows, count_records
+from ..queues.kernels import Ints, Longs, count_records
 from ..results import AppendResult
 from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files, write_to_end
 from .log_kernels import same_messages
 from .queue_ends import QueueEnds
+from .readable_log import ReadableLog
 from .transient_store_pool import WriteBuffers
 from .warming import Warming
 
@@ -38,40 +38,23 @@ _BLANK = struct.Struct(">ii")
 _PAGE = 4096
 _AT_ONCE = 1 << 20
 _TAIL_SHARE = 64
-ROWS_AT_ONCE = 1 << 13
 
 
-class Chunk(NamedTuple):
-    """Scanned records of one file: ``rows[:count]``, whose positions are in ``file.bytes``.
-
-    ``end`` is the log offset behind them, or behind the blank that follows them.
-    """
-
-    file: LogFile
-    rows: Rows
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
-    end: int
-    status: ScanStatus
-
-
-class CommitLog:
-    """The files, and the position behind the last byte."""
+class CommitLog(ReadableLog):
+    """The files, written behind their last byte."""
 
     def __init__(self, config: StoreConfig, disk: Disk, clock: Clock) -> None:
+        # Written by the owner thread, read by those that flush and write checkpoints:
+        # min_offset <= confirm_offset <= end_offset <= appended_offset. They only grow, but for cut(), during which the
+        # caller lets no sync run (Flusher.held), and start_at(), before which the log holds nothing. With buffers a
+        # commit moves end_offset, in whatever thread.
+        super().__init__(disk, config.segment_bytes)
+        self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
         self._config = config
-        self._disk = disk
         self._clock = clock
-        self.segment_bytes = config.segment_bytes
         self.directories = LogDirectories(
             disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
         )
-        # Written by the owner thread, read by those that flush and write checkpoints:
-        # min_offset <= confirm_offset <= end_offset <= appended_offset. They only grow, but for cut(), during which the
-        # caller lets no sync run (Flusher.held), and start_at(), before which the log holds nothing.
-        self.files: list[LogFile] = []  # ascending, of one size, without a gap; others iterate over a copy
-        self.min_offset = 0
-        self.end_offset = 0  # behind the last byte in the files; with buffers a commit moves it, in whatever thread
-        self.confirm_offset = 0  # the end of what is acknowledged: readers see nothing behind it
         self.last_store_timestamp_ms = 0  # of the last record; an append is never stored earlier
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
@@ -225,42 +208,6 @@ class CommitLog:
         self._allocator.discard()
         self.min_offset = self.end_offset = offset
 
-    def read_bytes(self, start: int, size_max: int) -> memoryview:
-        """A read-only view of at most ``size_max`` bytes from ``start`` on, of one file, below the end."""
-        if not self.min_offset <= start <= self.end_offset:
-            raise StorageError(f"offset {start} is outside the log {self.min_offset}..{self.end_offset}")
-        if start == self.end_offset:
-            return memoryview(b"")
-        file = self.file_of(start)
-        end = min(start + size_max, file.end, self.end_offset)
-        return file.bytes[start - file.base : end - file.base].data.toreadonly()
-
-    def file_of(self, offset: int) -> LogFile:
-        """The file that holds the byte at ``offset``, which the log has."""
-        number = (offset - self.files[0].base) // self.segment_bytes
-        assert number >= 0, f"what lies at {offset} is not in the log any more, which begins at {self.min_offset}"
-        return self.files[number]
-
-    def by_file(self, positions: Longs) -> Iterator[tuple[LogFile, slice]]:
-        """Which of ``positions``, which ascend and which the log has, lie in which file."""
-        start = 0
-        while start < len(positions):
-            file = self.file_of(int(positions[start]))
-            end = max(int(np.searchsorted(positions, file.end)), start + 1)
-            yield file, slice(start, end)
-            start = end
-
-    def record_at(self, offset: int) -> memoryview | None:
-        """The record at ``offset``, or None. A record is only believed if its own PHYSICALOFFSET is ``offset``."""
-        if not self.min_offset <= offset < self.end_offset or not self.files:
-            return None
-        file = self.file_of(offset)
-        at = offset - file.base
-        size = int.from_bytes(file.bytes[at : at + 4].tobytes(), "big", signed=True)
-        rows = np.zeros(1, ROW)
-        count, _, _ = scan(file.bytes, at, min(at + max(size, 0), len(file.bytes)), file.base, False, rows)
-        return file.bytes[at : at + size].data.toreadonly() if count == 1 else None
-
     def sizes(self, start: int, end: int) -> list[int]:
         """Sizes of the records of ``[start, end)``, which lie in one file and were appended, or committed, together."""
         data, first, stop = self._appended(start, end)
@@ -281,34 +228,6 @@ class CommitLog:
         if self._buffers is not None and start >= self.end_offset:
             data = self._buffers.held(start)
         return data, start - file.base, end - file.base
-
-    def chunks(self, start: int, end: int, rows: Rows, *, check_crc: bool) -> Iterator[Chunk]:
-        """Scan ``[start, end)`` file by file, as many records at once as ``rows`` takes.
-
-        Ends behind the first chunk whose status is neither ROWS_FULL, BLANK nor END.
-        """
-        while start < end and start < self.files[-1].end:
-            file = self.file_of(start)
-            stop = min(end, file.end) - file.base
-            count, position, status = scan(file.bytes, start - file.base, stop, file.base, check_crc, rows)
-            if status == ScanStatus.BLANK and position != len(file.bytes):
-                status = ScanStatus.BAD  # a blank fills its file, or is none
-                position = int(rows["position"][count - 1] + rows["size"][count - 1]) if count else start - file.base
-            yield Chunk(file, rows, count, file.base + position, ScanStatus(status))
-            if status not in (ScanStatus.ROWS_FULL, ScanStatus.BLANK, ScanStatus.END):
-                return
-            start = file.base + position
-
-    def written(self, file: LogFile, start: int) -> list[tuple[int, int]]:
-        """Stretches of ``file.bytes[start:]`` that may be anything but zeros; reading the rest would make it memory.
-
-        The rest of a file that was made ahead is a gibibyte of zeros, which the file system knows of.
-        """
-        found = []
-        while (stretch := self._disk.data_range(file.descriptor, start, len(file.bytes))) is not None:
-            found.append(stretch)
-            start = stretch[1]
-        return found
 
     def sync(self, start: int, end: int) -> None:
         """Have ``[start, end)`` on the disk; from any thread."""

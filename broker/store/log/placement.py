@@ -12,8 +12,9 @@ from penstock.proto.names import LIGHT_PREFIX, STATE_TOPIC
 from ..queues.consume_queue import ConsumeQueues
 from ..queues.kernels import Ints, Longs, Rows
 from ..queues.light_queues import LightOffsets
-from .commit_log import ROWS_AT_ONCE, Chunk, CommitLog
+from .commit_log import CommitLog
 from .queue_ends import QueueEnds
+from .readable_log import ROWS_AT_ONCE, Chunk
 
 
 class Placement:
@@ -38,10 +39,8 @@ class Placement:
         self._anew: set[str] = set()  # topics whose queues are still those in front of their deletion
         self._known_end = -1
 
-    def ends(self, topic: str, queues: int, dispatched: int) -> QueueEnds:
-        """Where the queues of ``topic`` go on, of which the first ``queues`` take records."""
-        if not self.is_level:
-            self.learn(dispatched)
+    def ends(self, topic: str, queues: int) -> QueueEnds:
+        """Where the queues of ``topic`` go on, of which the first ``queues`` take records; everything is known."""
         found = self._ends.get(topic)
         if found is None:
             found = self._ends[topic] = QueueEnds(topic, self._next_offsets(topic))

@@ -19,7 +19,7 @@ from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import Forbidden
 
 from ..disk import Disk, make_directories_durably
-from ..log.commit_log import Chunk
+from ..log.readable_log import Chunk
 from .consume_queue import ConsumeQueues
 from .kernels import Ints
 

@@ -24,9 +24,10 @@ from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, WrongStore
 
 from ..disk import Disk
-from ..log.commit_log import ROWS_AT_ONCE, Chunk, CommitLog
+from ..log.commit_log import CommitLog
 from ..log.log_file import LogFile
 from ..log.log_kernels import first_torn, first_unsealed
+from ..log.readable_log import ROWS_AT_ONCE, Chunk
 from .marks import track
 from .recovery import MarkTracker, is_refused, was_synced
 

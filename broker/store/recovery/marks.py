@@ -9,8 +9,8 @@ import numpy as np
 from penstock.formats.record.kernels.marks import BATCH_NUMBERS, read_marks
 
 from ..disk import Bytes
-from ..log.commit_log import Chunk
 from ..log.log_kernels import find_marks
+from ..log.readable_log import Chunk
 from ..queues.kernels import Ints, Rows
 from .recovery import MarkTracker
 

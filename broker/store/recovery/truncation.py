@@ -28,9 +28,10 @@ from penstock.formats.record.rows import ROW
 from penstock.proto.errors import StorageError
 
 from ..index.index import IndexEnd
-from ..log.commit_log import ROWS_AT_ONCE, CommitLog
+from ..log.commit_log import CommitLog
 from ..log.flush import Flusher
 from ..log.placement import Placement
+from ..log.readable_log import ROWS_AT_ONCE
 from ..queues.kernels import Ints
 from ..queues.queue_files import QueueName
 from ..queues.slots import Slots

@@ -14,7 +14,7 @@ from unittest import mock
 from penstock.broker.store import Store, dispatch
 from penstock.broker.store import store as store_module
 from penstock.broker.store.index import index_file
-from penstock.broker.store.log import commit_log, log_file, placement, prefault
+from penstock.broker.store.log import log_file, placement, prefault
 from penstock.broker.store.log.commit import Committer
 from penstock.broker.store.log.flush import Checkpointer, Flusher
 from penstock.broker.store.queues import consume_queue, slots
@@ -121,7 +121,6 @@ def stepped_stores(*, arena_entries: int = 3) -> Iterator[None]:
             (consume_queue, "ThreadPoolExecutor", LateExecutor),
             (prefault, "ThreadPoolExecutor", LateExecutor),
             (consume_queue, "ARENA_MAX", arena_entries),
-            (commit_log, "ROWS_AT_ONCE", 16),
             (placement, "ROWS_AT_ONCE", 4),
             (truncation, "ROWS_AT_ONCE", 4),
             (log_recovery, "ROWS_AT_ONCE", 4),
