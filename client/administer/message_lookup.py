@@ -75,7 +75,7 @@ def at(calls: Calls, topic: str, queue_id: int, offset: int, broker_name: str | 
         raise BrokerUnavailable(f"topic {topic}: no member of {broker_name} lives, where the message would be")
     header = FetchHeader(client_id="admin", topics=[wanted], max_bytes=FETCH_BYTES, max_wait_ms=0)
     batch = RecordBatch(calls.fetch(broker_name, header, timeout_s)[1])
-    if not len(batch) or int(batch.queue_offsets[0]) != offset:
+    if not len(batch) or batch.values("queue_offset")[0] != offset:
         raise MessageNotFound(f"topic {topic}, {broker_name}, queue {queue_id}: no message at offset {offset}")
     return MessageView(batch, 0, broker_name)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.proto.errors import CorruptBatch, PenstockError
 
-from .compression import EXPANDED_BYTES_MAX, decompress
+from .compression import decompress
 from .layout import Host, Record, SysFlag, decode_record, offset_message_id
 from .properties import decode_properties
 from .rows import ROW, ScanStatus
@@ -23,12 +23,10 @@ Longs = npt.NDArray[np.int64]
 class RecordBatch:
     """The records in ``buffer[start:end]``, in their order. Holds the buffer; copies nothing until asked.
 
-    ``check_crc`` verifies the bodies' checksums. ``expanded_bytes_max`` limits what one compressed body may grow
-    to. With ``partial``, bytes that are no record end the batch in front of them and :attr:`status` says what they
-    are.
+    ``check_crc`` verifies the bodies' checksums.
 
     Raises:
-        CorruptBatch: not ``partial``, and the bytes are not whole records to the end.
+        CorruptBatch: the bytes are not whole records to the end.
     """
 
     def __init__(
@@ -38,8 +36,6 @@ class RecordBatch:
         end: int | None = None,
         *,
         check_crc: bool = False,
-        partial: bool = False,
-        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
     ) -> None:
         from . import kernels
 
@@ -50,7 +46,6 @@ class RecordBatch:
             end = length
         if not 0 <= start <= end <= length:
             raise ValueError(f"range {start}..{end} is not inside the buffer of {length} bytes")
-        self._expanded_bytes_max = expanded_bytes_max
         capacity = kernels.count_records(self._bytes, base + start, base + end, end - start)
         self.rows: npt.NDArray[np.void] = np.empty(capacity, ROW)
         """One :data:`ROW` per record."""
@@ -59,14 +54,9 @@ class RecordBatch:
             self.rows = self.rows[:count]
         elif status == ScanStatus.ROWS_FULL:  # sized exactly: the scan looked no further
             position, status = self._after_last(kernels, base + start, base + end)
-        self.status = ScanStatus(status)
-        """END if all bytes are whole records, else why the batch ends before them."""
-        self.end = int(position) - base
-        """Where in the given buffer the scan stopped."""
-        if not partial and self.status is not ScanStatus.END:
-            raise CorruptBatch(
-                f"records: {self.status.name} at byte {self.end} of {end}, after {count} whole ones", index=count
-            )
+        if status != ScanStatus.END:
+            why, where = ScanStatus(status).name, int(position) - base
+            raise CorruptBatch(f"records: {why} at byte {where} of {end}, after {count} whole ones", index=count)
 
     def _after_last(self, kernels: Any, start: int, end: int) -> tuple[int, int]:
         after = int(self.rows[-1]["position"] + self.rows[-1]["size"]) if len(self.rows) else start
@@ -75,31 +65,6 @@ class RecordBatch:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @cached_property
-    def queue_ids(self) -> npt.NDArray[np.int32]:
-        """Queue of each record."""
-        return self.rows["queue_id"]
-
-    @cached_property
-    def queue_offsets(self) -> Longs:
-        """Offset of each record in its queue."""
-        return self.rows["queue_offset"]
-
-    @cached_property
-    def store_timestamps(self) -> Longs:
-        """When the broker stored each record, ms."""
-        return self.rows["store_timestamp"]
-
-    @cached_property
-    def born_timestamps(self) -> Longs:
-        """When the producer made each record, ms."""
-        return self.rows["born_timestamp"]
-
-    @cached_property
-    def body_sizes(self) -> npt.NDArray[np.int32]:
-        """Size of each body as stored."""
-        return self.rows["body_size"]
 
     def values(self, field: str) -> list[int]:
         """One field of all rows as Python numbers, which are fast to index; made once."""
@@ -141,7 +106,7 @@ class RecordBatch:
         stored = self.stored_body(index)
         if not self._is_compressed:
             return stored
-        return decompress(stored, int(self.rows["sys_flag"][index]), self._expanded_bytes_max)
+        return decompress(stored, int(self.rows["sys_flag"][index]))
 
     def stored_body(self, index: int) -> bytes:
         """The body as the record has it, perhaps compressed."""

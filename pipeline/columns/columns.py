@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats.intrinsics.memory import LANES
-from penstock.formats.record.compression import EXPANDED_BYTES_MAX, decompress
+from penstock.formats.record.compression import decompress
 from penstock.formats.record.layout import Host, SysFlag
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, MessageTooLarge
@@ -42,9 +42,9 @@ assert all(ROW.fields[name][1] == 8 * len(_LONGS) + 4 * k for name, k in _INTS.i
 class ColumnWriter:
     """Makes record batches of ``schema`` (from Spark's ``to_arrow_schema``), any selection of the columns.
 
-    ``expanded_bytes_max`` limits one decompressed body. ``on_bad_body`` is asked about a body that cannot be
-    decompressed, with the row's index and the error: it raises, or answers the text for the column ``corrupt``, and
-    the body becomes null, or with ``keeps_bad_bodies`` what is stored.
+    ``on_bad_body`` is asked about a body that cannot be decompressed, with the row's index and the error: it raises,
+    or answers the text for the column ``corrupt``, and the body becomes null, or with ``keeps_bad_bodies`` what is
+    stored.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class ColumnWriter:
         broker_name: str,
         decompress: bool = True,
         batch_rows: int = BATCH_ROWS,
-        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
         on_bad_body: Callable[[Rows, int, Exception], str] | None = None,
         keeps_bad_bodies: bool = False,
     ) -> None:
         self.schema = schema
         self._broker_name = broker_name
         self._batch_rows = batch_rows
-        self._expanded_bytes_max = expanded_bytes_max
         self._on_bad_body = on_bad_body
         self._keeps_bad_bodies = keeps_bad_bodies
         self._makers = [(_MAKERS[field.name], field.type) for field in schema]
@@ -100,7 +98,7 @@ class ColumnWriter:
             start = int(row["body_position"])
             stored = buffer[start : start + int(row["body_size"])].tobytes()
             try:
-                body: bytes | None = decompress(stored, int(row["sys_flag"]), self._expanded_bytes_max)
+                body: bytes | None = decompress(stored, int(row["sys_flag"]))
             except (Corrupt, MessageTooLarge) as error:
                 if self._on_bad_body is None:
                     raise

@@ -61,7 +61,7 @@ class Giving:
         """
         if again and len(again) != len(batch):
             raise Corrupt(f"broker {first.broker_name}: {len(again)} counts of deliveries for {len(batch)} records")
-        receipts = [first._replace(offset=offset) for offset in batch.queue_offsets.tolist()]
+        receipts = [first._replace(offset=offset) for offset in batch.rows["queue_offset"].tolist()]
         ends = np.cumsum(batch.rows["size"], dtype=np.int64)
         start = 0
         while start < len(batch):

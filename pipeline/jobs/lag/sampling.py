@@ -175,7 +175,7 @@ class _Broker:
         row = 0
         for result in reply.results:
             place = asked[result.topic_index]
-            is_it = result.status == FetchReply.FOUND and int(batch.queue_offsets[row]) == place[2]
-            found[place] = int(batch.store_timestamps[row]) if is_it else None
+            is_it = result.status == FetchReply.FOUND and batch.values("queue_offset")[row] == place[2]
+            found[place] = batch.values("store_timestamp")[row] if is_it else None
             row += result.count
         return found

@@ -80,7 +80,7 @@ def answers(given: list[Given]) -> list[ReceiveMessageResponse]:
 
 def one_by_one(giving: Giving, batch: RecordBatch, again: list[int]) -> list[ReceiveMessageResponse | None]:
     made = []
-    for index, offset in enumerate(batch.queue_offsets.tolist()):
+    for index, offset in enumerate(batch.values("queue_offset")):
         answer = giving._one(batch, index, FIRST._replace(offset=offset), again[index] if again else 0)
         made.append(None if answer is None else ReceiveMessageResponse.FromString(answer[MESSAGE_HEAD.size :]))
     return made
@@ -107,7 +107,7 @@ def test_records_of_every_kind_are_given_as_one_by_one() -> None:
         unwanted: list[Receipt] = []
         given = list(giving.given(batch, FIRST, again, unwanted))
         assert answers(given) == [answer for answer in expected if answer is not None]
-        offsets = batch.queue_offsets.tolist()
+        offsets = batch.values("queue_offset")
         wanted = [offset for offset, answer in zip(offsets, expected, strict=True) if answer is not None]
         assert [receipt.offset for each in given for receipt in each.receipts] == wanted
         assert len(unwanted) == expected.count(None)
