@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from penstock.formats.record.kernels import ScanStatus
+from penstock.formats.record.kernels import ScanStatus, scan
 from penstock.formats.record.layout import SysFlag
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.rows import ROW
@@ -20,7 +20,7 @@ from .log.commit_log import CommitLog
 from .log.log_kernels import find_marks, first_offsets, set_delivery_times
 from .log.readable_log import Chunk
 from .queues.consume_queue import ConsumeQueues
-from .queues.kernels import Ints, Rows, scan
+from .queues.kernels import Ints, Rows
 from .recovery.marks import batches_of
 from .results import AppendResult, DispatchResult, MarkedBatch
 

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from penstock.formats.record.kernels import gather
 from penstock.formats.record.producer_mark import ProducerMark
 
 from .disk import Bytes
-from .queues.kernels import Ints, Longs, gather
+from .queues.kernels import Ints, Longs
 
 RUN_BYTES: Final = 16 << 10
 """Records that lie together in the log in so many bytes, or more, are sent from there; fewer are cheaper to copy."""

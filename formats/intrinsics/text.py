@@ -20,7 +20,10 @@ _ZERO = 0x30
 
 @kernel(int64, int64, int64, int64, int64, int64)
 def find_byte_at(address, start, end, readable, byte):
-    """As :func:`find_byte`; memory up to ``readable`` (not below ``end``) may be looked at."""
+    """Position of the first ``byte`` in ``[start, end)``, ``end`` without one.
+
+    Memory up to ``readable`` (not below ``end``) may be looked at.
+    """
     while start < end:
         if start + LANES <= readable:
             mask = match_mask(address, start, byte)
@@ -32,12 +35,6 @@ def find_byte_at(address, start, end, readable, byte):
                 return start
             start += 1
     return end
-
-
-@kernel(int64, BYTES, int64, int64, int64)
-def find_byte(buffer, start, end, byte):
-    """Position of the first ``byte`` in ``buffer[start:end]``, ``end`` without one."""
-    return find_byte_at(address_of(buffer), start, end, len(buffer), byte)
 
 
 @kernel(boolean, int64, int64, int64, int64, int64)
@@ -150,7 +147,11 @@ def string_hash_utf8(buffer, start, end):
 
 @kernel(int64, int64, int64, int64, int64)
 def tags_code_at(address, start, end, readable):
-    """As :func:`find_tags_code`; memory up to ``readable`` (not below ``end``) may be looked at."""
+    """Hash of the tag in the property string ``[start, end)``, sign-extended; 0 without a tag.
+
+    Of several TAGS the last with a value counts, as for a reader that puts the properties into a map. Memory up to
+    ``readable`` (not below ``end``) may be looked at.
+    """
     value_start, value_end = end, end
     while end - start > _TAGS_BYTES:
         pair_end = find_byte_at(address, start, end, readable, 2)
@@ -158,12 +159,3 @@ def tags_code_at(address, start, end, readable):
             value_start, value_end = start + _TAGS_BYTES, pair_end
         start = pair_end + 1
     return string_hash_at(address, value_start, value_end)
-
-
-@kernel(int64, BYTES, int64, int64)
-def find_tags_code(buffer, start, end):
-    """Hash of the tag in the property string ``buffer[start:end]``, sign-extended; 0 without a tag.
-
-    Of several TAGS the last with a value counts, as for a reader that puts the properties into a map.
-    """
-    return tags_code_at(address_of(buffer), start, end, len(buffer))

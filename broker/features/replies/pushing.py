@@ -61,7 +61,6 @@ class Pusher(Watcher):
         return bool(self.listeners.by_hash) and self._store.dispatched_offset <= self._newest
 
     def waits_for(self, topic: str) -> bool:
-        """See :class:`~...core.dispatch.Watcher`."""
         return topic == self.topic and bool(self)
 
     def expect(self) -> None:
@@ -99,7 +98,6 @@ class Pusher(Watcher):
         return True
 
     def on_arrived(self, arrivals: Arrivals) -> None:
-        """See :class:`~...core.dispatch.Watcher`."""
         if self.topic not in arrivals or not self.listeners.by_hash:
             return
         start, end = self._new()
@@ -236,9 +234,8 @@ class Pusher(Watcher):
     @staticmethod
     def _by_client(found: ReadResult) -> Iterator[tuple[int, Callable[[], bytes], int]]:
         """For each client: its id's hash, a call that gives its records end to end, and how many there are."""
+        from penstock.formats.record.kernels import gather
         from penstock.formats.record.replies import clients_of
-
-        from ...store.queues.kernels import gather
 
         def joined(source: Bytes, positions: Longs, sizes: Ints) -> bytes:
             records = np.empty(int(sizes.sum()), np.uint8)

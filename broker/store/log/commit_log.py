@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from penstock.formats.intrinsics.text import first_nonzero
-from penstock.formats.record.kernels import PlaceStatus, place_batch, scan
+from penstock.formats.record.kernels import PlaceStatus, count_records, place_batch, scan
 from penstock.formats.record.kernels.sealing import make_room, without_seals, write_seals
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK
 from penstock.formats.record.rows import ROW
@@ -24,7 +24,7 @@ from penstock.runtime.clock import Clock
 
 from ..config import MIB, FlushMode, StoreConfig
 from ..disk import Bytes, Disk
-from ..queues.kernels import Ints, Longs, count_records
+from ..queues.kernels import Ints, Longs
 from ..results import AppendResult
 from .log_directories import LogDirectories, split_paths
 from .log_file import FileAllocator, LogFile, load_log_files, write_to_end

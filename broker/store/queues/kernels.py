@@ -22,13 +22,11 @@ from penstock.formats.intrinsics.memory import (
 )
 from penstock.formats.intrinsics.text import equal_at
 from penstock.formats.queue_entry import ENTRY_BYTES, FILLER_SIZE, HASH_MAX, HASH_MIN, SIZE_AT, TAGS_AT
-from penstock.formats.record.kernels import count_records, find_byte, gather, measure_at, place_batch, scan
+from penstock.formats.record.kernels import measure_at
 from penstock.formats.record.kernels.record_crc import WRONG as CRC_WRONG
 from penstock.formats.record.kernels.record_crc import record_crc_at
 from penstock.formats.record.kernels.scanning import RECORD, ROWS
 from penstock.formats.record.layout import CRC_MASK, FIXED_BYTES, SysFlag
-
-__all__ = ["Ints", "Longs", "Rows", "count_records", "find_byte", "gather", "place_batch", "scan"]
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]

@@ -7,7 +7,7 @@ the first start (:mod:`.warmup`). Buffers are one-dimensional contiguous ``uint8
 from __future__ import annotations
 
 from ...intrinsics.crc import crc32, crc32_at, has_carryless_multiply
-from ...intrinsics.text import find_byte, find_tags_code, string_hash_at, string_hash_utf8, tags_code_at
+from ...intrinsics.text import string_hash_at, string_hash_utf8, tags_code_at
 from ..rows import ROW, PlaceStatus, ScanStatus
 from .encoding import encode_batch, encoded_bytes
 from .placing import place_batch
@@ -22,8 +22,6 @@ __all__ = [
     "crc32_at",
     "encode_batch",
     "encoded_bytes",
-    "find_byte",
-    "find_tags_code",
     "gather",
     "has_carryless_multiply",
     "measure_at",

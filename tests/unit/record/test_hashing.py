@@ -9,7 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from penstock.formats.hashing import index_key_hash, string_hash, tags_code
-from penstock.formats.record.kernels import find_byte, find_tags_code, string_hash_utf8
+from penstock.formats.intrinsics.text import find_byte_at
+from penstock.formats.record.kernels import string_hash_utf8, tags_code_at
 from tests.support.record.guarded import GuardedMemory
 from tests.support.record.reference import tags_code_of
 from tests.support.record.shapes import property_strings
@@ -86,7 +87,8 @@ def test_kernel_hash_of_broken_utf8_is_that_of_its_replacement(data: bytes | lis
 def test_kernel_finds_the_tag_that_a_reader_of_the_properties_sees(properties: bytes) -> None:
     for placed in (memory.before_the_wall, memory.behind_the_wall):
         encoded = placed(properties)
-        assert find_tags_code(encoded, 0, len(encoded)) == tags_code_of(properties)
+        size = len(encoded)
+        assert tags_code_at(encoded.ctypes.data, 0, size, size) == tags_code_of(properties)
 
 
 @fast
@@ -94,4 +96,5 @@ def test_kernel_finds_the_tag_that_a_reader_of_the_properties_sees(properties: b
 def test_find_byte_is_bytes_find(data: bytes, start: int, byte: int) -> None:
     start = min(start, len(data))
     found = data.find(bytes([byte]), start)
-    assert find_byte(memory.before_the_wall(data), start, len(data), byte) == (found if found >= 0 else len(data))
+    placed, size = memory.before_the_wall(data), len(data)
+    assert find_byte_at(placed.ctypes.data, start, size, size, byte) == (found if found >= 0 else size)
