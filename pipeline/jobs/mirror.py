@@ -14,7 +14,7 @@ from penstock.proto.errors import ConfigError
 
 from ..options import setting
 from ..spark.registration import register
-from .framework.reading import claim_checkpoint, ended_by_signals, follow, local_path, own_errors, same_servers
+from .framework.reading import claim_checkpoint, ended_by_signals, follow, local_path, same_servers
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic
 
@@ -63,13 +63,12 @@ def run(spark: Any, config: Config) -> Report:
     report = Report("mirror", asdict(config))
     progress = attach(spark, config.namesrv)
     try:
-        with own_errors():
-            query = _start(spark, config, target)
-            if config.follow:
-                with ended_by_signals() as ended:
-                    follow(query, ended)
-            else:
-                query.awaitTermination()
+        query = _start(spark, config, target)
+        if config.follow:
+            with ended_by_signals() as ended:
+                follow(query, ended)
+        else:
+            query.awaitTermination()
         counted = progress.run(str(query.runId))
     finally:
         spark.streams.removeListener(progress)

@@ -21,7 +21,6 @@ from penstock.proto.names import is_system_topic
 from ..options import setting
 from ..spark.registration import register
 from . import query
-from .framework.reading import own_errors
 from .framework.report import Report, Table
 from .framework.topics import check_target, copies, require_topic
 
@@ -176,8 +175,7 @@ def write(
         writer = writer.option("producerId", producer_id)
     if dead_letter_topic:
         writer = writer.option("deadLetterTopic", dead_letter_topic)
-    with own_errors():
-        writer.mode("append").save()
+    writer.mode("append").save()
     if not used and silent:
         down = ", ".join(silent)
         return {"note": f"whether the producer id {producer_id!r} was used before is not known: {down} was down"}

@@ -17,7 +17,6 @@ from penstock.formats.directory import COMMIT_LOG, SAFE_TOPIC
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import ConfigError, WrongStore
 
-from ...spark.own_errors import own_error
 from ...spark.registration import register
 from ...spark.sessions import reads_here
 from ...spark.workers import keep_loaded
@@ -124,20 +123,8 @@ def require_stores(roots: str | tuple[str, ...]) -> None:
             continue
         if not os.path.isdir(root):
             raise ConfigError(f"{root}: no such directory")
-        if not os.path.isdir(os.path.join(root, COMMIT_LOG)):
+        if not _is_store(root):
             raise WrongStore(f"{root} holds no store: there is no directory {root}/{COMMIT_LOG}")
-
-
-@contextlib.contextmanager
-def own_errors() -> Iterator[None]:
-    """Errors of ours that Spark wraps in its own come out as themselves."""
-    try:
-        yield
-    except Exception as error:
-        ours = own_error(error)
-        if ours is None or ours is error:
-            raise
-        raise ours from error
 
 
 def require_absent(job: str, option: str, path: str) -> None:

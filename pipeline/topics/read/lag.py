@@ -72,9 +72,6 @@ class LagLog(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:
         """Nothing yet."""
 
-    def onQueryIdle(self, event: Any) -> None:
-        """Nothing new."""
-
     def onQueryTerminated(self, event: Any) -> None:
         """Nothing more of it comes."""
         self._last.pop(str(event.runId), None)

@@ -100,9 +100,6 @@ class Progress(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:
         """Nothing yet."""
 
-    def onQueryIdle(self, event: Any) -> None:
-        """Nothing new."""
-
     def onQueryTerminated(self, event: Any) -> None:
         """The query has ended; its progress stays readable."""
         with self._lock:
