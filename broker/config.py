@@ -15,6 +15,7 @@ from penstock.proto import names
 from penstock.proto.errors import InvalidName
 from penstock.proto.wire import common_pb2
 from penstock.runtime.conf import IGNORED_KEY, Section, bind, check_ranges, key, load_properties, require, require_ip
+from penstock.runtime.listening import join_address
 from penstock.runtime.security.settings import SecuritySettings
 
 from .features.later.settings import TimerSettings
@@ -405,11 +406,6 @@ class BrokerConfig:
     def with_ports(self, port: int, data_port: int) -> BrokerConfig:
         """The same with the ports that the system chose for ``listenPort=0`` and ``dataPort=0``."""
         return replace(self, identity=replace(self.identity, listen_port=port, data_port=data_port))
-
-
-def join_address(host: str, port: int) -> str:
-    """``host:port``, an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def load_broker_config(

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.client.cluster import local_host, parse_addresses
 from penstock.formats.intrinsics.warmup import compile_kernels
 from penstock.runtime.conf import log_effective
+from penstock.runtime.listening import join_address
 from penstock.runtime.memory import give_back_unused
 from penstock.runtime.process import run_server, serve_until_signalled
 from penstock.runtime.security.settings import TlsServerMode
@@ -38,7 +39,6 @@ async def serving(config: GatewayConfig, key: str = "listenPort") -> AsyncIterat
 
     access = config.security.access()
     host = config.host or _reachable(config)
-    shown = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
     async with (
         access.following() if access is not None else contextlib.nullcontext(),
         opened(config.nameservers, config.security.outgoing(), access) as port,
@@ -48,7 +48,7 @@ async def serving(config: GatewayConfig, key: str = "listenPort") -> AsyncIterat
         number = server.listen(config.bind_address, config.listen_port, key, _tls(config, host), is_plain)
         server.start(port.methods(host, number))
         try:
-            yield f"{shown}:{number}"
+            yield join_address(config.bind_address, number)
         finally:
             await server.stop(STOP_GRACE_S)
 

@@ -12,7 +12,7 @@ from penstock.proto.wire import coordination_pb2, nameserver_pb2
 from penstock.runtime.channel import add_service, new_server
 from penstock.runtime.clock import Clock, SystemClock
 from penstock.runtime.conf import log_effective
-from penstock.runtime.listening import listen
+from penstock.runtime.listening import join_address, listen
 from penstock.runtime.memory import give_back_unused
 from penstock.runtime.process import run_server, serve_until_signalled
 from penstock.runtime.security.access import Doorkeeper
@@ -52,14 +52,13 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     add_service(server, coordination_pb2.DESCRIPTOR.services_by_name["Coordination"], coordinator)
     tls = config.security.transport.server_tls()
     port = listen(server, config.bind_address, config.listen_port, "listenPort", tls)
-    host = f"[{config.bind_address}]" if ":" in config.bind_address else config.bind_address
     await server.start()
     try:
         async with access.following() if access is not None else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(service.sweep_forever())]
             if coordination is not None:
                 running.append(tasks.create_task(coordination.run()))
-            yield f"{host}:{port}"
+            yield join_address(config.bind_address, port)
             for task in running:
                 task.cancel()
     except BaseExceptionGroup as group:

@@ -23,7 +23,7 @@ def listen(server: grpc.aio.Server, host: str, port: int, key: str, tls: ServerT
         ConfigError: the address is taken, not this machine's, or not allowed; names ``key``, the setting.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    shown = _shown(host, port)
+    shown = join_address(host, port)
     try:
         with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,8 +41,9 @@ def listen(server: grpc.aio.Server, host: str, port: int, key: str, tls: ServerT
 
 def cannot_listen(key: str, host: str, port: int, error: OSError) -> ConfigError:
     """The error that says so; ``key``: the setting."""
-    return ConfigError(f"{key}: cannot listen on {_shown(host, port)}: {error.strerror or error}")
+    return ConfigError(f"{key}: cannot listen on {join_address(host, port)}: {error.strerror or error}")
 
 
-def _shown(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
+    """``host:port``, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -20,6 +20,8 @@ import ipaddress
 import struct
 from typing import Final, NamedTuple
 
+from penstock.runtime.listening import join_address
+
 LINE_MAX: Final = 107
 REST_MAX: Final = 4096
 _LINE: Final = b"PROXY "
@@ -90,4 +92,4 @@ def _source(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -
         raise ValueError(f"port {port}")
     if address.version == 6 and address.scope_id is not None:  # any text at all
         raise ValueError("an address with a scope, which is another machine's")
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+    return join_address(str(address), port)

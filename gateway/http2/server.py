@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.runtime.listening import cannot_listen
+from penstock.runtime.listening import cannot_listen, join_address
 from penstock.runtime.turns import Turns
 
 from .call import Call
@@ -184,7 +184,8 @@ class Server:
                 made.close()
                 continue
             made.setblocking(False)
-            task = self.loop.create_task(self._begin(made, _shown(address[0], address[1])))
+            host = join_address(address[0].removeprefix("::ffff:"), address[1])  # of IPv4, at a port for both
+            task = self.loop.create_task(self._begin(made, host))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -259,11 +260,6 @@ def _record_of(first: bytes) -> int:
     """How many bytes to wait for so that the first record of TLS is whole, which is a client's whole greeting."""
     size = _RECORD_HEAD if len(first) < _RECORD_HEAD else _RECORD_HEAD + int.from_bytes(first[3:_RECORD_HEAD], "big")
     return size if size <= HEADER_BYTES_MAX else 1  # so long is none's: TLS itself refuses it
-
-
-def _shown(host: str, port: int) -> str:
-    host = host.removeprefix("::ffff:")  # of IPv4, at a port for both
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _unknown(call: Call) -> None:
