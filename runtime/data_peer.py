@@ -80,30 +80,24 @@ class DataPeer(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: Any) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._error = broken(self._address, str(error or "it ended the connection"))
         self._may_send.set()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(self._error)
 
     def pause_writing(self) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._may_send.clear()
 
     def resume_writing(self) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._may_send.set()
 
     def get_buffer(self, _: int) -> memoryview:
-        """See :class:`asyncio.BufferedProtocol`."""
         return self._receiving.room()
 
     def buffer_updated(self, count: int) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._receiving.came(count)
         if self._waiting is not None and not self._waiting.done():
             try:

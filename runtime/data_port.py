@@ -146,7 +146,6 @@ class Link(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: Any) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._transport = transport
         self._sending = Sending(transport, self._port.turns.ends_s, self._wait_to_send, self._on_full)
         self._sending.begin()
@@ -163,7 +162,6 @@ class Link(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(HELLO_S, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._port.connections.discard(self)
         self._gone.set()
         if self._timer is not None:
@@ -173,11 +171,9 @@ class Link(asyncio.BufferedProtocol):
             conversation.left()
 
     def pause_writing(self) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._sending.pause()
 
     def resume_writing(self) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._sending.resume()
 
     def eof_received(self) -> bool:
@@ -185,11 +181,9 @@ class Link(asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, _: int) -> memoryview:
-        """See :class:`asyncio.BufferedProtocol`."""
         return self._receiving.room()
 
     def buffer_updated(self, count: int) -> None:
-        """See :class:`asyncio.BufferedProtocol`."""
         self._receiving.came(count)
         self._heard_at = self._loop.time()
         self._take_all()

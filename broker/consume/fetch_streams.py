@@ -49,7 +49,6 @@ class _Stream:
         self._others = others
 
     def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         if not content:
             self._end_wait(number)
             return
@@ -65,7 +64,6 @@ class _Stream:
         poll.start()
 
     def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         self._others.discard(self)
         for poll in self.waiting.values():
             poll.cancel()

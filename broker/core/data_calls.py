@@ -123,7 +123,6 @@ class _Conversation(Generic[R]):
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by number, whose answers are to come
 
     def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         calls, method = self._calls, self._calls.method
         if calls.may_end and not content:
             self._end(number)
@@ -144,7 +143,6 @@ class _Conversation(Generic[R]):
             self._link.hold(True, method.name)
 
     def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -235,7 +233,6 @@ class _PlacingStream(Generic[P]):
         return bool(self._waiting)
 
     def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         outcome = self._place(content)
         if not self._waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
             self._tell(number, outcome if isinstance(outcome, PenstockError) else self._placing.receipt(outcome))
@@ -248,7 +245,6 @@ class _PlacingStream(Generic[P]):
             self._link.hold(True, self._method.name)
 
     def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         self._on_left(self)
         if self._answering is not None:
             self._answering.cancel()
@@ -423,7 +419,6 @@ class _Stand(Generic[M, S]):
         self._stands: S | None = None
 
     def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         method = self._calls.method
         try:
             request = decoded(self._calls.kind, content, REQUEST_BYTES_MAX)
@@ -432,6 +427,5 @@ class _Stand(Generic[M, S]):
             self._link.refuse(number, method, reported(error, method.name))
 
     def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         if self._stands is not None:
             self._calls.leave(self._stands)

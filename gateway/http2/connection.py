@@ -91,7 +91,6 @@ class Connection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: Any) -> None:
-        """See :class:`asyncio.Protocol`."""
         self._transport = self.out.transport = transport
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -99,7 +98,6 @@ class Connection(asyncio.Protocol):
         self.out.send(limits.GREETING)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """See :class:`asyncio.Protocol`."""
         self._server.connections.pop(self, None)
         self.out.drop()
         for call in list(self.calls.values()):
@@ -107,19 +105,16 @@ class Connection(asyncio.Protocol):
         self.unconfirmed.drop()
 
     def pause_writing(self) -> None:
-        """See :class:`asyncio.Protocol`."""
         self.out.pause()
         self._read_or_not()
 
     def resume_writing(self) -> None:
-        """See :class:`asyncio.Protocol`."""
         self.out.resume()
         self._read_or_not()
         for call in list(self.calls.values()):
             call.room_came()
 
     def data_received(self, data: bytes) -> None:
-        """See :class:`asyncio.Protocol`."""
         if self.out.is_over:  # TLS may have more while it closes
             return
         self.heard_at = self.now()

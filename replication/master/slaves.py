@@ -50,7 +50,6 @@ class _Conversation:
         self._stream: SlaveStream | None = None
 
     def take(self, number: int, content: memoryview) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         try:
             if self._stream is None:
                 self._stream = self._slaves.primary().admit(content, self._link)
@@ -64,7 +63,6 @@ class _Conversation:
             self._link.refuse(number, Method.REPLICATE, reported(error, Method.REPLICATE.name))
 
     def left(self) -> None:
-        """See :class:`~penstock.runtime.data_port.Conversation`."""
         if self._stream is not None:
             self._stream.leave()
 
