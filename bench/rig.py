@@ -122,7 +122,7 @@ class Bench:
         """
         ensure_topic(plan)
         nodes = {state.node.name: psutil.Process(state.pid) for state in self.cluster.states() if state.pid}
-        brokers = [process.pid for name, process in nodes.items() if name.startswith("broker")]
+        brokers = [broker.pid for broker in self.brokers()]
         cost = Cost()
 
         def sample() -> None:
@@ -147,10 +147,13 @@ class Bench:
         self.warm(plan)
         return self.run(plan).messages_per_s
 
+    def brokers(self) -> list[psutil.Process]:
+        """The processes of its brokers."""
+        return [psutil.Process(state.pid) for state in self.cluster.states() if state.pid and state.node.is_broker]
+
     def keep_cost(self) -> None:
         """Keep what the brokers have and hold now, for a case without a measured load."""
-        pids = [state.pid for state in self.cluster.states() if state.pid and state.node.is_broker]
-        memory = max(own_memory_mib(pid) for pid in pids)
+        memory = max(own_memory_mib(broker.pid) for broker in self.brokers())
         self.rig.costs.append(Cost(log_bytes=self._log_end(), own_memory_mib=memory))
 
     def _log_end(self) -> int:

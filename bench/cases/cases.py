@@ -23,6 +23,7 @@ KIB = 1024
 SMALL = 100
 PRELOAD = 4_000_000
 """Messages that the consuming cases find."""
+SENDERS = 64
 FIRST_KEYS = 8
 """Keys per queue after which hardly any queue has none."""
 
@@ -68,11 +69,13 @@ def _safer(mode: str, replicas: int) -> Callable[[Rig], Turns]:
     return alone(turn)
 
 
-def _waiting_senders(rig: Rig) -> Figures:
-    with rig.cluster(mode="flush") as bench:
-        styles = {"threads": "sync", "tasks": "asyncio"}
-        plans = {name: bench.plan("produce", style=style, size=KIB, threads=64) for name, style in styles.items()}
-        return {name: bench.rate(plan) for name, plan in plans.items()}
+def waiting_senders(rig: Rig, mode: str = "flush") -> Figures:
+    """Messages per second of :data:`SENDERS` that each wait for every message of theirs."""
+    rates = {}
+    for name, style in (("tasks", "asyncio"), ("threads", "sync")):
+        with rig.cluster(mode=mode) as bench:
+            rates[name] = bench.rate(bench.plan("produce", style=style, size=KIB, threads=SENDERS))
+    return rates
 
 
 def _many_queues(rig: Rig) -> Figures:
@@ -160,7 +163,7 @@ CASES: dict[str, Case] = {
         Case(
             "sync-flush-64-senders",
             "64 senders that each wait for SYNC_FLUSH, 1 KiB: tasks of an event loop, and threads",
-            alone(_waiting_senders),
+            alone(waiting_senders),
         ),
         Case(
             "many-queues",

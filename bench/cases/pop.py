@@ -6,8 +6,6 @@ import multiprocessing
 import time
 from typing import Any
 
-import psutil
-
 from penstock.client import SimpleConsumer
 from penstock.proto.errors import PenstockError
 
@@ -32,7 +30,7 @@ def pop(rig: Rig) -> dict[str, float]:
         plan = bench.plan("produce", style="columnar", size=SIZE, count=count)
         ensure_topic(plan)
         bench.prepare(plan)
-        brokers = [psutil.Process(state.pid) for state in bench.cluster.states() if state.pid and state.node.is_broker]
+        brokers = bench.brokers()
         context = multiprocessing.get_context("spawn")
         ready, told = context.Barrier(CONSUMERS + 1), context.Queue()
         arguments = (plan.namesrv, plan.topic, rig.seconds, ready, told)

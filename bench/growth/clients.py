@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import psutil
-
 from penstock.client import Admin, Producer, PullConsumer
 
 from ..cases.lookups import timed
@@ -72,7 +70,7 @@ def _with_clients(rig: Rig, size: int, work: Callable[..., None], queues: int) -
 
 def _beside(bench: Bench, seconds: float) -> Figures:
     """Processor time and memory of the broker for some seconds, in which single sends wait, one each 10 ms."""
-    brokers = [psutil.Process(state.pid) for state in bench.cluster.states() if state.pid and state.node.is_broker]
+    brokers = bench.brokers()
     plan = bench.plan("produce")
     with Producer(plan.namesrv, group="bench-growth") as producer:
         producer.send(plan.topic, BODY)

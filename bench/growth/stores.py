@@ -114,7 +114,7 @@ def started(bench: Bench) -> float:
 
 def memory_mib(bench: Bench) -> float:
     """Of the brokers, besides mapped files."""
-    return sum(own_memory_mib(state.pid) for state in bench.cluster.states() if state.pid and state.node.is_broker)
+    return sum(own_memory_mib(broker.pid) for broker in bench.brokers())
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from ..cases.cases import send_latency
+from ..cases.cases import KIB, SENDERS, SMALL, send_latency, waiting_senders
 from ..cases.transactions import SIZE as TRANSACTION_SIZE
 from ..cases.transactions import transactions
 from ..rig import Rig
@@ -13,8 +14,6 @@ from ..runner import RATIO, Case, Figures
 from . import proxies, rooms, servers
 from .pairs import Side, pairs
 
-KIB, SMALL = 1024, 100
-SENDERS = 64
 PRELOADED = {SMALL: 800_000, KIB: 300_000}
 """Messages for each second of the rig's that the consuming cases find, by their size."""
 
@@ -47,17 +46,6 @@ def _ours_consume(size: int) -> Side:
 
 def _ours_send(rig: Rig) -> Figures:
     return {f"send {name}": value for name, value in send_latency(rig).items()}
-
-
-def _ours_waiting(mode: str) -> Side:
-    def side(rig: Rig) -> Figures:
-        rates = {}
-        for name, style in (("tasks", "asyncio"), ("threads", "sync")):
-            with rig.cluster(mode=mode) as bench:
-                rates[name] = bench.rate(bench.plan("produce", style=style, size=KIB, threads=SENDERS))
-        return rates
-
-    return side
 
 
 def _ours_transactions(rig: Rig) -> Figures:
@@ -151,7 +139,7 @@ def _cases() -> Iterator[Case]:
             f"rocketmq-waiting-senders{named}",
             f"{SENDERS} senders that each wait, 1 KiB, {words}: tasks and threads, beside threads of RocketMQ's client",
             pairs(
-                _ours_waiting(mode),
+                partial(waiting_senders, mode=mode),
                 _rocketmq("send", SENDERS, KIB, flush=mode == "flush"),
                 [(ours, ROCKETMQ) for ours in ("tasks", "threads")],
                 rooms.rocketmq,
