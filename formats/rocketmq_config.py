@@ -62,12 +62,12 @@ def leftovers(ranges: Mapping[tuple[str, int], tuple[int, int]], config: Path) -
     ``ranges``: [minimum, maximum) of each topic and queue; ``config``: the store's directory of that name.
     """
     committed: dict[tuple[str, int], int] = {}
-    for key, queues in _table(config / "consumerOffset.json", "offsetTable").items():
+    for key, queues in read_table(config / "consumerOffset.json", "offsetTable").items():
         topic, _, group = key.rpartition("@")
         if group == _GROUPS.get(_kind(topic), group):
             for queue_id, offset in queues.items():
                 committed[topic, int(queue_id)] = max(offset, committed.get((topic, int(queue_id)), 0))
-    read = {RETRY_PREFIX + group for group in _table(config / "subscriptionGroup.json", "subscriptionGroupTable")}
+    read = {RETRY_PREFIX + group for group in read_table(config / "subscriptionGroup.json", "subscriptionGroupTable")}
     waiting: dict[str, dict[str, int]] = {kind: {} for kind in _WAITING}
     for (topic, queue_id), (low, high) in sorted(ranges.items()):
         kind = _kind(topic)
@@ -81,7 +81,7 @@ def _kind(topic: str) -> str:
     return next((prefix for prefix in (RETRY_PREFIX, REVIVE_PREFIX) if topic.startswith(prefix)), topic)
 
 
-def _table(path: Path, name: str) -> dict[str, Any]:
+def read_table(path: Path, name: str) -> dict[str, Any]:
     """The table of that name in a file; empty, perhaps with a warning, where it cannot be read."""
     try:
         return dict(parse_rocketmq_json(path.read_text(encoding="utf-8"))[name])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
 from penstock.deploy import NodeState
+from penstock.formats.rocketmq_config import read_table
 from penstock.inspection import list_store, verify
-from penstock.inspection.directory import Segment
+from penstock.inspection.queues.view import read_segments
 from penstock.judge.conditions import LogComparison, StoreFinding
 from penstock.proto.errors import PenstockError
 
@@ -53,20 +52,10 @@ def compare_logs(shard: str, left: NodeState, right: NodeState, end: int, group:
     differ = _differing_offsets(stores, group) if group is not None else ""
     for position in range(start, end, PIECE_BYTES):
         until = min(position + PIECE_BYTES, end)
-        mine, other = (_log_bytes(log, position, until) for log in logs)
+        mine, other = (read_segments(log, position, until - position) for log in logs)
         if not np.array_equal(mine, other):
-            first = position + int(np.argmax(mine != other)) if len(mine) == len(other) else position
-            return LogComparison(shard, *names, start, end, first, differ)
+            return LogComparison(shard, *names, start, end, position + int(np.argmax(mine != other)), differ)
     return LogComparison(shard, *names, start, end, -1, differ)
-
-
-def _log_bytes(segments: Sequence[Segment], start: int, end: int) -> npt.NDArray[np.uint8]:
-    parts = []
-    for base, path, size in segments:
-        first, last = max(start - base, 0), end - base
-        if first < size and last > 0:
-            parts.append(np.fromfile(path, dtype=np.uint8, count=min(last, size) - first, offset=first))
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)
 
 
 def _differing_offsets(stores: Sequence[Path], group: str) -> str:
@@ -81,10 +70,7 @@ def _differing_offsets(stores: Sequence[Path], group: str) -> str:
 
 
 def _committed(store: Path, group: str) -> dict[str, int]:
-    try:
-        table = json.loads((store / "config" / "consumerOffset.json").read_text())["offsetTable"]
-    except (OSError, ValueError, KeyError):
-        return {}
+    table = read_table(store / "config" / "consumerOffset.json", "offsetTable")
     return {
         f"{key} queue {queue}": int(offset)
         for key, queues in table.items()

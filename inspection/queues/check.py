@@ -95,7 +95,7 @@ class QueueCheck:
         while True:
             if queue is not None and offset >= 0:
                 try:
-                    found = read_segments(queue, offset * ENTRY_BYTES, len(rows) * ENTRY_BYTES).view(ENTRY)
+                    found = read_segments(queue.segments, offset * ENTRY_BYTES, len(rows) * ENTRY_BYTES).view(ENTRY)
                 except Unreadable as error:
                     self._keep(state, offset, str(error))
                     return
@@ -141,7 +141,7 @@ class QueueCheck:
             return right
         low = int(addresses[inside].min())
         try:
-            data = read_segments(extension, low, int(addresses[inside].max()) + EXTENSION_HEAD.itemsize - low)
+            data = read_segments(extension.segments, low, int(addresses[inside].max()) + EXTENSION_HEAD.itemsize - low)
         except Unreadable:
             return right
         places = (addresses[inside] - low)[:, None] + np.arange(EXTENSION_HEAD.itemsize)

@@ -58,7 +58,7 @@ class QueueRest:
         """Entries in front of the log's first record of the queue: of records deleted since, or the filling."""
         for first in range(start, end, STEP_ENTRIES):
             count = min(STEP_ENTRIES, end - first)
-            entries = read_segments(queue, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
+            entries = read_segments(queue.segments, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
             filling = int(np.count_nonzero((entries["size"] == FILLER_SIZE) & (entries["physical_offset"] == 0)))
             if filling and first == start:
                 text = f"the queue begins late: {filling} entries of filling stand in front of its first message"
@@ -75,7 +75,7 @@ class QueueRest:
         for first in range(start, end, STEP_ENTRIES):
             count = min(STEP_ENTRIES, end - first)
             while True:
-                entries = read_segments(queue, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
+                entries = read_segments(queue.segments, first * ENTRY_BYTES, count * ENTRY_BYTES).view(ENTRY)
                 used = np.flatnonzero(entries["size"] > 0)
                 within = entries["physical_offset"][used] + entries["size"][used] <= self._log_end
                 if not (within.any() and self._second_looks.is_due((queue.directory, first))):
@@ -150,6 +150,6 @@ def read_batch_units(queue: QueueFiles) -> tuple[Rows, int]:
         return np.zeros(0, BATCH_UNIT), 0
     start = queue.segments[0].start
     size = queue.segments[-1].start + queue.segments[-1].size - start
-    units = read_segments(queue, start, size - size % BATCH_UNIT_BYTES).view(BATCH_UNIT)
+    units = read_segments(queue.segments, start, size - size % BATCH_UNIT_BYTES).view(BATCH_UNIT)
     used = np.flatnonzero(units["size"] <= 0)
     return units[: int(used[0]) if len(used) else len(units)], start

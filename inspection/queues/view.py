@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from penstock.formats.queue_entry import ENTRY_BYTES, Entry
 
-from ..directory import QueueFiles
+from ..directory import QueueFiles, Segment
 from ..files import Bytes, InputFile
 
 
@@ -33,7 +33,7 @@ class QueueView:
         Raises:
             Unreadable: its file cannot be read.
         """
-        return Entry.decode(read_segments(self.queue, offset * ENTRY_BYTES, ENTRY_BYTES).tobytes())
+        return Entry.decode(read_segments(self.queue.segments, offset * ENTRY_BYTES, ENTRY_BYTES).tobytes())
 
     def _end(self) -> int:
         for segment in reversed(self.queue.segments):
@@ -48,14 +48,14 @@ class QueueView:
         return entry.is_message and entry.physical_offset >= self._log_start
 
 
-def read_segments(queue: QueueFiles, start: int, size: int) -> Bytes:
-    """Bytes ``[start, start + size)`` of a queue; zeros where it has no file.
+def read_segments(segments: Sequence[Segment], start: int, size: int) -> Bytes:
+    """Bytes ``[start, start + size)`` of a queue, or a log; zeros where it has no file.
 
     Raises:
         Unreadable: a file that is there cannot be read.
     """
     out: Bytes = np.zeros(size, np.uint8)
-    for segment in queue.segments:
+    for segment in segments:
         first, last = max(start, segment.start), min(start + size, segment.start + segment.size)
         if first < last:
             with InputFile(segment.path) as file:
