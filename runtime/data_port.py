@@ -12,7 +12,6 @@ import contextlib
 import logging
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -66,9 +65,8 @@ class DataPort:
         self.methods: dict[int, Converse] = {}
         self.access = access
         self.connections: set[Link] = set()
-        self.turns = Turns(self._next_turn)
+        self.turns = Turns()
         """Of all connections."""
-        self._waiting: deque[Link] = deque()  # for the next turn, in order
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int, key: str, tls: ServerTls | None = None) -> None:
@@ -107,16 +105,6 @@ class DataPort:
         """End the connections that have answers which are not all taken: what their pieces point to is to change."""
         for connection in list(self.connections):
             connection.abort_unsent()
-
-    def wait(self, connection: Link) -> None:
-        """Let ``connection`` go on in a next turn."""
-        self._waiting.append(connection)
-
-    def _next_turn(self) -> None:
-        for _ in range(len(self._waiting)):
-            self._waiting.popleft().go_on()
-            if not self.turns.ends_s():
-                break
 
 
 class Link(asyncio.BufferedProtocol):
@@ -188,7 +176,7 @@ class Link(asyncio.BufferedProtocol):
         self._heard_at = self._loop.time()
         self._take_all()
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """This connection's turn has come again."""
         self._sending.go_on()
         self.hold(False, "turn")
@@ -208,10 +196,10 @@ class Link(asyncio.BufferedProtocol):
     def _wait(self) -> None:
         """Go on in a next turn."""
         self.hold(True, "turn")
-        self._port.wait(self)
+        self._wait_to_send()
 
     def _wait_to_send(self) -> None:
-        self._port.wait(self)
+        self._port.turns.wait(self._go_on)
 
     def _on_full(self, is_full: bool) -> None:
         self.hold(is_full, "unsent")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
@@ -25,11 +26,10 @@ def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 class Turns:
     """What all who share this do in one round of the event loop is a turn; event loop only."""
 
-    def __init__(self, on_next: Callable[[], None] = lambda: None) -> None:
-        """``on_next`` is called when a turn is over and the next one may begin."""
+    def __init__(self) -> None:
         self.number = 0
         """Of the turn. A task that finds the same one again has not waited for anything in between."""
-        self._on_next = on_next
+        self._waiting: deque[Callable[[], None]] = deque()  # for the next turn, in order
         self._ends_s = 0.0  # of time.perf_counter(); 0: it has not begun
         self._having = asyncio.Lock()  # held by who waits for the next turn; the others follow one by one
 
@@ -55,10 +55,17 @@ class Turns:
             while not self.ends_s():  # noqa: ASYNC110  gives way, waits for nothing
                 await asyncio.sleep(0)
 
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Have ``go_on`` called in a next turn; this one is over."""
+        self._waiting.append(go_on)
+
     def _next(self) -> None:
         self._ends_s = 0.0
         self.number += 1
-        self._on_next()
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()()
+            if not self.ends_s():
+                break
 
 
 def begin(running: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None] | None:

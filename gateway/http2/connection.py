@@ -123,12 +123,16 @@ class Connection(asyncio.Protocol):
         self._take_apart(self._rest + data if self._rest else data)
         self.out.let_go()
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """This connection's turn has come again."""
         self._is_waiting = False
         rest, self._rest = self._rest, b""
-        self._take_apart(rest, least=1)
-        self._read_or_not()
+        try:
+            self._take_apart(rest, least=1)
+            self._read_or_not()
+        except Exception:  # of others no turn is lost
+            log.exception("connection failed client=%s", self.host)
+            self.abort("it failed")
 
     # What the server calls.
 
@@ -238,7 +242,7 @@ class Connection(asyncio.Protocol):
             if least <= 0 and time.perf_counter() > until_s:
                 self._is_waiting = True
                 self._read_or_not()
-                self._server.wait(self)
+                self.turns.wait(self._go_on)
                 break
             least -= 1
             high, low, kind, flags, stream = HEAD.unpack_from(data, at)

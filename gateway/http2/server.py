@@ -58,9 +58,8 @@ class Server:
         self.held = 0  # bytes that are kept for calls
         self.held_max = HELD_BYTES_MAX
         self.loop = asyncio.get_running_loop()
-        self.turns = Turns(self._next_turn)
+        self.turns = Turns()
         """Of all connections."""
-        self._waiting: deque[Connection] = deque()  # for the next turn, in order
         self._cancelling: deque[asyncio.Task[None]] = deque()
         self._handshake = asyncio.Lock()  # of who begins one
         self._socket: socket.socket | None = None
@@ -124,10 +123,6 @@ class Server:
         while self._cancelling:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    def wait(self, connection: Connection) -> None:
-        """Let ``connection`` go on in a next turn."""
-        self._waiting.append(connection)
-
     def shed(self) -> None:
         """End what takes most, since all together take too much: whoever comes meanwhile has taken nothing."""
         max(self.connections, key=lambda connection: connection.held).shed()
@@ -143,17 +138,6 @@ class Server:
             self._cancelling.popleft().cancel()
         if self._cancelling:
             self.loop.call_soon(self._cancel_some)
-
-    def _next_turn(self) -> None:
-        for _ in range(len(self._waiting)):
-            connection = self._waiting.popleft()
-            try:
-                connection.go_on()
-            except Exception:  # of others no turn is lost
-                log.exception("connection failed client=%s", connection.host)
-                connection.abort("it failed")
-            if not self.turns.ends_s():
-                break
 
     async def _look_forever(self) -> None:
         while True:

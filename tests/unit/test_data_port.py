@@ -289,4 +289,4 @@ async def test_many_connections_that_ask_much_share_one_turn(monkeypatch: pytest
             assert [(await connection.receive())[0] for _ in range(20)] == list(range(20))
         is_over = True
         assert max(later - earlier for earlier, later in itertools.pairwise(done)) <= 2, "one request a turn"
-        assert not port._waiting
+        assert not port.turns._waiting

@@ -135,4 +135,4 @@ async def test_large_answers_leave_others_their_turn(monkeypatch: pytest.MonkeyP
         connection.send(1, Method.FETCH)
         assert (await connection.receive())[2] == Pieces.sent
         await eventually(lambda: Pieces.taken == [1], what="its end")
-        assert not port._waiting
+        assert not port.turns._waiting
