@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
@@ -11,10 +12,13 @@ from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
+    CorruptBatch,
     Forbidden,
     InvalidArgument,
     LimitReached,
+    MessageTooLarge,
     NotEnoughReplicas,
+    PenstockError,
     TopicNotFound,
 )
 
@@ -68,6 +72,21 @@ class Intake:
 
     def on_stored(self, receipt: Receipt, count: int) -> None:
         """A batch of so many of these messages is in the log."""
+
+
+def refused(status: IntEnum, index: int, topic: Topic, what: str, adding: str) -> PenstockError:
+    """The error of records that are to become messages of ``topic`` later; ``status``: of the kernel that checks them.
+
+    ``what``: one of them. ``adding``: what has to find room in their properties then.
+    """
+    from ..store.log.queue_ends import queue_gone  # loads the kernels
+
+    where = f"topic {topic.name}, record {index} of the batch"
+    if status.name == "BAD_QUEUE":
+        return queue_gone(topic.name, index, topic.queues)
+    if status.name == "PROPERTIES_TOO_LARGE":
+        return MessageTooLarge(f"{where}: its properties leave no room for what {adding} adds", index=index)
+    return CorruptBatch(f"{where}: no {what}: {status.name.lower().replace('_', ' ')}", index=index)
 
 
 class Intakes(dict[int, Intake]):

@@ -10,12 +10,12 @@ import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, FlowControl, InvalidArgument, MessageTooLarge
+from penstock.proto.errors import FlowControl, InvalidArgument
 from penstock.proto.wire import later_pb2
 
 from ...core.core import Core
 from ...core.feature import Feature, Hold
-from ...core.intake import LATER, Intake, writable_topic
+from ...core.intake import LATER, Intake, refused, writable_topic
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import Topic
@@ -63,25 +63,19 @@ class Later(Feature, Intake):
     def check(self, records: memoryview, topic: Topic) -> None:
         from penstock.formats.record.reposting.timers import TimerStatus, check_timers
 
-        from ...store.log.queue_ends import queue_gone
-
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.queues, self._latest_ms())
         if status == TimerStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return
-        where, index = f"topic {topic.name}, record {index} of the batch", int(index)
         if status == TimerStatus.TOO_LATE:
             raise InvalidArgument(
-                f"{where}: due more than {self._settings.delay_s_max} s (timerMaxDelaySec) from now", index=index
+                f"topic {topic.name}, record {index} of the batch: due more than {self._settings.delay_s_max} s "
+                "(timerMaxDelaySec) from now",
+                index=int(index),
             )
-        if status == TimerStatus.BAD_QUEUE:
-            raise queue_gone(topic.name, index, topic.queues)
-        if status == TimerStatus.PROPERTIES_TOO_LARGE:
-            raise MessageTooLarge(f"{where}: its properties leave no room for what delivery adds", index=index)
-        reason = TimerStatus(status).name.lower().replace("_", " ")
-        raise CorruptBatch(f"{where}: no message for later: {reason}", index=index)
+        raise refused(TimerStatus(status), int(index), topic, "message for later", "delivery")
 
     async def recall(self, request: later_pb2.RecallRequest) -> later_pb2.RecallReply:
         """Take a message back before its time.

@@ -11,11 +11,11 @@ import numpy as np
 from penstock.formats.attributes.message_types import MessageType
 from penstock.formats.delay_levels import levels_ms
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
+from penstock.proto.errors import InvalidArgument, PenstockError
 
 from ...core.core import Core
 from ...core.feature import Feature, Hold
-from ...core.intake import DELAYED, Intake
+from ...core.intake import DELAYED, Intake, refused
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import Topic
@@ -49,25 +49,18 @@ class DelayLevels(Feature, Intake):
     def check(self, records: memoryview, topic: Topic) -> None:
         from penstock.formats.record.reposting.timers import TimerStatus, check_levels
 
-        from ...store.log.queue_ends import queue_gone
-
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_levels(np.frombuffer(records, np.uint8), name, topic.queues, self._count)
         if status == TimerStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return
-        where, index = f"topic {topic.name}, record {index} of the batch", int(index)
         if status == TimerStatus.BAD_LEVEL:
             raise InvalidArgument(
-                f"{where}: its delay level is none of 1..{self._count}, which this broker has (messageDelayLevel)",
-                index=index,
+                f"topic {topic.name}, record {index} of the batch: its delay level is none of 1..{self._count}, which "
+                "this broker has (messageDelayLevel)",
+                index=int(index),
             )
-        if status == TimerStatus.BAD_QUEUE:
-            raise queue_gone(topic.name, index, topic.queues)
-        if status == TimerStatus.PROPERTIES_TOO_LARGE:
-            raise MessageTooLarge(f"{where}: its properties leave no room for what delivery adds", index=index)
-        reason = TimerStatus(status).name.lower().replace("_", " ")
-        raise CorruptBatch(f"{where}: no message with a delay level: {reason}", index=index)
+        raise refused(TimerStatus(status), int(index), topic, "message with a delay level", "delivery")
 
     def holds(self) -> Iterable[Hold]:
         first = self.queues.first_waiting()

@@ -13,11 +13,9 @@ from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
     BrokerUnavailable,
-    CorruptBatch,
     Forbidden,
     InvalidArgument,
     MessageNotFound,
-    MessageTooLarge,
 )
 from penstock.proto.wire import transactions_pb2 as wire
 from penstock.runtime.data_port import Converse
@@ -25,7 +23,7 @@ from penstock.runtime.data_port import Converse
 from ...core.core import Core
 from ...core.data_calls import DataCalls
 from ...core.feature import Feature, Hold
-from ...core.intake import HALVES, Intake
+from ...core.intake import HALVES, Intake, refused
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.topics import Topic
@@ -87,21 +85,13 @@ class Transactions(Feature, Intake):
     def check(self, records: memoryview, topic: Topic) -> None:
         from penstock.formats.record.reposting.halves import HalfStatus, check_halves
 
-        from ...store.log.queue_ends import queue_gone
-
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_halves(np.frombuffer(records, np.uint8), name, topic.queues)
         if status == HalfStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return
-        where, index = f"topic {topic.name}, record {index} of the batch", int(index)
-        if status == HalfStatus.BAD_QUEUE:
-            raise queue_gone(topic.name, index, topic.queues)
-        if status == HalfStatus.PROPERTIES_TOO_LARGE:
-            raise MessageTooLarge(f"{where}: its properties leave no room for what a decision adds", index=index)
-        reason = HalfStatus(status).name.lower().replace("_", " ")
-        raise CorruptBatch(f"{where}: no half of a transaction: {reason}", index=index)
+        raise refused(HalfStatus(status), int(index), topic, "half of a transaction", "a decision")
 
     # They are decided.
 
