@@ -43,7 +43,7 @@ from penstock.proto.errors import PenstockError
 from penstock.proto.names import PRODUCER_PROPERTY, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
 DeliverAt = dt.datetime | int
 """A time with a time zone, or milliseconds since 1970 UTC."""

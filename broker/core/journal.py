@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.formats.record.batch import encode_messages
-from penstock.formats.record.layout import Host
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import names
@@ -46,7 +45,7 @@ class Journal:
         self._counters = core.counters
         self._events = core.events
         self._name = core.config.identity.broker_name
-        self._born_host = Host.parse(core.config.advertised_address)
+        self._form = RecordForm.own(names.STATE_TOPIC, core.config.advertised_address)
         self._properties: dict[str, bytes] = {}  # kind -> the properties of its records
 
     def append(
@@ -101,9 +100,7 @@ class Journal:
         if properties is None:
             properties = self._properties[kind] = encode_properties({TAGS: kind})
         taken, body = (None, compact(document)) if body is None else (document, body)
-        host = self._born_host
-        records = encode_messages(names.STATE_TOPIC, [body], [properties], born_host=host, store_v6=host.is_ipv6)
-        placed = self._store.append(names.STATE_TOPIC, records, queues=1)
+        placed = self._store.append(names.STATE_TOPIC, self._form.encode(body, properties), queues=1)
         self._tables.apply_own(placed.start, kind, body, taken)
         self._events.on_appended(names.STATE_TOPIC, placed.start, placed.end)
         self.state_end = placed.end

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import parse_offset_message_id
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, MessageNotFound
 from penstock.proto.wire.broker_pb2 import (
     FetchHeader,

@@ -25,7 +25,7 @@ from .local_queue import Fetched, LocalQueue, Standing
 from .push.standing_in import Role
 
 if TYPE_CHECKING:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
     from .core import ConsumerCore
     from .push.workers import Workers
@@ -376,7 +376,7 @@ class Fetcher:
 
     def _read(self, arrival: _Arrival, message: bytes) -> None:
         """Make the records of one result available."""
-        from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
+        from penstock.formats.record.reading import RecordBatch  # here: importing the kernels costs half a second
 
         local, result = arrival.local, arrival.result
         chunk: Fetched | None = None

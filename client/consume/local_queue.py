@@ -15,7 +15,7 @@ from ..message import MessageQueue
 from .consumer_config import ConsumerConfig
 
 if TYPE_CHECKING:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
 
 class Standing(enum.Enum):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
 
 class MessageBatch:

@@ -20,7 +20,7 @@ from ..message import MessageView
 from ..produce.drafts import Draft
 
 if TYPE_CHECKING:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
 REPLY_TYPE: Final = "reply"
 VALUE_BYTES_MAX: Final = 255

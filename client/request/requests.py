@@ -13,9 +13,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Final, Self
 
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import parse_offset_message_id
 from penstock.formats.record.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import BufferFull, ClientClosed, OutcomeUnknown, PenstockError
 
 from ..cluster import Calls

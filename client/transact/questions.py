@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.properties import REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_CHECK_TIMES, TRANSACTION_ID
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto.wire.transactions_pb2 import ProducerEvent
 
 from ..message import MessageQueue, MessageView

@@ -27,7 +27,13 @@ class RecordForm:
         middle = HEAD.size + len(host.encode()) + 8 + len(store_host.encode()) + 12  # ends before the body's length
         self._middle, self._topic = empty[HEAD.size : middle], empty[middle + _LENGTH.size : -_PROPERTIES_LENGTH.size]
 
-    def encode(self, body: bytes, properties: bytes, queue_id: int = 0) -> bytes:
+    @classmethod
+    def own(cls, topic: str, address: str) -> RecordForm:
+        """Of records that the server at ``address`` makes and stores itself."""
+        host = Host.parse(address)
+        return cls(topic, host, is_store_v6=host.is_ipv6)
+
+    def encode(self, body: bytes | memoryview, properties: bytes, queue_id: int = 0) -> bytes:
         """A record that is born now.
 
         Raises:

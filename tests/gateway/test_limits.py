@@ -12,7 +12,6 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from penstock.client import MessageView, PenstockError, TopicNotFound
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Record, encode_record
 from penstock.formats.record.properties import (
     BORN_HOST,
@@ -24,6 +23,7 @@ from penstock.formats.record.properties import (
     UNIQ_KEY,
     encode_properties,
 )
+from penstock.formats.record.reading import RecordBatch
 from penstock.gateway.http2.frames import Code as End
 from penstock.gateway.http2.frames import Setting, settings
 from penstock.gateway.http2.method import Method

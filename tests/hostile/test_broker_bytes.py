@@ -12,7 +12,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames, names
 from penstock.proto.errors import (
     CorruptBatch,
@@ -26,6 +25,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire import broker_pb2, common_pb2
 from tests.support.broker.requests import BORN, batch, wanting
 from tests.support.broker.running_broker import Caller, running
+from tests.support.record.encoding import encode_messages
 
 SEED = 20_240_607
 

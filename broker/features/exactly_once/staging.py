@@ -29,8 +29,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.formats.columns import Column
-from penstock.formats.record.batch import encode_messages
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.kernels import PlaceStatus, place_batch
 from penstock.formats.record.layout import BLANK_BYTES, Host, body_of, decode_record
 from penstock.formats.record.properties import TAGS, encode_properties
@@ -90,7 +89,8 @@ class Staging:
         self._reposter = Reposter(core)
         self._ask_coordinator = ask_coordinator
         self._broker_name = core.config.identity.broker_name
-        self._born_host = Host.parse(core.config.advertised_address)
+        self._host = np.frombuffer(Host.parse(core.config.advertised_address).encode(), np.uint8)
+        self._form = RecordForm.own(names.STAGE_TOPIC, core.config.advertised_address)
         self._body_bytes_max = core.config.store.body_bytes_max
         self._publishing: dict[str, asyncio.Lock] = {}
         self._scratch = np.empty(0, np.uint8)
@@ -248,7 +248,7 @@ class Staging:
             0,
             0,
             0,
-            np.frombuffer(self._born_host.encode(), np.uint8),
+            self._host,
             np.frombuffer(target.topic.encode(), np.uint8),
             np.zeros(queues, np.int64),
             self._stamp,
@@ -274,13 +274,7 @@ class Staging:
         records: memoryview,
     ) -> None:
         properties = {TAGS: STAGED, "writer": each.writer, "batch": str(each.batch), "key": each.key}
-        wrapped = encode_messages(
-            names.STAGE_TOPIC,
-            Column(np.frombuffer(records, np.uint8), np.array([len(records)])),
-            [encode_properties(properties)],
-            born_host=self._born_host,
-            store_v6=self._born_host.is_ipv6,
-        )
+        wrapped = self._form.encode(records, encode_properties(properties))
         placed = journal.append(Target(names.STAGE_TOPIC, 1), wrapped)
         staged.chunks[header.chunk] = Chunk(placed.start, header.count, header.topic)
         self._writers.put(each.writer, STAGED, staged_body(each, staged, header.chunk))

@@ -29,8 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock.formats.record.batch import encode_messages
-from penstock.formats.record.layout import Host
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge, PenstockError
@@ -117,7 +116,7 @@ class Timers:
         self._taken_ms = -1  # what is due until then is delivered, or about to be
         self._looked_ms = -1  # the time at which the wheel was turned last: less, once the clock has gone back
         self._recalls = Recalls()
-        self._born_host = Host.parse(core.config.advertised_address)
+        self._form = RecordForm.own(names.TIMER_TOPIC, core.config.advertised_address)
         self.delivered = 0
         self.dropped = 0
         self.rolled = 0
@@ -144,10 +143,7 @@ class Timers:
         known = self._recalls.end(recall)
         if known is not None:
             return known
-        host = self._born_host
-        properties = [recall.properties()]
-        records = encode_messages(names.TIMER_TOPIC, [BODY], properties, born_host=host, store_v6=host.is_ipv6)
-        end = journal.append(Target(names.TIMER_TOPIC, 1), records).end
+        end = journal.append(Target(names.TIMER_TOPIC, 1), self._form.encode(BODY, recall.properties())).end
         self._recalls.add(recall, end)  # at once: what is due may be taken before the record is dispatched
         return end
 

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.record.form import RecordForm
-from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import WAIT, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable
@@ -43,10 +42,9 @@ class PopState:
         self._store = core.store
         self._table = core.tables[PopTable]
         self._table.on_moved = self._on_moved
-        host = Host.parse(core.config.advertised_address)
         self.changes = 0
         """Grows when a queue comes or goes."""
-        self._form = RecordForm(names.POP_TOPIC, host, is_store_v6=host.is_ipv6)
+        self._form = RecordForm.own(names.POP_TOPIC, core.config.advertised_address)
         self.on_role()
 
     def on_role(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock.formats.record.layout import Host
+from penstock.formats.record.form import RecordForm
 from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.proto import names
 from penstock.proto.errors import (
@@ -93,7 +93,7 @@ class Decisions:
         self._core = core
         self._settings: TransactionSettings = core.config.transactions
         self._reposter = Reposter(core)
-        self._host = Host.parse(core.config.advertised_address)
+        self._form = RecordForm.own(names.OP_TOPIC, core.config.advertised_address)
 
     def forget(self) -> None:
         """The mastership is over, or a new one begins."""
@@ -214,7 +214,7 @@ class Decisions:
         """Record what is decided, and post what follows from it. ``records``: at least those that are posted."""
         assert self.halves is not None
         assert self.unfinished is None, "one op after the other"
-        receipt = journal.append(Target(names.OP_TOPIC, 1), op_record(stretches, self._host), count=1)
+        receipt = journal.append(Target(names.OP_TOPIC, 1), op_record(stretches, self._form), count=1)
         self.unfinished = stretches, receipt.queue_offsets[0]
         self.end = receipt.end
         for letter, offsets in stretches:

@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock.formats.record.batch import encode_messages
-from penstock.formats.record.layout import Host, Record
+from penstock.formats.record.form import RecordForm
+from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import TAGS, WAIT, decode_properties, encode_properties
 from penstock.proto import names
 from penstock.proto.wire import transactions_pb2 as wire
@@ -58,8 +58,8 @@ class Stretch(NamedTuple):
         return _STATES.get(self.letter, wire.ENDED)
 
 
-def op_record(stretches: list[Stretch], host: Host) -> bytes:
-    """The record of an op, for the queue of ops."""
+def op_record(stretches: list[Stretch], form: RecordForm) -> bytes:
+    """The record of an op, for the queue of ops; ``form``: of that topic."""
     from penstock.formats.record.reposting.halves import write_offsets
 
     offsets = np.concatenate([stretch.offsets for stretch in stretches])
@@ -67,7 +67,7 @@ def op_record(stretches: list[Stretch], host: Host) -> bytes:
     size = int(write_offsets(offsets, body))
     how = "".join(f"{stretch.letter}{len(stretch.offsets)}" for stretch in stretches)
     properties = encode_properties({WAIT: "true", TAGS: TAG, names.DECISION_PROPERTY: how})
-    return encode_messages(names.OP_TOPIC, [body[:size].tobytes()], [properties], born_host=host, store_v6=host.is_ipv6)
+    return form.encode(body[:size].tobytes(), properties)
 
 
 def read_op(record: Record) -> list[Stretch]:

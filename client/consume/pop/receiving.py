@@ -17,7 +17,7 @@ from ...message import RetriedMessage
 from .receipts import Lot
 
 if TYPE_CHECKING:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
 TRY_S_MIN: Final = 3.0
 """Beyond the wait, so long one call may take."""
@@ -135,7 +135,7 @@ class Receiving:
         unwanted: list[ReceivedMessage] = []
         if not reply.results:
             return found, unwanted
-        from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
+        from penstock.formats.record.reading import RecordBatch  # here: importing the kernels costs half a second
 
         batch = RecordBatch(answer, start, check_crc=True)
         offsets, first = batch.values("queue_offset"), 0

@@ -14,7 +14,7 @@ from ...message import MessageQueue, MessageView, RetriedMessage, kind_in
 from ..local_queue import LocalQueue, Taken
 
 if TYPE_CHECKING:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
 
 Item = MessageView | list[MessageView]
 """What a listener is called with: one message, or several of one queue."""
@@ -66,7 +66,7 @@ class RedeliveredMessage(RetriedMessage):
 
 def redelivered(item: Item, attempts: int) -> Item:
     """``item`` for another try: copies of its messages, which know how often they were tried."""
-    from penstock.formats.record.batch import RecordBatch  # here: importing the kernels costs half a second
+    from penstock.formats.record.reading import RecordBatch  # here: importing the kernels costs half a second
 
     if isinstance(item, list):
         return [RedeliveredMessage(RecordBatch(each.record_bytes), each.broker_name, attempts) for each in item]

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.client import MessageView
 from penstock.formats.columns import Bytes, Column
-from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.reading import RecordBatch
 from penstock.gateway.http2.frames import MESSAGE_HEAD
 from penstock.gateway.v2.wire.definition_pb2 import Message, Resource, SystemProperties
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageResponse

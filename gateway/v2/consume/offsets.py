@@ -8,7 +8,7 @@ from typing import Final
 from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client import MessageQueue as Queue
 from penstock.client.cluster import topic_offsets
-from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.reading import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy, Status
 from penstock.gateway.v2.wire.service_pb2 import (
     GetOffsetRequest,

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.client import InvalidArgument, PenstockError
 from penstock.client.cluster import Sql, Subscription, master_of, parse_subscription
-from penstock.formats.record.batch import RecordBatch
+from penstock.formats.record.reading import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, FilterExpression, FilterType, Status
 from penstock.gateway.v2.wire.service_pb2 import ReceiveMessageRequest, ReceiveMessageResponse
 from penstock.proto import frames

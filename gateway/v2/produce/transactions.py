@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from penstock.client import MessageView, PenstockError, SendReceipt
 from penstock.client.aio import AsyncProducer
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.properties import PREPARED_QUEUE_OFFSET, REAL_TOPIC
+from penstock.formats.record.reading import RecordBatch
 from penstock.gateway.v2.wire.definition_pb2 import Code, MessageType, TransactionResolution, TransactionSource
 from penstock.gateway.v2.wire.service_pb2 import (
     EndTransactionRequest,

@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Host, PhysicalOffset, QueueOffset, Record, SysFlag, encode_record
 from penstock.formats.record.properties import BORN_HOST, BORN_TIMESTAMP, KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
+from penstock.formats.record.reading import RecordBatch
 from penstock.gateway.http2.frames import MESSAGE_HEAD
 from penstock.gateway.v2.consume.giving import AT_ONCE_BYTES, Given, Giving
 from penstock.gateway.v2.kernels.md5 import HEX_BYTES, ROOM_BYTES, put_md5

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import producer_mark
 from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import frames
 from penstock.proto.wire import broker_pb2, pipeline_pb2
+from tests.support.record.encoding import encode_messages
 
 BORN = Host.parse("10.0.0.9:4711")
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from penstock.broker.store import DispatchResult, ReadStatus, Store, StoreConfig
-from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host, Record, decode_record
+from penstock.formats.record.producer_mark import producer_mark
 from penstock.proto.errors import Corrupt
+from tests.support.record.encoding import encode_messages
 from tests.support.waiting import wait_until
 
 HOST = Host.parse("127.0.0.1:10911")

@@ -13,8 +13,8 @@ import numpy as np
 from penstock.broker.features.transactions.transactions import Transactions
 from penstock.formats.columns import Column
 from penstock.formats.destination import Half
-from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Record
+from penstock.formats.record.producer_mark import producer_mark
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames, names
 from penstock.proto.data_frames import Method
@@ -31,6 +31,7 @@ from tests.support.broker.kit import Kit
 from tests.support.broker.requests import BORN
 from tests.support.broker.stores import read
 from tests.support.clock import ManualClock
+from tests.support.record.encoding import encode_messages
 
 START = 1_700_000_000_000
 

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import grpc
 
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import encode_properties
 from penstock.formats.record.reading import RecordBatch
@@ -22,6 +21,7 @@ from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.runtime.channel import open_channel
 from penstock.runtime.data_link import DataLink
 from tests.support.client.faults import UNTOUCHED
+from tests.support.record.encoding import encode_messages
 
 Position = tuple[int, int]
 """(queue id, queue offset)"""

@@ -23,8 +23,8 @@ import numpy as np
 
 from penstock.broker.core.tables.topics import deleted_topic
 from penstock.broker.store import FlushMode, Store, StoreConfig
-from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import producer_mark
 from tests.support.broker.log_history import (
     LogHistory,
     Slack,
@@ -47,6 +47,7 @@ from tests.support.crash.crash_doubt import Doubt
 from tests.support.crash.crash_removals import clean, delete_topic, interrupted
 from tests.support.crash.crash_steps import Step, is_pooled, is_replica
 from tests.support.crash.simulated_disk import PowerCut, SimulatedDisk
+from tests.support.record.encoding import encode_messages
 
 SEGMENT_BYTES = 8192
 INDEX_SLOTS, INDEX_ENTRIES = 7, 24

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.broker.store.recovery.cleaning import HOUR_MS, CleaningRules, choose
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.proto.names import STATE_TOPIC
 from tests.support.crash.simulated_disk import PowerCut
+from tests.support.record.encoding import encode_messages
 
 if TYPE_CHECKING:
     from tests.support.crash.crash_model import CrashRun

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames
 from penstock.proto.data_frames import Method as DataMethod
 from penstock.proto.errors import PenstockError, from_rpc_error
@@ -21,6 +20,7 @@ from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 from tests.support.broker.requests import BORN
 from tests.support.data import DataConnection, connected, data_port_of
+from tests.support.record.encoding import encode_messages
 
 from .methods import AT_DATA_PORT, Method, methods
 from .target import Target

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from penstock.client import PullConsumer
-from penstock.formats.record.batch import encode_messages
 from penstock.proto import frames
 from penstock.proto.errors import PenstockError
 from penstock.proto.wire import broker_pb2
 from tests.support.broker.requests import BORN
 from tests.support.broker.running_broker import Caller, calling
+from tests.support.record.encoding import encode_messages
 
 from .attacks import Findings, Scale
 from .target import Target

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from penstock.client import Message, MessageQueue, MessageView
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Host, Record, encode_record
 from penstock.formats.record.properties import encode_properties
+from penstock.formats.record.reading import RecordBatch
 
 
 def view(body: bytes = b"hello", **properties: str) -> MessageView:

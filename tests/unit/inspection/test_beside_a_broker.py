@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from penstock.broker.store import Store, StoreConfig
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import MAGIC_BLANK, Host
 from penstock.formats.record.properties import encode_properties
 from penstock.inspection import StoreQuery, list_store, summarize, verify
 from penstock.inspection.log.segment_walk import SegmentWalk
+from tests.support.record.encoding import encode_messages
 
 HOST = Host.parse("10.0.0.1:10911")
 QUEUES = 7

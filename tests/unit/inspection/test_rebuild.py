@@ -68,7 +68,7 @@ def test_every_damaged_store_becomes_a_sound_one(variant: dict[str, Any], tmp_pa
 
 @pytest.mark.parametrize("size", [91, 95, 120, 574, 3 << 20])
 def test_lost_bytes_of_any_size_are_filled(size: int, tmp_path: Path) -> None:
-    from penstock.formats.record.batch import RecordBatch
+    from penstock.formats.record.reading import RecordBatch
     from penstock.inspection.rebuild import _Rebuild
 
     store = list_store(unpack("direct", tmp_path / "old"))

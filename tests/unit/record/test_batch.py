@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from penstock.formats.record.batch import RecordBatch, encode_messages
 from penstock.formats.record.compression import EXPANDED_BYTES_MAX
 from penstock.formats.record.layout import Host, Record, SysFlag, encode_record
+from penstock.formats.record.reading import RecordBatch
 from penstock.formats.record.rows import ScanStatus
 from penstock.proto.errors import Corrupt, CorruptBatch, InvalidArgument, MessageTooLarge, PenstockError
 from tests.support.record import reference
+from tests.support.record.encoding import encode_messages
 from tests.support.record.shapes import HOSTILE, RECORDS
 
 HOST = Host.parse("10.0.0.1:5")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from penstock.formats.hashing import tags_code
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.kernels import ROW, PlaceStatus, ScanStatus, place_batch, scan
 from penstock.formats.record.layout import (
     BLANK_BYTES,
@@ -21,6 +20,7 @@ from penstock.formats.record.layout import (
     offset_message_id,
 )
 from penstock.formats.record.properties import TAGS, UNIQ_KEY, decode_properties
+from penstock.formats.record.reading import RecordBatch
 from tests.support import golden
 from tests.support.record.reference import verify_record_crc
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.form import RecordForm
 from penstock.formats.record.layout import (
     Host,
@@ -24,6 +23,7 @@ from penstock.formats.record.layout import (
 )
 from penstock.formats.record.properties import encode_properties
 from penstock.proto.errors import Corrupt, InvalidArgument
+from tests.support.record.encoding import encode_messages
 from tests.support.record.reference import record_crc_property, verify_record_crc
 from tests.support.record.shapes import HOSTILE, HOSTS, INT64, RECORDS
 

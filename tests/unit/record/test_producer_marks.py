@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.record.batch import ProducerMark, RecordBatch, encode_messages, producer_mark
 from penstock.formats.record.kernels import scan
 from penstock.formats.record.kernels.marks import BATCH_NUMBERS, MARKED, NUMBERS, UNMARKED, first_mark, read_marks
 from penstock.formats.record.layout import Host
+from penstock.formats.record.producer_mark import ProducerMark, producer_mark
+from penstock.formats.record.reading import RecordBatch
 from penstock.formats.record.rows import ROW
 from penstock.proto.names import PRODUCER_PROPERTY
+from tests.support.record.encoding import encode_messages
 
 HOST = Host.parse("10.0.0.1:5")
 GRAMMAR = re.compile(

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.kernels.pairs import name_hash
 from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import encode_properties
 from penstock.formats.record.replies import ReplyStatus, check_replies, clients_of
+from tests.support.record.encoding import encode_messages
 
 BORN = Host.parse("10.0.0.9:4711")
 GOOD = {"MSG_TYPE": "reply", "CORRELATION_ID": "i", "REPLY_TO_CLIENT": "c"}

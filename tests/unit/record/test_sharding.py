@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.layout import Host
 from penstock.formats.record.sharding import keyed_records
+from tests.support.record.encoding import encode_messages
 
 KEY = b"__SHARDINGKEY\x01k\x02"
 

@@ -36,7 +36,7 @@ def test_every_kernel_has_exactly_its_declared_signature() -> None:
 
 
 def test_importing_the_contract_of_records_does_not_load_numba() -> None:
-    modules = "layout, properties, unique_key, producer_mark, batch, reading, compression, rows"
+    modules = "layout, properties, unique_key, producer_mark, form, reading, compression, rows"
     imports = f"import sys\nfrom penstock.formats import hashing\nfrom penstock.formats.record import {modules}"
     code = f"{imports}\nassert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,7 +11,6 @@ from penstock.broker.consume.fetch import TURN_BYTES
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.produce.produce import Produce
-from penstock.formats.record.batch import encode_messages
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import frames, names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument, PenstockError
@@ -20,6 +19,7 @@ from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN, batch, wanting
 from tests.support.broker.stores import bodies_of
 from tests.support.loops import Turns
+from tests.support.record.encoding import encode_messages
 from tests.support.waiting import eventually
 
 

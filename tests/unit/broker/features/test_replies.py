@@ -16,8 +16,9 @@ from penstock.broker.features.replies import pushing
 from penstock.broker.features.replies.replies import Replies
 from penstock.formats.attributes.message_types import MESSAGE_TYPE
 from penstock.formats.destination import Reply
-from penstock.formats.record.batch import RecordBatch, encode_messages, producer_mark
+from penstock.formats.record.producer_mark import producer_mark
 from penstock.formats.record.properties import encode_properties
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
@@ -37,6 +38,7 @@ from tests.support.broker.requests import BORN
 from tests.support.broker.stores import bodies
 from tests.support.clock import ManualClock
 from tests.support.data import connected
+from tests.support.record.encoding import encode_messages
 from tests.support.waiting import eventually
 
 TOPIC = "main_REPLY_TOPIC"

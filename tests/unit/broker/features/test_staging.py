@@ -11,7 +11,7 @@ from penstock.broker.features.archive.watermarks import Watermarks
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, StagedId, StagingTable, Writer
 from penstock.broker.store import AppendResult
-from penstock.formats.record.batch import encode_messages, producer_mark
+from penstock.formats.record.producer_mark import producer_mark
 from penstock.proto import frames, names
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import (
@@ -34,6 +34,7 @@ from tests.support.broker.kit import SYNC, Kit, in_loop
 from tests.support.broker.requests import BORN, chunk, wanting
 from tests.support.broker.running_broker import running
 from tests.support.data import connected
+from tests.support.record.encoding import encode_messages
 from tests.support.waiting import eventually
 
 KEYS = {"k": {"broker-a": 1}}

@@ -18,9 +18,9 @@ from penstock.broker.features.transactions import loading
 from penstock.broker.features.transactions.ops import read_op
 from penstock.broker.features.transactions.table import TransactionTable
 from penstock.formats.epochs import Epoch
-from penstock.formats.record.batch import RecordBatch
 from penstock.formats.record.layout import Record, SysFlag
 from penstock.formats.record.properties import decode_properties
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto import names
 from penstock.proto.errors import (
     CorruptBatch,

@@ -12,10 +12,10 @@ from penstock.broker.core.tables.producers import (
     mark_of,
 )
 from penstock.broker.limits import Limits
-from penstock.formats.record.batch import encode_messages, producer_mark
 from penstock.formats.record.layout import Host
-from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.producer_mark import ProducerMark, producer_mark
 from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
+from tests.support.record.encoding import encode_messages
 
 P = 0xABCDEF
 

@@ -12,12 +12,12 @@ from penstock.broker.core.dispatch import Dispatcher
 from penstock.broker.core.events import LogEvents
 from penstock.broker.group.making import RoleMaker
 from penstock.broker.opening import open_store
-from penstock.formats.record.batch import encode_messages
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2 import FetchReply
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.running_broker import broker_process, calling, running, small_config
 from tests.support.broker.stores import HOST
+from tests.support.record.encoding import encode_messages
 from tests.support.waiting import eventually
 
 POOL = {

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from penstock.broker.store import ReadStatus, Store
 from penstock.broker.store.filter.conditions import DAMAGED, YES, Condition
-from penstock.formats.record.batch import RecordBatch, encode_messages
 from penstock.formats.record.layout import Host
 from penstock.formats.record.properties import encode_properties
+from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import InvalidArgument
 from tests.support.broker.stores import batch, dispatch_all, store_config
+from tests.support.record.encoding import encode_messages
 
 HOST = Host.parse("127.0.0.1:1")
 Truth = bool | None

@@ -1,7 +1,4 @@
-"""Record batches: encode some messages, look into what is fetched.
-
-Importing this is cheap: the kernels, and Numba, are loaded by the first batch.
-"""
+"""Batches of records, by the kernel that lays out those of producers."""
 
 from __future__ import annotations
 
@@ -11,20 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.columns import Column
+from penstock.formats.record.framing import host_bytes, topic_bytes
+from penstock.formats.record.kernels import encode_batch, encoded_bytes
+from penstock.formats.record.layout import TOPIC_BYTES_MAX, Host, SysFlag
+from penstock.formats.record.producer_mark import MARK_PREFIX
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 from penstock.proto.frames import new_bytes
-
-from ..columns import Column
-from .layout import TOPIC_BYTES_MAX, Host, SysFlag
-from .producer_mark import MARK_PREFIX, ProducerMark, producer_mark
-from .reading import RecordBatch
-
-__all__ = [
-    "ProducerMark",
-    "RecordBatch",
-    "encode_messages",
-    "producer_mark",
-]
 
 
 def encode_messages(
@@ -49,9 +39,6 @@ def encode_messages(
     Raises:
         MessageTooLarge: a property string above 32767 bytes; ``details['index']`` names the record.
     """
-    from .framing import host_bytes, topic_bytes
-    from .kernels import encode_batch, encoded_bytes
-
     count, name, host = len(bodies), topic_bytes(topic), host_bytes(born_host)
     if len(name) > TOPIC_BYTES_MAX:
         raise InvalidArgument(f"topic of {len(name)} bytes: at most {TOPIC_BYTES_MAX} fit a record")
