@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from .groups import GROUP_DELETED
@@ -153,14 +154,16 @@ class Offsets(Table):
 
 def offset_records(group: str, offsets: OffsetsByQueue) -> Iterator[StateRecord]:
     """The ``OFFSETS`` records of a commit: one, unless there are very many queues; none if there is no queue."""
-    part: dict[str, dict[int, int]] = {}
-    count = 0
-    for topic, queues in offsets.items():
-        for queue_id, offset in queues.items():
-            part.setdefault(topic, {})[queue_id] = offset
-            count += 1
-            if count == QUEUES_PER_RECORD:
-                yield OFFSETS, {"group": group, "offsets": part}
-                part, count = {}, 0
-    if part:
+    queues = ((topic, queue_id, offset) for topic, row in offsets.items() for queue_id, offset in row.items())
+    for part in in_records(queues):
         yield OFFSETS, {"group": group, "offsets": part}
+
+
+def in_records(queues: Iterable[tuple[str, int, int]]) -> Iterator[dict[str, dict[int, int]]]:
+    """topic -> queue id -> offset, of as many (topic, queue id, offset) at once as one record holds."""
+    rest = iter(queues)
+    while some := list(itertools.islice(rest, QUEUES_PER_RECORD)):
+        part: dict[str, dict[int, int]] = {}
+        for topic, queue_id, offset in some:
+            part.setdefault(topic, {})[queue_id] = offset
+        yield part

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from .offsets import QUEUES_PER_RECORD
+from .offsets import in_records
 from .table import LOADED, StateRecord, Table, json_entries
 from .topics import TOPIC_DELETED
 
@@ -101,13 +101,5 @@ class QueueEnds(Table):
 
 def end_records(ends: Iterable[QueueEnd]) -> Iterator[StateRecord]:
     """The ``QUEUE_ENDS`` records that say so: one, unless there are very many queues; none if there is no queue."""
-    part: dict[str, dict[int, int]] = {}
-    count = 0
-    for topic, queue_id, offset in ends:
-        part.setdefault(topic, {})[queue_id] = offset
-        count += 1
-        if count == QUEUES_PER_RECORD:
-            yield QUEUE_ENDS, {"ends": part}
-            part, count = {}, 0
-    if part:
+    for part in in_records(ends):
         yield QUEUE_ENDS, {"ends": part}

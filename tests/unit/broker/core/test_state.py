@@ -7,7 +7,6 @@ import pytest
 
 from penstock.broker.consume.offsets import record_offsets
 from penstock.broker.core.tables import offsets as offsets_module
-from penstock.broker.core.tables import queue_ends
 from penstock.broker.core.tables.groups import GROUP_DELETED, Group
 from penstock.broker.core.tables.offsets import OFFSETS, OffsetsByQueue, offset_records
 from penstock.broker.core.tables.queue_ends import QUEUE_ENDS
@@ -92,8 +91,7 @@ def test_what_changes_while_the_tables_are_repeated_is_not_told_as_it_was(
     monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
     """The records that repeat it come behind the change: they would undo it."""
-    for module in (offsets_module, queue_ends):
-        monkeypatch.setattr(module, "QUEUES_PER_RECORD", 2)
+    monkeypatch.setattr(offsets_module, "QUEUES_PER_RECORD", 2)
     tables = Tables()
     tables.apply(10, QUEUE_ENDS, compact({"ends": {"orders": dict.fromkeys(range(4), 7)}}))
     tables.apply(20, OFFSETS, offsets_body("billing", {"orders": {0: 5, 1: 5}}))
