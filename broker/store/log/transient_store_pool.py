@@ -26,36 +26,6 @@ from .log_file import LogFile
 from .prefault import Prefaulter
 
 
-class TransientStorePool:
-    """``count`` buffers of ``size`` bytes; memory is taken as they are used, and kept."""
-
-    def __init__(self, count: int, size: int) -> None:
-        """Raises:
-        StorageError: there is not so much memory.
-        """
-        self.count = count
-        try:
-            self._free = [_buffer(size) for _ in range(count)]
-        except (OSError, MemoryError) as error:
-            raise StorageError(
-                f"no memory for transientStorePoolSize={count} buffers of {size} bytes each ({error}): lower it, or "
-                "switch transientStorePoolEnable off"
-            ) from error
-
-    @property
-    def available(self) -> int:
-        """How many are free."""
-        return len(self._free)
-
-    def borrow_buffer(self) -> Bytes:
-        """A free one, with whatever is in it: the one returned last, whose memory is there already."""
-        return self._free.pop()
-
-    def return_buffer(self, buffer: Bytes) -> None:
-        """Nobody uses it any more."""
-        self._free.append(buffer)
-
-
 @dataclass(slots=True)
 class _Filling:
     """The buffer of one log file. ``placed``: log offset behind the last byte that was put into it."""
@@ -73,7 +43,18 @@ class WriteBuffers:
     """
 
     def __init__(self, disk: Disk, count: int, size: int) -> None:
-        self.pool = TransientStorePool(count, size)
+        """``count`` buffers of ``size`` bytes; memory is taken as they are used, and kept.
+
+        Raises:
+            StorageError: there is not so much memory.
+        """
+        try:
+            self._free = [_buffer(size) for _ in range(count)]  # the one returned last, whose memory is there, is last
+        except (OSError, MemoryError) as error:
+            raise StorageError(
+                f"no memory for transientStorePoolSize={count} buffers of {size} bytes each ({error}): lower it, or "
+                "switch transientStorePoolEnable off"
+            ) from error
         self.appended = 0
         self.lock = threading.Lock()
         self._prefaulter = Prefaulter()
@@ -85,6 +66,11 @@ class WriteBuffers:
         """True if a buffer stands for a file, be anything in it or not."""
         return bool(self._filling)
 
+    @property
+    def has_free(self) -> bool:
+        """True if one is free."""
+        return bool(self._free)
+
     def of(self, file: LogFile) -> Bytes | None:
         """The buffer of the file being written, if it has one."""
         last = self._filling[-1] if self._filling else None
@@ -94,7 +80,7 @@ class WriteBuffers:
         """The buffer of the file being written, a free one if it has none; appends begin at ``start``."""
         found = self.of(file)
         if found is None:
-            found = self.pool.borrow_buffer()
+            found = self._free.pop()
             self._filling.append(_Filling(file, found, start))
         return found
 
@@ -127,12 +113,11 @@ class WriteBuffers:
     def reclaim(self, committed: int) -> None:
         """Return the buffers of files that are full, and written up to their ends."""
         while self._filling and self._filling[0].file.end <= committed:
-            self.pool.return_buffer(self._filling.pop(0).buffer)
+            self._free.append(self._filling.pop(0).buffer)
 
     def give_back(self) -> None:
         """Return all buffers: everything in them is written."""
-        for each in self._filling:
-            self.pool.return_buffer(each.buffer)
+        self._free += (each.buffer for each in self._filling)
         self._filling.clear()
         self.appended = 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.store import Disk, FlushMode, Store
-from penstock.broker.store.log.transient_store_pool import TransientStorePool
+from penstock.broker.store.log.transient_store_pool import WriteBuffers
 from penstock.proto import names
 from penstock.proto.errors import DiskFull, FlowControl, Forbidden, StorageError, SyncFailed
 from tests.support.broker.stores import NEVER_MS, batch, bodies, dispatch_all, read, store_config
@@ -303,4 +303,4 @@ def test_memory_that_is_not_there_is_an_error_with_a_name(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(StorageError, match="transientStorePoolSize=5 buffers of 1024 bytes"):
-        TransientStorePool(5, 1024)
+        WriteBuffers(Disk(), 5, 1024)
