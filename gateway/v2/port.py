@@ -57,7 +57,7 @@ class Port:
         self.finishing = Finishing(self.brokers, self.renewal)
         self.receiving = Receiving(self.brokers, self.clients, self.finishing, self.renewal)
         self.offsets = Offsets(self.brokers)
-        self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self._on_gone)
+        self.telemetry = Telemetry(self.clients, self.groups, self.transactions.on_producer, self.renewal.gone)
         self._service = Service(access)
 
     def methods(self, host: str, port: int) -> dict[str, Method]:
@@ -92,9 +92,6 @@ class Port:
                 await self.transactions.sweep()
             except Exception:
                 log.exception("sweep of silent clients failed, and goes on")
-
-    def _on_gone(self, client_id: str) -> None:
-        self.renewal.gone(client_id)
 
 
 @contextlib.asynccontextmanager

@@ -110,7 +110,7 @@ class Pop(Feature):
             try:
                 await self.core.acknowledgements.safe(self.state.end, f"receive of group {wanted.group}")
             except asyncio.CancelledError:  # whoever asked has gone: others may have them now
-                self._finisher.release(journal, given.ops, given.point, self._now())
+                self._finisher.release(journal, given.ops, given.point, self.state.now_ms())
                 for op in given.ops:
                     self.waiters.wake(op.topic)
                 raise
@@ -147,7 +147,7 @@ class Pop(Feature):
         """
         journal = await self._ready()
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
-        statuses = self._finisher.acknowledge(journal, request.group, receipts, self._now())
+        statuses = self._finisher.acknowledge(journal, request.group, receipts, self.state.now_ms())
         self._wake(receipts, request.group)
         await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
         return wire.AcknowledgeReply(statuses=statuses)
@@ -157,7 +157,7 @@ class Pop(Feature):
         check_invisible(f"change of group {request.group[:100]}", request.invisible_ms, 0)
         journal = await self._ready()
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
-        now_ms = self._now()
+        now_ms = self.state.now_ms()
         visible_ms = now_ms + request.invisible_ms
         if request.is_given_back:
             statuses, point = self._finisher.give_back(journal, request.group, receipts, now_ms)
@@ -175,7 +175,7 @@ class Pop(Feature):
         """Make dead letters of messages. Raises as :meth:`acknowledge`."""
         journal = await self._ready()
         receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
-        statuses = await self._finisher.forward(journal, request.group, receipts, self._now())
+        statuses = await self._finisher.forward(journal, request.group, receipts, self.state.now_ms())
         self._wake(receipts, request.group)
         await self.core.acknowledgements.safe(self.state.end, f"dead letters of group {request.group}")
         return wire.AcknowledgeReply(statuses=statuses)
@@ -243,7 +243,7 @@ class Pop(Feature):
         self.core.dispatcher.catch_up()
         await self.state.load(journal)
         await self._finisher.finish(journal)
-        now_ms = self._now()
+        now_ms = self.state.now_ms()
         failure: PenstockError | None = None
         for queue in flights(list(self.state.queues.values()), now_ms):
             try:
@@ -296,7 +296,7 @@ class Pop(Feature):
             queues = self._giver.looked_at(journal, wanted)
         if not has_room():
             raise FlowControl(f"receive of group {wanted.group}: answers over this connection are not taken: read them")
-        return self._giver.give(journal, wanted, queues, self._now(), is_orderly)
+        return self._giver.give(journal, wanted, queues, self.state.now_ms(), is_orderly)
 
     def _wake(self, receipts: Iterable[Receipts], group: str) -> None:
         """An acknowledgement may have opened queues of an orderly group."""
@@ -304,9 +304,6 @@ class Pop(Feature):
         if found is not None and found.orderly:
             for topic in {each.topic for each in receipts}:
                 self.waiters.wake(topic)
-
-    def _now(self) -> int:
-        return self.state.now_ms()
 
     def _on_taken(self, base: int, end: int) -> None:
         log.error("log file goes with messages in flight base=%d end=%d: they do not come again", base, end)

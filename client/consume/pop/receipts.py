@@ -75,12 +75,7 @@ class Settling:
     def change(self, receipt: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         """Have a message come again at another time; its new receipt. Raises likewise."""
 
-        def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.ChangeInvisibleReply:
-            request = wire.ChangeInvisibleRequest(group=self._group, receipts=parts, invisible_ms=invisible_ms)
-            content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
-            return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
-
-        (answer,) = self._each({Lot.of(receipt): (receipt.offset,)}, ask)
+        (answer,) = self._change({Lot.of(receipt): (receipt.offset,)}, timeout_s, invisible_ms=invisible_ms)
         if answer.check_point < 0:
             raise ReceiptExpired(
                 f"{_named([receipt])}: it was acknowledged before, or a change whose answer was lost let it come again",
@@ -91,13 +86,16 @@ class Settling:
     def give_back(self, receipts: Lots, timeout_s: float) -> None:
         """Have messages come again at once that nobody has begun with; those whose time is over do by themselves."""
 
+        with contextlib.suppress(ReceiptExpired):
+            self._change(receipts, timeout_s, is_given_back=True)
+
+    def _change(self, lots: Lots, timeout_s: float, **how: Any) -> list[Any]:
         def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.ChangeInvisibleReply:
-            request = wire.ChangeInvisibleRequest(group=self._group, receipts=parts, is_given_back=True)
+            request = wire.ChangeInvisibleRequest(group=self._group, receipts=parts, **how)
             content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
             return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
 
-        with contextlib.suppress(ReceiptExpired):
-            self._each(receipts, ask)
+        return self._each(lots, ask)
 
     def _each(self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
         """The answers; one error for all receipts that were refused."""
