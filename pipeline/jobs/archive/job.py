@@ -146,14 +146,7 @@ def run(spark: Any, config: Config) -> Report:
 
 def _tell(job: _Job) -> None:
     report, made = job.report, job.made
-    size = sum(one.recordBytes for one in made)
-    report.figures |= {
-        "segments": len(made),
-        "rows": sum(one.rows for one in made),
-        "record_bytes": size,
-        "damages": sum(one.damages for one in made),
-        "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
-    }
+    report.figures |= {"segments": len(made), **figures_of(made, report.seconds)}
     lines = [[one.broker, one.segment, one.rows, one.recordBytes, len(one.files), one.damages] for one in made]
     report.tables.append(Table("Archived", ["broker", "segment", "rows", "bytes", "files", "damages"], lines))
     if job.unreadable:
@@ -161,6 +154,17 @@ def _tell(job: _Job) -> None:
         report.tables.append(Table("Bodies kept as stored: they cannot be decompressed", columns, job.unreadable))
     bars = {"rows": [float(one.rows) for one in made]}
     report.plots.append(Plot("Rows per log file", "bars", [f"{one.broker} {one.segment}" for one in made], bars))
+
+
+def figures_of(made: list[Entry], seconds: float) -> dict[str, Any]:
+    """What a report says of what was added to the lake in so many seconds."""
+    size = sum(one.recordBytes for one in made)
+    return {
+        "rows": sum(one.rows for one in made),
+        "record_bytes": size,
+        "damages": sum(one.damages for one in made),
+        "mb_per_s": round(size / 1e6 / max(seconds, 1e-3), 1),
+    }
 
 
 def require_kind(lake: Lake, *, of_topics: bool) -> None:

@@ -34,7 +34,7 @@ from ...topics.read.planning import plan
 from ..framework.reading import one_task_each
 from ..framework.report import Report, Table
 from ..framework.topics import require_topic
-from .job import KEPT_HOURS, add, contents, require_kind
+from .job import KEPT_HOURS, add, contents, figures_of, require_kind
 from .marks import archive_marks, require_forward, set_watermarks
 
 if TYPE_CHECKING:
@@ -95,14 +95,7 @@ def run(spark: Any, config: Config) -> Report:
         set_watermarks(config.namesrv, name, marks)
         report.figures["archive_name"] = name
     report.finish()
-    size = sum(entry.recordBytes for entry in made)
-    report.figures |= {
-        "rows": sum(entry.rows for entry in made),
-        "record_bytes": size,
-        "damages": sum(entry.damages for entry in made),
-        "mb_per_s": round(size / 1e6 / max(report.seconds, 1e-3), 1),
-        "watermarks": marks,
-    }
+    report.figures |= {**figures_of(made, report.seconds), "watermarks": marks}
     lines = [[one.broker, *queue] for one in made for queue in one.queues]
     report.tables.append(Table("Archived", ["broker", "topic", "queue", "messages", "first", "last"], lines))
     bars = {"messages": [float(one.rows) for one in made]}
