@@ -143,24 +143,21 @@ def check_ends(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_is_left_or_comes_reaches_who_wants_it(seed: int, tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node, before = await cut_life(tmp_path, random.Random(seed))
-        check_ends(node)
-        life = Life(node, random.Random(seed), "new")
-        new = [body for _ in range(4) for body in await life.send()]
-        delayed = [await life.delay() for _ in range(2)]
-        await check_halves(life)
-        for _ in range(3):
-            await life.pass_time()
-        check_delayed(node, delayed)
-        found = await life.drain()
-        left: Sequence[bytes] = contents(node, "orders")
-        assert set(left) - before.done <= found
-        assert {*new, *delayed} <= found
-
-    run()
+@in_loop
+async def test_whatever_is_left_or_comes_reaches_who_wants_it(seed: int, tmp_path: Path) -> None:
+    node, before = await cut_life(tmp_path, random.Random(seed))
+    check_ends(node)
+    life = Life(node, random.Random(seed), "new")
+    new = [body for _ in range(4) for body in await life.send()]
+    delayed = [await life.delay() for _ in range(2)]
+    await check_halves(life)
+    for _ in range(3):
+        await life.pass_time()
+    check_delayed(node, delayed)
+    found = await life.drain()
+    left: Sequence[bytes] = contents(node, "orders")
+    assert set(left) - before.done <= found
+    assert {*new, *delayed} <= found
 
 
 async def check_halves(life: Life) -> None:

@@ -331,13 +331,15 @@ class WithKits:
             return self.loop.run_until_complete(work)
 
 
-def in_loop(test: Callable[[], Any]) -> Callable[[], None]:
-    """Run an async test in an event loop of its own, which must be empty of tasks at the end; its kits are closed."""
+def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run an async test, with its fixtures, in an event loop of its own, which must be empty of tasks at the end; its
+    kits are closed.
+    """
 
     @functools.wraps(test)
-    def call() -> None:
+    def call(**fixtures: Any) -> None:
         async def body() -> None:
-            await test()
+            await test(**fixtures)
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"tasks left behind: {left}"
 

@@ -92,15 +92,12 @@ async def test_producers_make_no_topic_above_the_limit() -> None:
         (creating(perm=64), InvalidArgument),
     ],
 )
-def test_what_makes_no_topic_is_refused_by_name(request_: CreateTopicRequest, error: type[PenstockError]) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = Kit()
-        with pytest.raises(error):
-            await parts[Administration].create_topic(request_)
-        assert parts.store.end_offset == 0
-
-    check()
+@in_loop
+async def test_what_makes_no_topic_is_refused_by_name(request_: CreateTopicRequest, error: type[PenstockError]) -> None:
+    parts = Kit()
+    with pytest.raises(error):
+        await parts[Administration].create_topic(request_)
+    assert parts.store.end_offset == 0
 
 
 @in_loop

@@ -66,28 +66,22 @@ def _query(kit: Kit, queue_ids: list[int]) -> Awaitable[Any]:
 
 
 @pytest.mark.parametrize("ask", [_ranges, _commit, _fetch, _query])
-def test_more_queues_than_a_topic_may_have_are_refused_before_they_are_looked_at(ask: Ask) -> None:
-    @in_loop
-    async def check() -> None:
-        kit = Kit()
-        kit.add_topic()
-        kit.store.reader.queue_range = lambda *_: pytest.fail("looked at")  # type: ignore[method-assign]
-        with pytest.raises(InvalidArgument, match=str(QUEUES_MAX)):
-            await ask(kit, list(MANY))
-
-    check()
+@in_loop
+async def test_more_queues_than_a_topic_may_have_are_refused_before_they_are_looked_at(ask: Ask) -> None:
+    kit = Kit()
+    kit.add_topic()
+    kit.store.reader.queue_range = lambda *_: pytest.fail("looked at")  # type: ignore[method-assign]
+    with pytest.raises(InvalidArgument, match=str(QUEUES_MAX)):
+        await ask(kit, list(MANY))
 
 
 @pytest.mark.parametrize("ask", [_ranges, _commit, _fetch])
-def test_a_queue_that_is_named_twice_is_refused(ask: Ask) -> None:
-    @in_loop
-    async def check() -> None:
-        kit = Kit()
-        kit.add_topic()
-        with pytest.raises(InvalidArgument, match="named twice"):
-            await ask(kit, TWICE)
-
-    check()
+@in_loop
+async def test_a_queue_that_is_named_twice_is_refused(ask: Ask) -> None:
+    kit = Kit()
+    kit.add_topic()
+    with pytest.raises(InvalidArgument, match="named twice"):
+        await ask(kit, TWICE)
 
 
 @in_loop
@@ -104,20 +98,17 @@ async def test_very_many_topics_in_one_request_are_refused() -> None:
 
 
 @pytest.mark.parametrize("ask", [_ranges, _commit, _fetch, _query])
-def test_others_have_their_turn_while_a_long_list_is_worked_through(ask: Ask) -> None:
-    @in_loop
-    async def check() -> None:
-        kit = Kit()
-        kit.add_topic(queues=4 * wire.TURN)
-        asking = asyncio.ensure_future(ask(kit, list(range(4 * wire.TURN))))
-        turns = 0
-        while not asking.done():
-            turns += 1
-            await asyncio.sleep(0)
-        await asking
-        assert turns >= 3 if ask is not _fetch else turns >= 1
-
-    check()
+@in_loop
+async def test_others_have_their_turn_while_a_long_list_is_worked_through(ask: Ask) -> None:
+    kit = Kit()
+    kit.add_topic(queues=4 * wire.TURN)
+    asking = asyncio.ensure_future(ask(kit, list(range(4 * wire.TURN))))
+    turns = 0
+    while not asking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await asking
+    assert turns >= 3 if ask is not _fetch else turns >= 1
 
 
 def test_a_request_that_is_too_long_is_refused_unread_and_noise_by_name(tmp_path: Path) -> None:

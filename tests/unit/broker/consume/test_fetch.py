@@ -294,16 +294,13 @@ async def test_tags_filter_and_how_far_a_fruitless_scan_got_is_told() -> None:
         (wanting((0, 0), topic="writeonly"), Forbidden),
     ],
 )
-def test_a_fetch_that_makes_no_sense_is_refused_by_name(header: FetchHeader, error: type[PenstockError]) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = Kit()
-        parts.add_topic()
-        parts.add_topic("writeonly", perm=names.PERM_WRITE)
-        with pytest.raises(error):
-            await parts.fetched(header)
-
-    check()
+@in_loop
+async def test_a_fetch_that_makes_no_sense_is_refused_by_name(header: FetchHeader, error: type[PenstockError]) -> None:
+    parts = Kit()
+    parts.add_topic()
+    parts.add_topic("writeonly", perm=names.PERM_WRITE)
+    with pytest.raises(error):
+        await parts.fetched(header)
 
 
 @in_loop
@@ -350,29 +347,26 @@ async def test_a_topic_that_cannot_be_read_here_is_refused_not_empty() -> None:
         await parts.fetched(wanting((0, 0)))
 
 
-def test_large_replies_are_made_one_after_the_other_with_others_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = Kit(sizes={"segment_bytes": 16 << 20})
-        parts.add_topic()
-        for _ in range(80):
-            await parts.append([b"x" * 60_000], queue_id=0)
-        parts.dispatch()
-        turns, made = Turns(), list[int]()
-        pieces = Answer.pieces
+@in_loop
+async def test_large_replies_are_made_one_after_the_other_with_others_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Kit(sizes={"segment_bytes": 16 << 20})
+    parts.add_topic()
+    for _ in range(80):
+        await parts.append([b"x" * 60_000], queue_id=0)
+    parts.dispatch()
+    turns, made = Turns(), list[int]()
+    pieces = Answer.pieces
 
-        def noted(answer: Answer, *, copied: bool) -> list[bytes | memoryview]:
-            made.append(turns.count)
-            return pieces(answer, copied=copied)
+    def noted(answer: Answer, *, copied: bool) -> list[bytes | memoryview]:
+        made.append(turns.count)
+        return pieces(answer, copied=copied)
 
-        monkeypatch.setattr(Answer, "pieces", noted)
-        header = wanting((0, 0), max_bytes=16 << 20)
-        replies = await turns.of(asyncio.gather(*(parts.fetched(header) for _ in range(6))))
-        assert len({data for _, data in replies}) == 1
-        assert len(replies[0][1]) > TURN_BYTES
-        assert len(set(made)) == len(made) == 6
-
-    check()
+    monkeypatch.setattr(Answer, "pieces", noted)
+    header = wanting((0, 0), max_bytes=16 << 20)
+    replies = await turns.of(asyncio.gather(*(parts.fetched(header) for _ in range(6))))
+    assert len({data for _, data in replies}) == 1
+    assert len(replies[0][1]) > TURN_BYTES
+    assert len(set(made)) == len(made) == 6
 
 
 @in_loop

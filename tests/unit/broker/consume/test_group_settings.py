@@ -48,78 +48,61 @@ async def joined(node: Kit, **join: Any) -> list[ConsumerEvent]:
     return events
 
 
-def test_an_orderly_group_refuses_members_that_are_not() -> None:
-    @in_loop
-    async def run() -> None:
-        node = await asked(orderly=True)
-        with pytest.raises(Forbidden, match=r"group billing is orderly .*orderly=True"):
-            await joined(node, concurrent=True)
-        assert await joined(node)
-        await node[Consume].put_group(GroupConfig(group="billing"))  # not mentioned: stays
-        with pytest.raises(Forbidden):
-            await joined(node, concurrent=True)
-        await node[Consume].put_group(GroupConfig(group="billing", orderly=False))
-        assert await joined(node, concurrent=True)
-
-    run()
+@in_loop
+async def test_an_orderly_group_refuses_members_that_are_not() -> None:
+    node = await asked(orderly=True)
+    with pytest.raises(Forbidden, match=r"group billing is orderly .*orderly=True"):
+        await joined(node, concurrent=True)
+    assert await joined(node)
+    await node[Consume].put_group(GroupConfig(group="billing"))  # not mentioned: stays
+    with pytest.raises(Forbidden):
+        await joined(node, concurrent=True)
+    await node[Consume].put_group(GroupConfig(group="billing", orderly=False))
+    assert await joined(node, concurrent=True)
 
 
-def test_what_a_change_of_a_group_does_not_mention_stays_as_it_is() -> None:
-    @in_loop
-    async def run() -> None:
-        node = await asked()
-        new = node.tables.group("billing")
-        assert new is not None
-        assert (new.consume_enable, new.retry_max_times, new.attributes) == (True, 16, {})
-        given = {"a": "1", "b": "2"}
-        await node[Consume].put_group(
-            GroupConfig(group="billing", consume_enable=False, retry_max_times=0, attributes=given)
-        )
-        changed = await node[Consume].put_group(GroupConfig(group="billing", broadcast_enable=False))
-        assert changed == replace(
-            new, consume_enable=False, retry_max_times=0, attributes=given, broadcast_enable=False
-        )
-        removed = await node[Consume].put_group(GroupConfig(group="billing", attributes={"a": "1", "b": ""}))
-        assert removed == replace(changed, attributes={"a": "1"})
-
-    run()
+@in_loop
+async def test_what_a_change_of_a_group_does_not_mention_stays_as_it_is() -> None:
+    node = await asked()
+    new = node.tables.group("billing")
+    assert new is not None
+    assert (new.consume_enable, new.retry_max_times, new.attributes) == (True, 16, {})
+    given = {"a": "1", "b": "2"}
+    await node[Consume].put_group(
+        GroupConfig(group="billing", consume_enable=False, retry_max_times=0, attributes=given)
+    )
+    changed = await node[Consume].put_group(GroupConfig(group="billing", broadcast_enable=False))
+    assert changed == replace(new, consume_enable=False, retry_max_times=0, attributes=given, broadcast_enable=False)
+    removed = await node[Consume].put_group(GroupConfig(group="billing", attributes={"a": "1", "b": ""}))
+    assert removed == replace(changed, attributes={"a": "1"})
 
 
-def test_a_group_that_may_not_broadcast_refuses_the_fetches_of_those_who_do() -> None:
-    @in_loop
-    async def run() -> None:
-        node = await asked(broadcast_enable=False)
-        with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
-            await node.fetched(wanting((0, 0), broadcasting=True))
-        assert (await node.fetched(wanting((0, 0))))[0].results[0].count == 3
-        with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
-            await joined(node, broadcasting=True)
-
-    run()
+@in_loop
+async def test_a_group_that_may_not_broadcast_refuses_the_fetches_of_those_who_do() -> None:
+    node = await asked(broadcast_enable=False)
+    with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
+        await node.fetched(wanting((0, 0), broadcasting=True))
+    assert (await node.fetched(wanting((0, 0))))[0].results[0].count == 3
+    with pytest.raises(Forbidden, match="group billing may not broadcast: its consumeBroadcastEnable is false"):
+        await joined(node, broadcasting=True)
 
 
-def test_a_broadcasting_member_claims_nothing() -> None:
-    @in_loop
-    async def run() -> None:
-        node = await asked()
-        with pytest.raises(InvalidArgument, match="client c broadcasts: it gets everything and may claim nothing"):
-            await joined(node, broadcasting=True)
-
-    run()
+@in_loop
+async def test_a_broadcasting_member_claims_nothing() -> None:
+    node = await asked()
+    with pytest.raises(InvalidArgument, match="client c broadcasts: it gets everything and may claim nothing"):
+        await joined(node, broadcasting=True)
 
 
 @pytest.mark.parametrize(("allowed", "begin"), [(True, 0), (False, 3)])
-def test_a_group_without_commits_begins_at_the_oldest_only_where_it_may(allowed: bool, begin: int) -> None:
-    @in_loop
-    async def run() -> None:
-        node = await asked(from_min_enable=allowed)
-        granted = (await joined(node))[-1].granted
-        assert (granted.committed_offset, granted.min_offset, granted.max_offset) == (-1, begin, 3)
-        node.commit("billing", {"orders": {0: 1}})
-        granted = (await joined(node))[-1].granted
-        assert (granted.committed_offset, granted.min_offset) == (1, 0)
-
-    run()
+@in_loop
+async def test_a_group_without_commits_begins_at_the_oldest_only_where_it_may(allowed: bool, begin: int) -> None:
+    node = await asked(from_min_enable=allowed)
+    granted = (await joined(node))[-1].granted
+    assert (granted.committed_offset, granted.min_offset, granted.max_offset) == (-1, begin, 3)
+    node.commit("billing", {"orders": {0: 1}})
+    granted = (await joined(node))[-1].granted
+    assert (granted.committed_offset, granted.min_offset) == (1, 0)
 
 
 def test_rocketmqs_fields_are_these_settings() -> None:

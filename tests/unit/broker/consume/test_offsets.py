@@ -111,16 +111,13 @@ async def test_a_member_commits_only_queues_that_its_session_holds() -> None:
         (0, {"group": "bad name"}, InvalidName),
     ],
 )
-def test_a_commit_that_makes_no_sense_is_refused_by_name(
+@in_loop
+async def test_a_commit_that_makes_no_sense_is_refused_by_name(
     offset: int, settings: dict[str, object], error: type[PenstockError]
 ) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = await with_messages(Kit())
-        with pytest.raises(error):
-            await commit(parts, offset, **settings)  # type: ignore[arg-type]
-
-    check()
+    parts = await with_messages(Kit())
+    with pytest.raises(error):
+        await commit(parts, offset, **settings)  # type: ignore[arg-type]
 
 
 @in_loop
@@ -198,19 +195,16 @@ async def test_offsets_beyond_a_log_that_lost_its_end_are_lowered() -> None:
     assert parts.tables.offsets.row("billing", "orders") == {0: 10, 1: 0}
 
 
-def test_who_cannot_lower_them_is_master_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    @in_loop
-    async def run() -> None:
-        parts = await with_messages(Kit())
-        parts.change_role(master=False)
-        parts.tables.offsets.put_loaded("billing", "orders", {0: 500})
-        parts.store.append = mock.Mock(side_effect=FlowControl("no buffer is free"))  # type: ignore[method-assign]
-        parts.change_role(master=True)
-        del parts.store.append
-        assert "committed offsets stay above the log's end group=billing" in caplog.text
-        assert (await parts.append([b"taken"])).status == SEND_OK
-
-    run()
+@in_loop
+async def test_who_cannot_lower_them_is_master_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    parts = await with_messages(Kit())
+    parts.change_role(master=False)
+    parts.tables.offsets.put_loaded("billing", "orders", {0: 500})
+    parts.store.append = mock.Mock(side_effect=FlowControl("no buffer is free"))  # type: ignore[method-assign]
+    parts.change_role(master=True)
+    del parts.store.append
+    assert "committed offsets stay above the log's end group=billing" in caplog.text
+    assert (await parts.append([b"taken"])).status == SEND_OK
 
 
 @in_loop

@@ -50,25 +50,22 @@ def test_a_log_file_that_is_taken_out_meanwhile_takes_no_records_of_others_along
     run()
 
 
-def test_what_a_receive_was_given_stays_though_its_log_file_goes() -> None:
-    @in_loop
-    async def run() -> None:
-        kit = Kit(sizes={"segment_bytes": 1 << 16})
-        kit.add_topic(queues=1)
-        for number in range(4):
-            await kit.append([b"%d" % number * 1000] * 50)
-        kit.dispatch()
-        kit.flush()
-        kit.store.checkpoint()
-        picker = kit.store.picker
-        read = picker.read(picker.sound(picker.locate("orders", 0, np.arange(60))))
-        expected = np.empty(read.bytes, np.uint8)
-        picker.read(picker.locate("orders", 0, np.arange(60))).copy_to(expected.ctypes.data)
-        assert kit.store.removal.take_out(kit.store._log.files[0].end) == 1
-        found = np.empty(read.bytes, np.uint8)
-        read.copy_to(found.ctypes.data)
-        assert found.tobytes() == expected.tobytes()
-        with pytest.raises(AssertionError, match="is not in the log any more"):
-            kit.store._log.file_of(0)
-
-    run()
+@in_loop
+async def test_what_a_receive_was_given_stays_though_its_log_file_goes() -> None:
+    kit = Kit(sizes={"segment_bytes": 1 << 16})
+    kit.add_topic(queues=1)
+    for number in range(4):
+        await kit.append([b"%d" % number * 1000] * 50)
+    kit.dispatch()
+    kit.flush()
+    kit.store.checkpoint()
+    picker = kit.store.picker
+    read = picker.read(picker.sound(picker.locate("orders", 0, np.arange(60))))
+    expected = np.empty(read.bytes, np.uint8)
+    picker.read(picker.locate("orders", 0, np.arange(60))).copy_to(expected.ctypes.data)
+    assert kit.store.removal.take_out(kit.store._log.files[0].end) == 1
+    found = np.empty(read.bytes, np.uint8)
+    read.copy_to(found.ctypes.data)
+    assert found.tobytes() == expected.tobytes()
+    with pytest.raises(AssertionError, match="is not in the log any more"):
+        kit.store._log.file_of(0)

@@ -100,26 +100,23 @@ class Jumping:
         pytest.param(to_and_fro, 2, 300, id="a second to and fro"),
     ],
 )
-def test_nothing_is_early_nor_later_than_the_clock_was_wrong(
+@in_loop
+async def test_nothing_is_early_nor_later_than_the_clock_was_wrong(
     offset_s: Offset, late_s: int, until_s: int, tmp_path: Path
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        it = Jumping(tmp_path, offset_s)
-        while it.now_s < until_s:
-            await it.second(sends=it.now_s < SENT_UNTIL_S and it.now_s % EVERY_S == 0)
-        assert it.came.keys() == it.due.keys()
-        late = {body: it.came[body] - due for body, due in it.due.items()}
-        most = {body: 2 if body.startswith("popped") else late_s for body in late}  # which was given for a duration
-        assert {body: by_s for body, by_s in late.items() if not 0 <= by_s <= most[body]} == {}
-        times = it.store_times()
-        assert times == sorted(times)
-        for half, (sent, first, *again) in it.asked.items():
-            assert abs(first - sent - ASKED_S) <= 2, half  # small jumps are followed
-            waits = {after - before for before, after in itertools.pairwise([first, *again])}
-            assert waits <= {ASKED_AGAIN_S, ASKED_AGAIN_S + 1}, half
-
-    run()
+    it = Jumping(tmp_path, offset_s)
+    while it.now_s < until_s:
+        await it.second(sends=it.now_s < SENT_UNTIL_S and it.now_s % EVERY_S == 0)
+    assert it.came.keys() == it.due.keys()
+    late = {body: it.came[body] - due for body, due in it.due.items()}
+    most = {body: 2 if body.startswith("popped") else late_s for body in late}  # which was given for a duration
+    assert {body: by_s for body, by_s in late.items() if not 0 <= by_s <= most[body]} == {}
+    times = it.store_times()
+    assert times == sorted(times)
+    for half, (sent, first, *again) in it.asked.items():
+        assert abs(first - sent - ASKED_S) <= 2, half  # small jumps are followed
+        waits = {after - before for before, after in itertools.pairwise([first, *again])}
+        assert waits <= {ASKED_AGAIN_S, ASKED_AGAIN_S + 1}, half
 
 
 def test_staged_data_outlasts_a_clock_that_is_set_ahead_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,115 +50,97 @@ class Node(Timed):
         return reply.in_time
 
 
-def test_what_is_recalled_in_time_never_comes_and_all_else_does(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.later(["a", "b", "c"])
-        await node.turn()
-        assert await node.recall("b")
-        assert await node.recall("b")  # again: nothing more is stored
-        assert node.store.reader.queue_range(names.TIMER_TOPIC, 0) == (0, 3)
-        node.dispatch()
-        assert node.store.reader.queue_range(names.TIMER_TOPIC, 0) == (0, 4)
-        await node.turn(10)
-        assert node.delivered() == [b"a", b"c"]
-        assert (node.timers.delivered, node.timers.recalled, node.timers.dropped) == (2, 1, 0)
-        assert not await node.recall("c")
-        assert not await node.recall("b")
-
-    run()
+@in_loop
+async def test_what_is_recalled_in_time_never_comes_and_all_else_does(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.later(["a", "b", "c"])
+    await node.turn()
+    assert await node.recall("b")
+    assert await node.recall("b")  # again: nothing more is stored
+    assert node.store.reader.queue_range(names.TIMER_TOPIC, 0) == (0, 3)
+    node.dispatch()
+    assert node.store.reader.queue_range(names.TIMER_TOPIC, 0) == (0, 4)
+    await node.turn(10)
+    assert node.delivered() == [b"a", b"c"]
+    assert (node.timers.delivered, node.timers.recalled, node.timers.dropped) == (2, 1, 0)
+    assert not await node.recall("c")
+    assert not await node.recall("b")
 
 
-def test_a_recall_counts_from_its_answer_on_though_dispatch_lags(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.later(["a", "b"])
-        await node.turn()
-        node.role.holds = True  # what is appended from here on is not dispatched
-        assert await node.recall("a")
-        node.manual.advance(10)
-        await node.timers.turn()
-        node.role.holds = False
-        assert node.delivered() == [b"b"]
-
-    run()
+@in_loop
+async def test_a_recall_counts_from_its_answer_on_though_dispatch_lags(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.later(["a", "b"])
+    await node.turn()
+    node.role.holds = True  # what is appended from here on is not dispatched
+    assert await node.recall("a")
+    node.manual.advance(10)
+    await node.timers.turn()
+    node.role.holds = False
+    assert node.delivered() == [b"b"]
 
 
-def test_the_record_that_says_so_is_rocketmqs(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        await node.turn()
-        assert await node.recall("KEY")
-        node.dispatch()
-        (record,) = read(node.store, names.TIMER_TOPIC)
-        due = str(START + 10_000)
-        assert decode_properties(record.properties) == {
-            "TIMER_DELIVER_MS": due,
-            "TIMER_OUT_MS": due,
-            "TIMER_DEL_UNIQKEY": "KEY",
-            "REAL_TOPIC": "orders",
-            "REAL_QID": "0",
-        }
-
-    run()
+@in_loop
+async def test_the_record_that_says_so_is_rocketmqs(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    await node.turn()
+    assert await node.recall("KEY")
+    node.dispatch()
+    (record,) = read(node.store, names.TIMER_TOPIC)
+    due = str(START + 10_000)
+    assert decode_properties(record.properties) == {
+        "TIMER_DELIVER_MS": due,
+        "TIMER_OUT_MS": due,
+        "TIMER_DEL_UNIQKEY": "KEY",
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "0",
+    }
 
 
-def test_another_topics_message_with_the_same_key_is_not_meant(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.put_topic(Topic("other", 1, 1))
-        node.later(["a"])
-        node.later(["a"], topic="other")
-        await node.turn()
-        assert await node.recall("a", topic="other")
-        await node.turn(10)
-        assert (node.delivered(), node.delivered("other")) == ([b"a"], [])
-
-    run()
+@in_loop
+async def test_another_topics_message_with_the_same_key_is_not_meant(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.put_topic(Topic("other", 1, 1))
+    node.later(["a"])
+    node.later(["a"], topic="other")
+    await node.turn()
+    assert await node.recall("a", topic="other")
+    await node.turn(10)
+    assert (node.delivered(), node.delivered("other")) == ([b"a"], [])
 
 
-def test_a_message_of_the_same_key_that_is_due_at_another_time_is_not_meant(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.later(["a"], 8)
-        node.later(["a"], 10)
-        await node.turn()
-        assert await node.recall("a", 10)
-        await node.turn(9)
-        assert node.delivered() == [b"a"]
-        await node.turn(2)
-        assert node.delivered() == [b"a"]
-        assert node.timers.recalled == 1
-
-    run()
+@in_loop
+async def test_a_message_of_the_same_key_that_is_due_at_another_time_is_not_meant(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.later(["a"], 8)
+    node.later(["a"], 10)
+    await node.turn()
+    assert await node.recall("a", 10)
+    await node.turn(9)
+    assert node.delivered() == [b"a"]
+    await node.turn(2)
+    assert node.delivered() == [b"a"]
+    assert node.timers.recalled == 1
 
 
-def test_a_new_master_knows_what_is_recalled(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.later(["a", "b"])
-        await node.turn()
-        assert await node.recall("a")
-        node = node.reopened(unclean=True)
-        with pytest.raises(BrokerUnavailable, match="try again"):
-            await node.recall("a")
-        await node.turn(9)
-        assert await node.recall("a")
-        assert node.store.end_offset == node.store.dispatched_offset
-        await node.turn(1)
-        assert node.delivered() == [b"b"]
-        node = node.reopened(unclean=True)
-        await node.turn()
-        assert node.delivered() == [b"b"]
-        assert not await node.recall("b")
-
-    run()
+@in_loop
+async def test_a_new_master_knows_what_is_recalled(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.later(["a", "b"])
+    await node.turn()
+    assert await node.recall("a")
+    node = node.reopened(unclean=True)
+    with pytest.raises(BrokerUnavailable, match="try again"):
+        await node.recall("a")
+    await node.turn(9)
+    assert await node.recall("a")
+    assert node.store.end_offset == node.store.dispatched_offset
+    await node.turn(1)
+    assert node.delivered() == [b"b"]
+    node = node.reopened(unclean=True)
+    await node.turn()
+    assert node.delivered() == [b"b"]
+    assert not await node.recall("b")
 
 
 @pytest.mark.parametrize("failing_at", range(4))
@@ -193,45 +175,39 @@ def test_a_delivery_that_is_cut_short_brings_nothing_recalled(
     run()
 
 
-def test_what_is_recalled_stays_so_when_its_record_is_rolled_or_that_of_the_message_is(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.later(["a", "b"])
-        await node.turn()
-        assert await node.recall("a")
-        node.dispatch()
-        second = int(node.store.picker.locate(names.TIMER_TOPIC, 0, np.arange(1, 2)).positions[0])
-        node.timers.make_way(second)  # the message alone is in the way
-        await node.turn()
-        assert await node.recall("b")
-        node.dispatch()
-        node.timers.make_way(node.store.end_offset)  # and now everything
-        await node.turn()
-        node = node.reopened(unclean=True)
-        node.later(["c"])
-        await node.turn(10)
-        assert node.delivered() == [b"c"]
-
-    run()
+@in_loop
+async def test_what_is_recalled_stays_so_when_its_record_is_rolled_or_that_of_the_message_is(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.later(["a", "b"])
+    await node.turn()
+    assert await node.recall("a")
+    node.dispatch()
+    second = int(node.store.picker.locate(names.TIMER_TOPIC, 0, np.arange(1, 2)).positions[0])
+    node.timers.make_way(second)  # the message alone is in the way
+    await node.turn()
+    assert await node.recall("b")
+    node.dispatch()
+    node.timers.make_way(node.store.end_offset)  # and now everything
+    await node.turn()
+    node = node.reopened(unclean=True)
+    node.later(["c"])
+    await node.turn(10)
+    assert node.delivered() == [b"c"]
 
 
-def test_a_role_that_ends_forgets_what_only_it_knew(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path, **SYNC, flushes=False)
-        node.later(["a"])
-        await node.turn()
-        end = node.store.end_offset
-        with pytest.raises(OutcomeUnknown, match="recall of message a from topic orders"):
-            await node.recall("a")
-        node.change_role(master=False)
-        node.store.truncate_to(end)  # nobody else has it
-        node.change_role(master=True)
-        await node.turn(10)
-        assert node.delivered() == [b"a"]
-
-    run()
+@in_loop
+async def test_a_role_that_ends_forgets_what_only_it_knew(tmp_path: Path) -> None:
+    node = Node(tmp_path, **SYNC, flushes=False)
+    node.later(["a"])
+    await node.turn()
+    end = node.store.end_offset
+    with pytest.raises(OutcomeUnknown, match="recall of message a from topic orders"):
+        await node.recall("a")
+    node.change_role(master=False)
+    node.store.truncate_to(end)  # nobody else has it
+    node.change_role(master=True)
+    await node.turn(10)
+    assert node.delivered() == [b"a"]
 
 
 @pytest.mark.parametrize(
@@ -245,34 +221,28 @@ def test_a_role_that_ends_forgets_what_only_it_knew(tmp_path: Path) -> None:
         ({"due_ms": 1 << 60}, InvalidArgument, "no message can be due"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(
+@in_loop
+async def test_what_makes_no_sense_is_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        await node.turn()
-        with pytest.raises(error, match=says):
-            await node.recall("a", **changes)
-        assert node.store.reader.queue_range(names.TIMER_TOPIC, 0) == (0, 0)
-
-    run()
+    node = Node(tmp_path)
+    await node.turn()
+    with pytest.raises(error, match=says):
+        await node.recall("a", **changes)
+    assert node.store.reader.queue_range(names.TIMER_TOPIC, 0) == (0, 0)
 
 
-def test_a_slave_and_a_master_without_its_replicas_take_nothing_back(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        await node.turn()
-        node.role.enough = False
-        with pytest.raises(NotEnoughReplicas):
-            await node.recall("a")
-        node.role.enough = True
-        node.change_role(master=False)
-        with pytest.raises(NotMaster):
-            await node.recall("a")
-
-    run()
+@in_loop
+async def test_a_slave_and_a_master_without_its_replicas_take_nothing_back(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    await node.turn()
+    node.role.enough = False
+    with pytest.raises(NotEnoughReplicas):
+        await node.recall("a")
+    node.role.enough = True
+    node.change_role(master=False)
+    with pytest.raises(NotMaster):
+        await node.recall("a")
 
 
 def test_a_key_with_the_same_hash_is_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

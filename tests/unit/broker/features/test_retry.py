@@ -202,19 +202,16 @@ async def test_levels_counts_and_limits_of_the_consumer_come_before_the_groups()
     ],
     ids=["levels", "table", "exponential"],
 )
-def test_each_policy_waits_as_rocketmqs_of_that_name(policy: RetryPolicy, waits: list[int]) -> None:
-    @in_loop
-    async def run() -> None:
-        node = filled()
-        node.put_group(Group("billing", retry_policy=policy))
-        for times, seconds in enumerate(waits):
-            await node.send_back([5], times + 1, reconsume_times=[times], max_reconsume_times=100)
-            await node.pass_s(seconds - 0.1)
-            assert len(node.records()) == times
-            await node.pass_s(0.2)
-            assert node.records()[-1].reconsume_times == times + 1
-
-    run()
+@in_loop
+async def test_each_policy_waits_as_rocketmqs_of_that_name(policy: RetryPolicy, waits: list[int]) -> None:
+    node = filled()
+    node.put_group(Group("billing", retry_policy=policy))
+    for times, seconds in enumerate(waits):
+        await node.send_back([5], times + 1, reconsume_times=[times], max_reconsume_times=100)
+        await node.pass_s(seconds - 0.1)
+        assert len(node.records()) == times
+        await node.pass_s(0.2)
+        assert node.records()[-1].reconsume_times == times + 1
 
 
 @in_loop
@@ -261,46 +258,41 @@ async def test_a_repeated_call_stores_nothing_and_answers_the_same_also_at_the_n
 
 @pytest.mark.parametrize("failing", range(4))
 @pytest.mark.parametrize("changed", [0, 100])
-def test_a_call_that_was_cut_short_anywhere_is_finished_once(failing: int, changed: int) -> None:
+@in_loop
+async def test_a_call_that_was_cut_short_anywhere_is_finished_once(failing: int, changed: int) -> None:
     """Topic, topic, batch, batch; then another broker with the log, and a group that allows another number of tries."""
 
-    @in_loop
-    async def run() -> None:
-        node = filled()
-        node.put_group(Group("billing", retry_max_times=2))
-        request = asking([1, 2, 3], reconsume_times=[2, 0, 2])
-        append, left = node.store.append, [failing]
+    node = filled()
+    node.put_group(Group("billing", retry_max_times=2))
+    request = asking([1, 2, 3], reconsume_times=[2, 0, 2])
+    append, left = node.store.append, [failing]
 
-        def fails(*args: Any, **settings: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-            return append(*args, **settings)
+    def fails(*args: Any, **settings: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise DiskFull("no space")
+        return append(*args, **settings)
 
-        node.store.append = fails  # type: ignore[method-assign]
-        with pytest.raises(DiskFull):
-            await node[Retry].send_back(request)
-        node.store.append = append  # type: ignore[method-assign]
-        node.settle()
-        again = Kit.restarted(node, clock=node.manual)
-        again.put_group(Group("billing", retry_max_times=changed))
-        for _ in range(2):
-            await again[Retry].send_back(request)
-            again.confirm()
-            again.dispatch()
-        node.manual.advance(7200)
-        await again[Later].timers.turn()
+    node.store.append = fails  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node[Retry].send_back(request)
+    node.store.append = append  # type: ignore[method-assign]
+    node.settle()
+    again = Kit.restarted(node, clock=node.manual)
+    again.put_group(Group("billing", retry_max_times=changed))
+    for _ in range(2):
+        await again[Retry].send_back(request)
         again.confirm()
         again.dispatch()
-        come = [
-            sorted(bodies(read(again.store, name))) if name in again.tables.topics else [] for name in (RETRY, DEAD)
-        ]
-        if failing < 3:  # nothing was in the log: the group's new number counts
-            assert come == ([[b"1", b"2", b"3"], []] if changed else [[], [b"1", b"2", b"3"]])
-        else:
-            assert come == [[b"2"], [b"1", b"3"]]
-
-    run()
+    node.manual.advance(7200)
+    await again[Later].timers.turn()
+    again.confirm()
+    again.dispatch()
+    come = [sorted(bodies(read(again.store, name))) if name in again.tables.topics else [] for name in (RETRY, DEAD)]
+    if failing < 3:  # nothing was in the log: the group's new number counts
+        assert come == ([[b"1", b"2", b"3"], []] if changed else [[], [b"1", b"2", b"3"]])
+    else:
+        assert come == [[b"2"], [b"1", b"3"]]
 
 
 @in_loop
@@ -365,18 +357,15 @@ async def test_what_the_log_has_no_more_is_told_and_the_rest_is_done() -> None:
         ({"sequence": 0}, InvalidArgument, "sequence"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(
+@in_loop
+async def test_what_makes_no_sense_is_refused_by_name(
     wrong: dict[str, Any], error: type[PenstockError], message: str
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        node = filled()
-        end = node.store.end_offset
-        with pytest.raises(error, match=message):
-            await node.send_back(**wrong)
-        assert node.store.end_offset == end
-
-    run()
+    node = filled()
+    end = node.store.end_offset
+    with pytest.raises(error, match=message):
+        await node.send_back(**wrong)
+    assert node.store.end_offset == end
 
 
 @in_loop

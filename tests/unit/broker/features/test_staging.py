@@ -294,18 +294,15 @@ async def test_a_chunk_that_is_sent_again_is_kept_once() -> None:
         ({"bodies": [b"x" * 60_000, b"x" * 60_000]}, MessageTooLarge),
     ],
 )
-def test_what_could_not_be_published_later_is_refused_now(
+@in_loop
+async def test_what_could_not_be_published_later_is_refused_now(
     settings: dict[str, object], error: type[PenstockError]
 ) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = await opened()
-        end = parts.store.end_offset
-        with pytest.raises(error):
-            await parts.stage(**settings)  # type: ignore[arg-type]
-        assert parts.store.end_offset == end
-
-    check()
+    parts = await opened()
+    end = parts.store.end_offset
+    with pytest.raises(error):
+        await parts.stage(**settings)  # type: ignore[arg-type]
+    assert parts.store.end_offset == end
 
 
 @in_loop
@@ -405,25 +402,22 @@ async def test_records_repeated_for_retention_hold_everything() -> None:
     assert [mark.offset for mark in fresh.tables[Watermarks].values()] == [17]
 
 
-def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = await opened()
-        await parts.stage()
-        await parts.stage(batch=1, mark=(7, 0, 1))
-        await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
-        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
-        parts.journal.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
-        Snapshots(tmp_path, parts.tables).write_all(parts.store.end_offset)
-        tables = parts.tables.fresh()
-        loaded = Snapshots(tmp_path, tables).load(0, parts.store.end_offset, log_has_all=True)
-        assert loaded.replay_from == parts.store.end_offset
-        assert tables[StagingTable].writers == parts.tables[StagingTable].writers
-        assert tables[StagingTable].staged.keys() == parts.tables[StagingTable].staged.keys()
-        assert tables[StagingTable].published_batch("w") == 0
-        assert tables[Watermarks].values() == parts.tables[Watermarks].values()
-
-    check()
+@in_loop
+async def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
+    parts = await opened()
+    await parts.stage()
+    await parts.stage(batch=1, mark=(7, 0, 1))
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
+    await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
+    parts.journal.put("ARCHIVED", {"name": "lake", "offset": 17, "updatedMs": 3})
+    Snapshots(tmp_path, parts.tables).write_all(parts.store.end_offset)
+    tables = parts.tables.fresh()
+    loaded = Snapshots(tmp_path, tables).load(0, parts.store.end_offset, log_has_all=True)
+    assert loaded.replay_from == parts.store.end_offset
+    assert tables[StagingTable].writers == parts.tables[StagingTable].writers
+    assert tables[StagingTable].staged.keys() == parts.tables[StagingTable].staged.keys()
+    assert tables[StagingTable].published_batch("w") == 0
+    assert tables[Watermarks].values() == parts.tables[Watermarks].values()
 
 
 @in_loop

@@ -62,26 +62,23 @@ def from_repeated_records(parts: Kit, directory: Path) -> Kit:
     "published_by",
     [as_it_is, from_the_log, from_a_snapshot, from_a_snapshot_with_one_topic_per_key, from_repeated_records],
 )
-def test_one_attempt_writes_several_topics(
+@in_loop
+async def test_one_attempt_writes_several_topics(
     published_by: Callable[[Kit, Path], Kit], lanes: tuple[int, int], tmp_path: Path
 ) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = await opened()
-        parts.add_topic("bills", queues=2)
-        for chunk, (topic, lane, sequence) in enumerate(
-            [("orders", lanes[0], 0), ("bills", lanes[1], 0), ("orders", lanes[0], 1), ("bills", lanes[1], 1)]
-        ):
-            body = b"%s %d" % (topic.encode(), sequence)
-            await parts.stage([body], topic=topic, chunk=chunk, mark=(7, lane, sequence))
-        await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 4}})
-        again = published_by(parts, tmp_path)
-        assert await again[ExactlyOnce].staging.publish("w", 0, {"k": 4}) == (4, False)
-        assert again.bodies("orders") == [b"orders 0", b"orders 1"]
-        assert again.bodies("bills", 2) == [b"bills 0", b"bills 1"]
-        assert await Kit.restarted(again)[ExactlyOnce].staging.publish("w", 0, {"k": 4}) == (0, True)
-
-    check()
+    parts = await opened()
+    parts.add_topic("bills", queues=2)
+    for chunk, (topic, lane, sequence) in enumerate(
+        [("orders", lanes[0], 0), ("bills", lanes[1], 0), ("orders", lanes[0], 1), ("bills", lanes[1], 1)]
+    ):
+        body = b"%s %d" % (topic.encode(), sequence)
+        await parts.stage([body], topic=topic, chunk=chunk, mark=(7, lane, sequence))
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 4}})
+    again = published_by(parts, tmp_path)
+    assert await again[ExactlyOnce].staging.publish("w", 0, {"k": 4}) == (4, False)
+    assert again.bodies("orders") == [b"orders 0", b"orders 1"]
+    assert again.bodies("bills", 2) == [b"bills 0", b"bills 1"]
+    assert await Kit.restarted(again)[ExactlyOnce].staging.publish("w", 0, {"k": 4}) == (0, True)
 
 
 @in_loop

@@ -16,24 +16,21 @@ from tests.support.broker.kit import in_loop
 from tests.support.broker.timing import Node
 
 
-def test_retention_keeps_the_log_from_the_first_message_that_waits(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        assert node.first_waiting() is None
-        node.later([b"a"], [10])
-        position = node.store.picker.locate(names.TIMER_TOPIC, 0, np.arange(1)).positions[0]
-        await node.turn()
-        assert node.first_waiting() == position
-        node.later([b"b"], [100])
-        await node.turn(20)
-        await node.turn(60)  # the run is recorded as delivered
-        assert node.first_waiting() > position  # type: ignore[operator]
-        await node.turn(60)
-        await node.turn(60)
-        assert node.first_waiting() is None
-        assert node.delivered() == [b"a", b"b"]
-
-    run()
+@in_loop
+async def test_retention_keeps_the_log_from_the_first_message_that_waits(node: Node) -> None:
+    assert node.first_waiting() is None
+    node.later([b"a"], [10])
+    position = node.store.picker.locate(names.TIMER_TOPIC, 0, np.arange(1)).positions[0]
+    await node.turn()
+    assert node.first_waiting() == position
+    node.later([b"b"], [100])
+    await node.turn(20)
+    await node.turn(60)  # the run is recorded as delivered
+    assert node.first_waiting() > position  # type: ignore[operator]
+    await node.turn(60)
+    await node.turn(60)
+    assert node.first_waiting() is None
+    assert node.delivered() == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("failing_at", [None, 0, 1])
@@ -91,21 +88,20 @@ def test_what_waits_in_old_files_is_rolled_to_the_end_of_the_log(
     run()
 
 
-def test_what_the_disk_takes_before_its_time_is_told_and_counted(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"b"], [100, 200])
-        await node.turn()
-        position = node.store.end_offset
-        node.later([b"c"], [300])
-        await node.turn()
-        with caplog.at_level("ERROR"):
-            node.timers.on_taken(0, position)
-            node.timers.on_taken(0, position)
-        assert caplog.text.count("are deleted before their time count=2 offsets=0..1") == 1
-        assert (node.timers.dropped, node.timers.waiting) == (2, 1)
-
-    run()
+@in_loop
+async def test_what_the_disk_takes_before_its_time_is_told_and_counted(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.later([b"a", b"b"], [100, 200])
+    await node.turn()
+    position = node.store.end_offset
+    node.later([b"c"], [300])
+    await node.turn()
+    with caplog.at_level("ERROR"):
+        node.timers.on_taken(0, position)
+        node.timers.on_taken(0, position)
+    assert caplog.text.count("are deleted before their time count=2 offsets=0..1") == 1
+    assert (node.timers.dropped, node.timers.waiting) == (2, 1)
 
 
 def test_the_table_survives_snapshots_and_repetitions() -> None:

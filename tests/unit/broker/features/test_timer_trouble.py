@@ -18,112 +18,97 @@ from tests.support.broker.stores import batch
 from tests.support.broker.timing import START, Node, later_properties
 
 
-def test_what_was_taken_once_is_delivered_though_messages_may_not_be_so_large_any_more(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        large = b"x" * 5000
-        node.later([large, b"small"], [1, 2])
-        node.later([large], [10])
-        node.close()
-        again = Node(node.root, node.manual, maxMessageSize=4096)
-        await again.turn(5)
-        assert again.delivered() == [large, b"small"]
-        again.timers.make_way(again.store.end_offset)
-        await again.turn()
-        assert again.timers.rolled == 1
-        await again.turn(10)
-        assert again.delivered() == [large, b"small", large]
-
-    run()
+@in_loop
+async def test_what_was_taken_once_is_delivered_though_messages_may_not_be_so_large_any_more(node: Node) -> None:
+    large = b"x" * 5000
+    node.later([large, b"small"], [1, 2])
+    node.later([large], [10])
+    node.close()
+    again = Node(node.root, node.manual, maxMessageSize=4096)
+    await again.turn(5)
+    assert again.delivered() == [large, b"small"]
+    again.timers.make_way(again.store.end_offset)
+    await again.turn()
+    assert again.timers.rolled == 1
+    await again.turn(10)
+    assert again.delivered() == [large, b"small", large]
 
 
 @pytest.mark.parametrize("full_at", [None, 0, 1])
-def test_one_message_that_cannot_be_stored_costs_itself_alone(
+@in_loop
+async def test_one_message_that_cannot_be_stored_costs_itself_alone(
     node: Node, caplog: pytest.LogCaptureFixture, full_at: int | None
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"bad", b"c"], [1, 2, 3])
-        append, left = node.store.append, [full_at]
+    node.later([b"a", b"bad", b"c"], [1, 2, 3])
+    append, left = node.store.append, [full_at]
 
-        def refusing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == "orders" and b"bad" in bytes(records):
-                raise CorruptBatch("damaged")
-            if topic == "orders" and left[0] is not None:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise DiskFull("no space")
-            return append(topic, records, **settings)
-
-        node.store.append = refusing  # type: ignore[method-assign]
-        if full_at is not None:
-            with pytest.raises(DiskFull):
-                await node.turn(5)
-            left[0] = None
-        await node.turn(5)
-        assert (node.delivered(), node.timers.dropped) == ([b"a", b"c"], 1 + (full_at == 1))
-        assert "message for later cannot be delivered topic=orders error=damaged" in caplog.text
-
-    run()
-
-
-def test_messages_that_were_stored_one_by_one_are_not_stored_together_later(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"bad", b"c"], [1, 2, 3])
-        append = node.store.append
-
-        def refusing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == "orders" and b"bad" in bytes(records):
-                raise CorruptBatch("damaged")
-            if topic == "orders" and b"c" in bytes(records):
+    def refusing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == "orders" and b"bad" in bytes(records):
+            raise CorruptBatch("damaged")
+        if topic == "orders" and left[0] is not None:
+            left[0] -= 1
+            if left[0] < 0:
                 raise DiskFull("no space")
-            return append(topic, records, **settings)
+        return append(topic, records, **settings)
 
-        node.store.append = refusing  # type: ignore[method-assign]
+    node.store.append = refusing  # type: ignore[method-assign]
+    if full_at is not None:
         with pytest.raises(DiskFull):
             await node.turn(5)
-        again = node.reopened(unclean=True)
-        await again.turn()
-        assert again.delivered() == [b"a", b"bad", b"c"]  # which the next master can store
+        left[0] = None
+    await node.turn(5)
+    assert (node.delivered(), node.timers.dropped) == ([b"a", b"c"], 1 + (full_at == 1))
+    assert "message for later cannot be delivered topic=orders error=damaged" in caplog.text
 
-    run()
+
+@in_loop
+async def test_messages_that_were_stored_one_by_one_are_not_stored_together_later(node: Node) -> None:
+    node.later([b"a", b"bad", b"c"], [1, 2, 3])
+    append = node.store.append
+
+    def refusing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == "orders" and b"bad" in bytes(records):
+            raise CorruptBatch("damaged")
+        if topic == "orders" and b"c" in bytes(records):
+            raise DiskFull("no space")
+        return append(topic, records, **settings)
+
+    node.store.append = refusing  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node.turn(5)
+    again = node.reopened(unclean=True)
+    await again.turn()
+    assert again.delivered() == [b"a", b"bad", b"c"]  # which the next master can store
 
 
-def test_what_a_former_mastership_took_from_its_wheel_is_not_delivered_by_the_next_one_too(
+@in_loop
+async def test_what_a_former_mastership_took_from_its_wheel_is_not_delivered_by_the_next_one_too(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a"], [1])
+    node.later([b"a"], [1])
 
-        async def meanwhile(make: Any, *arguments: Any, **more: Any) -> Any:
-            if make == timers_module._Backlog.of:
-                monkeypatch.undo()
-                node.change_role(master=False)
-                node.change_role(master=True)
-            return make(*arguments, **more)
+    async def meanwhile(make: Any, *arguments: Any, **more: Any) -> Any:
+        if make == timers_module._Backlog.of:
+            monkeypatch.undo()
+            node.change_role(master=False)
+            node.change_role(master=True)
+        return make(*arguments, **more)
 
-        monkeypatch.setattr("asyncio.to_thread", meanwhile)
-        for _ in range(3):
-            await node.turn(5)
-        assert node.delivered() == [b"a"]
-
-    run()
+    monkeypatch.setattr("asyncio.to_thread", meanwhile)
+    for _ in range(3):
+        await node.turn(5)
+    assert node.delivered() == [b"a"]
 
 
-def test_a_broker_that_was_down_for_long_delivers_its_last_run_once(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a"], [1])
-        await node.turn(2)
-        node.manual.advance(8 * 86_400)
-        again = node.reopened(unclean=True)
-        again.tables.expire(again.clock.wall_ms())  # before there is a master
-        await again.turn()
-        assert again.delivered() == [b"a"]
-
-    run()
+@in_loop
+async def test_a_broker_that_was_down_for_long_delivers_its_last_run_once(node: Node) -> None:
+    node.later([b"a"], [1])
+    await node.turn(2)
+    node.manual.advance(8 * 86_400)
+    again = node.reopened(unclean=True)
+    again.tables.expire(again.clock.wall_ms())  # before there is a master
+    await again.turn()
+    assert again.delivered() == [b"a"]
 
 
 @pytest.mark.parametrize("is_back", [True, False], ids=["the same master goes on", "another begins"])

@@ -22,215 +22,188 @@ from tests.support.broker.timing import ORDERS, START, Node, later_batch, later_
 from tests.support.golden import GOLDEN
 
 
-def test_messages_come_at_their_times_in_their_order(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"c", b"a", b"b"], [30, 10, 20], queue_id=2)
-        await node.turn(9.9)
-        assert node.delivered(queue_id=2) == []
-        await node.turn(0.1)
-        assert node.delivered(queue_id=2) == [b"a"]
-        await node.turn(60)
-        assert node.delivered(queue_id=2) == [b"a", b"b", b"c"]
-        assert node.timers.delivered == 3
-
-    run()
+@in_loop
+async def test_messages_come_at_their_times_in_their_order(node: Node) -> None:
+    node.later([b"c", b"a", b"b"], [30, 10, 20], queue_id=2)
+    await node.turn(9.9)
+    assert node.delivered(queue_id=2) == []
+    await node.turn(0.1)
+    assert node.delivered(queue_id=2) == [b"a"]
+    await node.turn(60)
+    assert node.delivered(queue_id=2) == [b"a", b"b", b"c"]
+    assert node.timers.delivered == 3
 
 
-def test_a_delivered_message_is_as_it_was_sent(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"body"], [1])
-        await node.turn(2)
-        record = node.records()[0]
-        properties = decode_properties(record.properties)
-        assert (record.topic, record.queue_id, record.queue_offset) == ("orders", 0, 0)
-        assert record.born_host == HOST
-        assert properties.pop(names.PRODUCER_PROPERTY)
-        assert properties == {"TIMER_DELIVER_MS": str(START + 1000), "TIMER_OUT_MS": str(START + 1000), "TAGS": "t"}
-
-    run()
+@in_loop
+async def test_a_delivered_message_is_as_it_was_sent(node: Node) -> None:
+    node.later([b"body"], [1])
+    await node.turn(2)
+    record = node.records()[0]
+    properties = decode_properties(record.properties)
+    assert (record.topic, record.queue_id, record.queue_offset) == ("orders", 0, 0)
+    assert record.born_host == HOST
+    assert properties.pop(names.PRODUCER_PROPERTY)
+    assert properties == {"TIMER_DELIVER_MS": str(START + 1000), "TIMER_OUT_MS": str(START + 1000), "TAGS": "t"}
 
 
-def test_what_is_overdue_comes_at_once_and_queues_that_went_are_replaced(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"past"], [-5], queue_id=3)
-        node.put_topic(Topic("orders", 2, 2))
-        await node.turn()
-        assert node.delivered(queue_id=1) == [b"past"]
-
-    run()
+@in_loop
+async def test_what_is_overdue_comes_at_once_and_queues_that_went_are_replaced(node: Node) -> None:
+    node.later([b"past"], [-5], queue_id=3)
+    node.put_topic(Topic("orders", 2, 2))
+    await node.turn()
+    assert node.delivered(queue_id=1) == [b"past"]
 
 
-def test_a_new_master_knows_what_waits_and_delivers_nothing_twice(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"b", b"c"], [10, 20, 4000])
-        await node.turn(15)
-        again = node.reopened(unclean=True)
-        try:
-            await again.turn()
-            assert again.delivered() == [b"a"]
-            await again.turn(10)
-            assert again.delivered() == [b"a", b"b"]
-            await again.turn(8000)
-            assert again.delivered() == [b"a", b"b", b"c"]
-        finally:
-            again.close()
-
-    run()
+@in_loop
+async def test_a_new_master_knows_what_waits_and_delivers_nothing_twice(node: Node) -> None:
+    node.later([b"a", b"b", b"c"], [10, 20, 4000])
+    await node.turn(15)
+    again = node.reopened(unclean=True)
+    try:
+        await again.turn()
+        assert again.delivered() == [b"a"]
+        await again.turn(10)
+        assert again.delivered() == [b"a", b"b"]
+        await again.turn(8000)
+        assert again.delivered() == [b"a", b"b", b"c"]
+    finally:
+        again.close()
 
 
 @pytest.mark.parametrize("failing_at", [0, 1, 2])
-def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node, failing_at: int) -> None:
-    @in_loop
-    async def run() -> None:
-        count = 2 * RUN_COUNT + 10
-        bodies = [b"%d" % number for number in range(count)]
-        node.later(bodies, [1 + number / count for number in range(count)])
-        append, left = node.store.append, [failing_at]
+@in_loop
+async def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node, failing_at: int) -> None:
+    count = 2 * RUN_COUNT + 10
+    bodies = [b"%d" % number for number in range(count)]
+    node.later(bodies, [1 + number / count for number in range(count)])
+    append, left = node.store.append, [failing_at]
 
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == "orders":
-                left[0] -= 1
-                if left[0] < 0:
-                    raise DiskFull("no space")
-            return append(topic, records, **settings)
+    def failing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == "orders":
+            left[0] -= 1
+            if left[0] < 0:
+                raise DiskFull("no space")
+        return append(topic, records, **settings)
 
-        node.store.append = failing  # type: ignore[method-assign]
-        with pytest.raises(DiskFull):
-            await node.turn(5)
-        assert failing_at * (RUN_COUNT - 2) <= len(node.delivered()) <= failing_at * RUN_COUNT
-        node.later([b"late"], [3])  # due as well, and not in that run
-        again = node.reopened(unclean=True)
-        try:
-            await again.turn()
-            await again.turn()
-            assert again.delivered() == [*bodies, b"late"]
-        finally:
-            again.close()
-
-    run()
+    node.store.append = failing  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node.turn(5)
+    assert failing_at * (RUN_COUNT - 2) <= len(node.delivered()) <= failing_at * RUN_COUNT
+    node.later([b"late"], [3])  # due as well, and not in that run
+    again = node.reopened(unclean=True)
+    try:
+        await again.turn()
+        await again.turn()
+        assert again.delivered() == [*bodies, b"late"]
+    finally:
+        again.close()
 
 
 @pytest.mark.parametrize("full", ["orders", "other"])
-def test_a_run_that_was_cut_short_between_two_topics_comes_once_to_each(node: Node, full: str) -> None:
-    @in_loop
-    async def run() -> None:
-        node.put_topic(Topic("other", 1, 1))
-        node.later([b"a", b"b"], [1, 2])
-        node.later([b"c"], [1], topic="other")
-        append = node.store.append
+@in_loop
+async def test_a_run_that_was_cut_short_between_two_topics_comes_once_to_each(node: Node, full: str) -> None:
+    node.put_topic(Topic("other", 1, 1))
+    node.later([b"a", b"b"], [1, 2])
+    node.later([b"c"], [1], topic="other")
+    append = node.store.append
 
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == full:
-                raise DiskFull("no space")
-            return append(topic, records, **settings)
+    def failing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == full:
+            raise DiskFull("no space")
+        return append(topic, records, **settings)
 
-        node.store.append = failing  # type: ignore[method-assign]
-        with pytest.raises(DiskFull):
-            await node.turn(5)
-        again = node.reopened(unclean=True)
-        try:
-            await again.turn()
-            await again.turn()
-            assert (again.delivered(), again.delivered("other")) == ([b"a", b"b"], [b"c"])
-        finally:
-            again.close()
-
-    run()
+    node.store.append = failing  # type: ignore[method-assign]
+    with pytest.raises(DiskFull):
+        await node.turn(5)
+    again = node.reopened(unclean=True)
+    try:
+        await again.turn()
+        await again.turn()
+        assert (again.delivered(), again.delivered("other")) == ([b"a", b"b"], [b"c"])
+    finally:
+        again.close()
 
 
-def test_a_clock_that_goes_back_brings_nothing_early_and_nothing_twice(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"d"], [500, 2000])
-        await node.turn(1000)
-        node.manual.set_wall(START + 10_000)
-        node.later([b"b", b"c"], [5, 600])
-        await node.turn()
-        assert node.delivered() == [b"a", b"b"]
-        again = node.reopened(unclean=True)
-        try:
-            await again.turn()
-            assert again.delivered() == [b"a", b"b"]
-            assert again.tables[TimerTable].last.before == ((START + 1_000_000, 2),)
-            await again.turn(690)
-            assert again.delivered() == [b"a", b"b", b"c"]
-            await again.turn(2300)
-            assert again.delivered() == [b"a", b"b", b"c", b"d"]
-            assert len(again.tables[TimerTable].last.delivered()) == 1
-        finally:
-            again.close()
-
-    run()
+@in_loop
+async def test_a_clock_that_goes_back_brings_nothing_early_and_nothing_twice(node: Node) -> None:
+    node.later([b"a", b"d"], [500, 2000])
+    await node.turn(1000)
+    node.manual.set_wall(START + 10_000)
+    node.later([b"b", b"c"], [5, 600])
+    await node.turn()
+    assert node.delivered() == [b"a", b"b"]
+    again = node.reopened(unclean=True)
+    try:
+        await again.turn()
+        assert again.delivered() == [b"a", b"b"]
+        assert again.tables[TimerTable].last.before == ((START + 1_000_000, 2),)
+        await again.turn(690)
+        assert again.delivered() == [b"a", b"b", b"c"]
+        await again.turn(2300)
+        assert again.delivered() == [b"a", b"b", b"c", b"d"]
+        assert len(again.tables[TimerTable].last.delivered()) == 1
+    finally:
+        again.close()
 
 
-def test_a_clock_that_is_set_ahead_for_a_while_brings_nothing_early(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"b"], [100, 3000])
+@in_loop
+async def test_a_clock_that_is_set_ahead_for_a_while_brings_nothing_early(node: Node) -> None:
+    node.later([b"a", b"b"], [100, 3000])
+    await node.turn(1)
+    node.manual.set_wall(START + 3_600_000)
+    for _ in range(3):
         await node.turn(1)
-        node.manual.set_wall(START + 3_600_000)
-        for _ in range(3):
-            await node.turn(1)
-        node.manual.set_wall(START + 4_000)
-        await node.turn()
-        assert node.delivered() == []
-        await node.turn(96)
-        assert node.delivered() == [b"a"]
-        node.manual.set_wall(START + 3_600_000)  # and this time it stays so
-        await node.turn(1)
-        await node.turn(BELIEVED_S)
-        assert node.delivered() == [b"a", b"b"]
-
-    run()
+    node.manual.set_wall(START + 4_000)
+    await node.turn()
+    assert node.delivered() == []
+    await node.turn(96)
+    assert node.delivered() == [b"a"]
+    node.manual.set_wall(START + 3_600_000)  # and this time it stays so
+    await node.turn(1)
+    await node.turn(BELIEVED_S)
+    assert node.delivered() == [b"a", b"b"]
 
 
-def test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files(
+@in_loop
+async def test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        bodies = [b"%03d" % number + b"." * 20_000 for number in range(120)]
-        for start in range(0, 120, 10):
-            delays = [(120 - number) / 8 for number in range(start, start + 10)]  # the newest come first
-            node.later(bodies[start : start + 10], delays)
-        append, left = node.store.append, [4]
+    bodies = [b"%03d" % number + b"." * 20_000 for number in range(120)]
+    for start in range(0, 120, 10):
+        delays = [(120 - number) / 8 for number in range(start, start + 10)]  # the newest come first
+        node.later(bodies[start : start + 10], delays)
+    append, left = node.store.append, [4]
 
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == "orders":
-                left[0] -= 1
-                if left[0] < 0:
-                    raise DiskFull("no space")
-            return append(topic, records, **settings)
+    def failing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == "orders":
+            left[0] -= 1
+            if left[0] < 0:
+                raise DiskFull("no space")
+        return append(topic, records, **settings)
 
-        node.store.append = failing  # type: ignore[method-assign]
-        monkeypatch.setattr(timers_module, "RUN_BYTES", 100_000)
-        with pytest.raises(DiskFull):
-            await node.turn(50)
-        done = node.delivered()
-        assert 0 < len(done) < 40
-        node.close(unclean=True)
-        monkeypatch.setattr(timers_module, "RUN_BYTES", 150_000)
-        again = Node(node.root, node.manual, maxMessageSize=1 << 17)
-        try:
-            removal = again.store.removal
-            end = removal.files()[0].end
-            kept = removal.first_from(names.TIMER_TOPIC, 0, end)
-            assert 20 < kept < 80
-            removal.take_out(end)
-            for _ in removal.align():
-                continue
-            await again.turn()
-            await again.turn()
-            assert again.delivered() == list(reversed(bodies[kept:]))
-            assert f"are gone, their log files were deleted offsets=0..{kept - 1}" in caplog.text
-        finally:
-            again.close()
-
-    run()
+    node.store.append = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(timers_module, "RUN_BYTES", 100_000)
+    with pytest.raises(DiskFull):
+        await node.turn(50)
+    done = node.delivered()
+    assert 0 < len(done) < 40
+    node.close(unclean=True)
+    monkeypatch.setattr(timers_module, "RUN_BYTES", 150_000)
+    again = Node(node.root, node.manual, maxMessageSize=1 << 17)
+    try:
+        removal = again.store.removal
+        end = removal.files()[0].end
+        kept = removal.first_from(names.TIMER_TOPIC, 0, end)
+        assert 20 < kept < 80
+        removal.take_out(end)
+        for _ in removal.align():
+            continue
+        await again.turn()
+        await again.turn()
+        assert again.delivered() == list(reversed(bodies[kept:]))
+        assert f"are gone, their log files were deleted offsets=0..{kept - 1}" in caplog.text
+    finally:
+        again.close()
 
 
 @pytest.mark.parametrize("is_rolled", [False, True])
@@ -254,100 +227,82 @@ def test_what_is_due_together_may_be_larger_than_a_log_file(
     run()
 
 
-def test_a_run_that_cannot_be_recorded_is_begun_again(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a", b"b"], [1, 100])
-        left = node.fail_appends()
-        with pytest.raises(DiskFull):
-            await node.turn(5)
-        left[0] = 100
-        await node.turn()
-        assert node.delivered() == [b"a"]
-
-    run()
-
-
-def test_a_role_that_changes_in_the_middle_ends_a_delivery(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        count = 2 * RUN_COUNT
-        bodies = [b"%d" % number for number in range(count)]
-        node.later(bodies, [1 + number / count for number in range(count)])
-        append = node.store.append
-
-        def turning(topic: str, records: Any, **settings: Any) -> Any:
-            placed = append(topic, records, **settings)
-            if topic == "orders":
-                node.change_role(master=False)
-                node.change_role(master=True)  # master again before the delivery looks
-            return placed
-
-        node.store.append = turning  # type: ignore[method-assign]
+@in_loop
+async def test_a_run_that_cannot_be_recorded_is_begun_again(node: Node) -> None:
+    node.later([b"a", b"b"], [1, 100])
+    left = node.fail_appends()
+    with pytest.raises(DiskFull):
         await node.turn(5)
-        assert len(node.delivered()) == RUN_COUNT
-        node.store.append = append  # type: ignore[method-assign]
-        await node.turn()
-        assert node.delivered() == bodies
-
-    run()
+    left[0] = 100
+    await node.turn()
+    assert node.delivered() == [b"a"]
 
 
-def test_a_failed_append_is_made_good_by_the_same_broker(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a"], [1])
-        left = node.fail_appends(1)  # the run is recorded
-        with pytest.raises(DiskFull):
-            await node.turn(5)
-        left[0] = 100
-        await node.turn()
-        assert node.delivered() == [b"a"]
+@in_loop
+async def test_a_role_that_changes_in_the_middle_ends_a_delivery(node: Node) -> None:
+    count = 2 * RUN_COUNT
+    bodies = [b"%d" % number for number in range(count)]
+    node.later(bodies, [1 + number / count for number in range(count)])
+    append = node.store.append
 
-    run()
+    def turning(topic: str, records: Any, **settings: Any) -> Any:
+        placed = append(topic, records, **settings)
+        if topic == "orders":
+            node.change_role(master=False)
+            node.change_role(master=True)  # master again before the delivery looks
+        return placed
+
+    node.store.append = turning  # type: ignore[method-assign]
+    await node.turn(5)
+    assert len(node.delivered()) == RUN_COUNT
+    node.store.append = append  # type: ignore[method-assign]
+    await node.turn()
+    assert node.delivered() == bodies
 
 
-def test_nothing_is_delivered_while_too_few_replicas_are_there(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.later([b"a"], [1])
-        node.role.enough = False
+@in_loop
+async def test_a_failed_append_is_made_good_by_the_same_broker(node: Node) -> None:
+    node.later([b"a"], [1])
+    left = node.fail_appends(1)  # the run is recorded
+    with pytest.raises(DiskFull):
         await node.turn(5)
-        assert node.delivered() == []
-        node.role.enough = True
-        await node.turn()
-        assert node.delivered() == [b"a"]
-
-    run()
+    left[0] = 100
+    await node.turn()
+    assert node.delivered() == [b"a"]
 
 
-def test_a_slave_turns_no_wheel_and_begins_as_master_with_all_that_waits(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.change_role(master=False)
-        node.later([b"a"], [1])
-        await node.turn(5)
-        assert node.delivered() == []
-        node.change_role(master=True)
-        await node.turn()
-        assert node.delivered() == [b"a"]
-
-    run()
+@in_loop
+async def test_nothing_is_delivered_while_too_few_replicas_are_there(node: Node) -> None:
+    node.later([b"a"], [1])
+    node.role.enough = False
+    await node.turn(5)
+    assert node.delivered() == []
+    node.role.enough = True
+    await node.turn()
+    assert node.delivered() == [b"a"]
 
 
-def test_messages_of_a_deleted_topic_go_with_it(node: Node) -> None:
-    @in_loop
-    async def run() -> None:
-        node.put_topic(Topic("kept", 1, 1))
-        node.later([b"a"], [1])
-        node.later([b"b"], [1], topic="kept")
-        node.delete_topic("orders")
-        node.dispatch()
-        await node.turn(5)
-        assert node.delivered("kept") == [b"b"]
-        assert (node.timers.delivered, node.timers.dropped) == (1, 1)
+@in_loop
+async def test_a_slave_turns_no_wheel_and_begins_as_master_with_all_that_waits(node: Node) -> None:
+    node.change_role(master=False)
+    node.later([b"a"], [1])
+    await node.turn(5)
+    assert node.delivered() == []
+    node.change_role(master=True)
+    await node.turn()
+    assert node.delivered() == [b"a"]
 
-    run()
+
+@in_loop
+async def test_messages_of_a_deleted_topic_go_with_it(node: Node) -> None:
+    node.put_topic(Topic("kept", 1, 1))
+    node.later([b"a"], [1])
+    node.later([b"b"], [1], topic="kept")
+    node.delete_topic("orders")
+    node.dispatch()
+    await node.turn(5)
+    assert node.delivered("kept") == [b"b"]
+    assert (node.timers.delivered, node.timers.dropped) == (1, 1)
 
 
 def test_what_cannot_be_delivered_is_refused_by_name(node: Node) -> None:
@@ -371,16 +326,13 @@ def test_what_cannot_be_delivered_is_refused_by_name(node: Node) -> None:
         check(batch(names.TIMER_TOPIC, [b"a"], properties=[long]))
 
 
-def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path / "store", timerMessagesMax=1)
-        node.later([b"a"], [10])
-        await node.turn()
-        with pytest.raises(FlowControl, match="timerMessagesMax"):
-            node[Later].check(memoryview(later_batch([b"a"], [START])), ORDERS)
-
-    run()
+@in_loop
+async def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
+    node = Node(tmp_path / "store", timerMessagesMax=1)
+    node.later([b"a"], [10])
+    await node.turn()
+    with pytest.raises(FlowControl, match="timerMessagesMax"):
+        node[Later].check(memoryview(later_batch([b"a"], [START])), ORDERS)
 
 
 def test_a_store_of_rocketmq_goes_on_where_its_timers_were() -> None:

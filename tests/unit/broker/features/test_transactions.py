@@ -164,17 +164,14 @@ async def test_what_is_no_half_of_the_group_is_refused_by_name() -> None:
         ({"properties": {"TRAN_PREPARED_QUEUE_OFFSET": "3"}}, CorruptBatch, "not prepared"),
     ],
 )
-def test_records_that_are_no_halves_are_refused(
+@in_loop
+async def test_records_that_are_no_halves_are_refused(
     settings: dict[str, Any], error: type[PenstockError], match: str
 ) -> None:
-    @in_loop
-    async def check() -> None:
-        node = opened()
-        with pytest.raises(error, match=match):
-            await node.halves([b"a"], **settings)
-        assert node.records(names.HALF_TOPIC) == []
-
-    check()
+    node = opened()
+    with pytest.raises(error, match=match):
+        await node.halves([b"a"], **settings)
+    assert node.records(names.HALF_TOPIC) == []
 
 
 @in_loop
@@ -336,19 +333,16 @@ async def test_an_op_that_is_settled_is_not_carried_out_again_though_its_marks_a
     assert again.bodies() == [b"a"]
 
 
-def test_halves_are_committed_though_messages_may_not_be_so_large_any_more(tmp_path: Path) -> None:
-    @in_loop
-    async def check() -> None:
-        node = Node(tmp_path)
-        node.add_topic()
-        await node.halves([b"x" * 5000, b"small"])
-        node.close()
-        again = Node(tmp_path, manual=node.manual, maxMessageSize=4096)
-        again.dispatch()
-        assert await again.end(COMMIT, (0, 2)) == [(OPEN, 2)]
-        assert again.bodies() == [b"x" * 5000, b"small"]
-
-    check()
+@in_loop
+async def test_halves_are_committed_though_messages_may_not_be_so_large_any_more(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.add_topic()
+    await node.halves([b"x" * 5000, b"small"])
+    node.close()
+    again = Node(tmp_path, manual=node.manual, maxMessageSize=4096)
+    again.dispatch()
+    assert await again.end(COMMIT, (0, 2)) == [(OPEN, 2)]
+    assert again.bodies() == [b"x" * 5000, b"small"]
 
 
 @in_loop

@@ -50,23 +50,20 @@ async def test_an_append_may_not_use_the_brokers_own_producer_ids() -> None:
     assert parts.bodies() == []
 
 
-def test_a_forged_mark_that_is_in_the_log_already_does_not_stop_deliveries(
+@in_loop
+async def test_a_forged_mark_that_is_in_the_log_already_does_not_stop_deliveries(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path / "store")
-        node.store.append("orders", batch("orders", [b"forged"], mark=(PRODUCER_ID, 0, 0, FORGED)), queues=4)
-        node.dispatch()
-        assert node.tables.producers.last_sequence(PRODUCER_ID, "orders", 0) == FORGED
-        node.later([b"due"], [1])
-        with caplog.at_level(logging.ERROR):
-            await node.turn(2)
-        assert node.delivered() == [b"forged", b"due"]
-        assert "foreign producer mark passed over" in caplog.text
-        assert node.metrics()["penstock_timer_foreign_marks_total", ""] == 1
-
-    run()
+    node = Node(tmp_path / "store")
+    node.store.append("orders", batch("orders", [b"forged"], mark=(PRODUCER_ID, 0, 0, FORGED)), queues=4)
+    node.dispatch()
+    assert node.tables.producers.last_sequence(PRODUCER_ID, "orders", 0) == FORGED
+    node.later([b"due"], [1])
+    with caplog.at_level(logging.ERROR):
+        await node.turn(2)
+    assert node.delivered() == [b"forged", b"due"]
+    assert "foreign producer mark passed over" in caplog.text
+    assert node.metrics()["penstock_timer_foreign_marks_total", ""] == 1
 
 
 @in_loop
@@ -172,15 +169,12 @@ def test_receipts_of_very_many_queues_are_forgotten_like_lanes(monkeypatch: pyte
     assert table.evicted == 2
 
 
-def test_a_wall_clock_that_is_set_ahead_for_a_moment_empties_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    @in_loop
-    async def run() -> None:
-        parts = Kit()
-        parts.add_topic()
-        await parts.append(producer=(P, 0, 0, 5))
-        wall = time.time()
-        monkeypatch.setattr(time, "time", lambda: wall + 8 * 24 * 3600)
-        await parts.snapshots.write_changed(lambda: parts.store.dispatched_offset)
-        assert parts.tables.producers.last_sequence(P, "orders", 0) == 5
-
-    run()
+@in_loop
+async def test_a_wall_clock_that_is_set_ahead_for_a_moment_empties_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Kit()
+    parts.add_topic()
+    await parts.append(producer=(P, 0, 0, 5))
+    wall = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall + 8 * 24 * 3600)
+    await parts.snapshots.write_changed(lambda: parts.store.dispatched_offset)
+    assert parts.tables.producers.last_sequence(P, "orders", 0) == 5

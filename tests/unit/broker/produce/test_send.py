@@ -60,20 +60,17 @@ async def test_an_append_is_answered_with_where_its_records_are() -> None:
         ({"producer": PRODUCER, "marked": False}, CorruptBatch),
     ],
 )
-def test_what_may_not_be_stored_is_refused_by_name_and_nothing_is_written(
+@in_loop
+async def test_what_may_not_be_stored_is_refused_by_name_and_nothing_is_written(
     settings: dict[str, object], error: type[PenstockError]
 ) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = Kit()
-        parts.add_topic()
-        parts.add_topic("readonly", perm=names.PERM_READ)
-        end = parts.store.end_offset
-        with pytest.raises(error):
-            await parts.append(**settings)  # type: ignore[arg-type]
-        assert parts.store.end_offset == end
-
-    check()
+    parts = Kit()
+    parts.add_topic()
+    parts.add_topic("readonly", perm=names.PERM_READ)
+    end = parts.store.end_offset
+    with pytest.raises(error):
+        await parts.append(**settings)  # type: ignore[arg-type]
+    assert parts.store.end_offset == end
 
 
 @in_loop
@@ -120,18 +117,15 @@ async def test_a_repeated_batch_is_stored_once_and_answered_with_the_first_recei
 
 
 @pytest.mark.parametrize("bodies", [[b"b"], [b"a", b"a"], []], ids=["another", "one more", "fewer"])
-def test_a_sequence_that_comes_with_other_messages_is_refused(bodies: list[bytes]) -> None:
-    @in_loop
-    async def check() -> None:
-        parts = Kit()
-        parts.add_topic()
-        await parts.append([b"a", b"a", b"a"] if not bodies else [b"a"], producer=PRODUCER)
-        end = parts.store.end_offset
-        with pytest.raises(ChangedBatch, match=r"sequence \d+ stands for other messages, stored at 270: nothing was"):
-            await parts.append(bodies or [b"a"], producer=PRODUCER)
-        assert parts.store.end_offset == end
-
-    check()
+@in_loop
+async def test_a_sequence_that_comes_with_other_messages_is_refused(bodies: list[bytes]) -> None:
+    parts = Kit()
+    parts.add_topic()
+    await parts.append([b"a", b"a", b"a"] if not bodies else [b"a"], producer=PRODUCER)
+    end = parts.store.end_offset
+    with pytest.raises(ChangedBatch, match=r"sequence \d+ stands for other messages, stored at 270: nothing was"):
+        await parts.append(bodies or [b"a"], producer=PRODUCER)
+    assert parts.store.end_offset == end
 
 
 @in_loop

@@ -28,69 +28,60 @@ def delay(it: Kit, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_it_passes_over_nothing_that_comes_in_their_place(left: int) -> None:
-    @in_loop
-    async def run() -> None:
-        clock = ManualClock(1_700_000_000_000)
-        it = Kit(features=(Later, DelayLevels), clock=clock)
-        it.put_topic(Topic("orders", 1, 1))
-        for _ in range(left):
-            delay(it, b"delivered before")
-        it.tables[LevelTable].load({"offsetTable": {"1": 2}}, 0)
-        it.change_role(master=False)
-        it.change_role(master=True)
-        for body in (b"one", b"two", b"three"):
-            delay(it, body)  # before the first turn
-        clock.advance(2)
-        await it[DelayLevels].queues.turn()
-        it.confirm()
-        assert it.bodies(queues=1) == [b"one", b"two", b"three"]
-
-    run()
+@in_loop
+async def test_it_passes_over_nothing_that_comes_in_their_place(left: int) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    it = Kit(features=(Later, DelayLevels), clock=clock)
+    it.put_topic(Topic("orders", 1, 1))
+    for _ in range(left):
+        delay(it, b"delivered before")
+    it.tables[LevelTable].load({"offsetTable": {"1": 2}}, 0)
+    it.change_role(master=False)
+    it.change_role(master=True)
+    for body in (b"one", b"two", b"three"):
+        delay(it, body)  # before the first turn
+    clock.advance(2)
+    await it[DelayLevels].queues.turn()
+    it.confirm()
+    assert it.bodies(queues=1) == [b"one", b"two", b"three"]
 
 
-def test_after_a_clock_was_wrong_a_message_waits_its_level_from_when_it_is_seen(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        clock = ManualClock(START + 86_400_000)
-        node = Node(tmp_path, clock)
-        node.delay(1, [b"from tomorrow"])
-        clock.set_wall(START)
-        node.close(unclean=True)
-        again = Node(tmp_path, clock)
-        await again.turn()
-        assert again.delivered() == []
-        await again.turn(1)
-        assert again.delivered() == [b"from tomorrow"]
-
-    run()
+@in_loop
+async def test_after_a_clock_was_wrong_a_message_waits_its_level_from_when_it_is_seen(tmp_path: Path) -> None:
+    clock = ManualClock(START + 86_400_000)
+    node = Node(tmp_path, clock)
+    node.delay(1, [b"from tomorrow"])
+    clock.set_wall(START)
+    node.close(unclean=True)
+    again = Node(tmp_path, clock)
+    await again.turn()
+    assert again.delivered() == []
+    await again.turn(1)
+    assert again.delivered() == [b"from tomorrow"]
 
 
-def test_a_clock_that_was_set_ahead_and_back_brings_no_level_before_its_time(tmp_path: Path) -> None:
+@in_loop
+async def test_a_clock_that_was_set_ahead_and_back_brings_no_level_before_its_time(tmp_path: Path) -> None:
     """The log's times do not go back with the clock: for a day, all that is stored is of tomorrow."""
 
-    @in_loop
-    async def run() -> None:
-        clock = ManualClock(START)
-        node = Node(tmp_path, clock)
-        clock.set_wall(START + 86_400_000)
-        node.delay(2, [b"a"])
-        await node.turn()
-        await node.turn(3)
-        assert node.delivered() == []
-        clock.set_wall(START + 3000)
-        node.delay(2, [b"b"])
-        await node.turn()
-        await node.turn(2)
-        assert node.delivered() == [b"a"]
-        node.delay(2, [b"c"])
-        await node.turn(2)
-        assert node.delivered() == [b"a"]
-        for _ in range(3):
-            await node.turn(1)
-        assert node.delivered() == [b"a", b"b"]
-        for _ in range(3):
-            await node.turn(1)
-        assert node.delivered() == [b"a", b"b", b"c"]
-
-    run()
+    clock = ManualClock(START)
+    node = Node(tmp_path, clock)
+    clock.set_wall(START + 86_400_000)
+    node.delay(2, [b"a"])
+    await node.turn()
+    await node.turn(3)
+    assert node.delivered() == []
+    clock.set_wall(START + 3000)
+    node.delay(2, [b"b"])
+    await node.turn()
+    await node.turn(2)
+    assert node.delivered() == [b"a"]
+    node.delay(2, [b"c"])
+    await node.turn(2)
+    assert node.delivered() == [b"a"]
+    for _ in range(3):
+        await node.turn(1)
+    assert node.delivered() == [b"a", b"b"]
+    for _ in range(3):
+        await node.turn(1)
+    assert node.delivered() == [b"a", b"b", b"c"]

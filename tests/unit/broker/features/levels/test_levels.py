@@ -28,84 +28,72 @@ from tests.support.clock import ManualClock
 from tests.unit.broker.features.levels.kit import Node, delayed
 
 
-def test_messages_come_when_their_levels_are_over(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(3, [b"ten"], queue_id=2)
-        node.delay(1, [b"one"], queue_id=2)
-        await node.turn(0.9)
-        assert node.delivered(queue_id=2) == []
-        await node.turn(0.1)
-        assert node.delivered(queue_id=2) == [b"one"]
-        node.delay(3, [b"and ten"], queue_id=2)
-        await node.turn(9)
-        assert node.delivered(queue_id=2) == [b"one", b"ten"]
-        assert node.queues.waiting() == [(3, 1)]
-        await node.turn(1)
-        assert node.delivered(queue_id=2) == [b"one", b"ten", b"and ten"]
-        assert node.queues.delivered == 3
-
-    run()
+@in_loop
+async def test_messages_come_when_their_levels_are_over(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.delay(3, [b"ten"], queue_id=2)
+    node.delay(1, [b"one"], queue_id=2)
+    await node.turn(0.9)
+    assert node.delivered(queue_id=2) == []
+    await node.turn(0.1)
+    assert node.delivered(queue_id=2) == [b"one"]
+    node.delay(3, [b"and ten"], queue_id=2)
+    await node.turn(9)
+    assert node.delivered(queue_id=2) == [b"one", b"ten"]
+    assert node.queues.waiting() == [(3, 1)]
+    await node.turn(1)
+    assert node.delivered(queue_id=2) == [b"one", b"ten", b"and ten"]
+    assert node.queues.delivered == 3
 
 
-def test_a_delivered_message_is_as_it_was_sent_and_names_its_level(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"body"])
-        await node.turn(1)
-        record = node.records()[0]
-        properties = decode_properties(record.properties)
-        assert properties.pop(names.PRODUCER_PROPERTY)
-        assert (record.topic, record.queue_id, record.body) == ("orders", 0, b"body")
-        assert properties == {"DELAY": "1", "TAGS": "t"}
-
-    run()
+@in_loop
+async def test_a_delivered_message_is_as_it_was_sent_and_names_its_level(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"body"])
+    await node.turn(1)
+    record = node.records()[0]
+    properties = decode_properties(record.properties)
+    assert properties.pop(names.PRODUCER_PROPERTY)
+    assert (record.topic, record.queue_id, record.body) == ("orders", 0, b"body")
+    assert properties == {"DELAY": "1", "TAGS": "t"}
 
 
-def test_what_clients_send_is_taken_and_other_levels_are_refused_by_name(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        feature, orders = node[DelayLevels], Topic("orders", 4, 4)
-        properties, queue_ids = Delayed("orders", 18).place(Column.of([b"TAGS\x01t\x02"]), np.zeros(1, np.int32))
-        sent = batch(names.SCHEDULE_TOPIC, [b"x"], queue_ids.tolist(), properties=[bytes(properties.data)])
+@in_loop
+async def test_what_clients_send_is_taken_and_other_levels_are_refused_by_name(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    feature, orders = node[DelayLevels], Topic("orders", 4, 4)
+    properties, queue_ids = Delayed("orders", 18).place(Column.of([b"TAGS\x01t\x02"]), np.zeros(1, np.int32))
+    sent = batch(names.SCHEDULE_TOPIC, [b"x"], queue_ids.tolist(), properties=[bytes(properties.data)])
+    feature.check(memoryview(sent), orders)
+    assert feature.target(orders) == (names.SCHEDULE_TOPIC, 18)
+    with pytest.raises(InvalidArgument, match=r"record 0 .*none of 1\.\.18, .*messageDelayLevel"):
+        feature.check(memoryview(delayed(19, [b"x"])), orders)
+    sent = batch(names.SCHEDULE_TOPIC, [b"x"], 3, properties=[bytes(properties.data)])
+    with pytest.raises(InvalidArgument, match="delay level"):
         feature.check(memoryview(sent), orders)
-        assert feature.target(orders) == (names.SCHEDULE_TOPIC, 18)
-        with pytest.raises(InvalidArgument, match=r"record 0 .*none of 1\.\.18, .*messageDelayLevel"):
-            feature.check(memoryview(delayed(19, [b"x"])), orders)
-        sent = batch(names.SCHEDULE_TOPIC, [b"x"], 3, properties=[bytes(properties.data)])
-        with pytest.raises(InvalidArgument, match="delay level"):
-            feature.check(memoryview(sent), orders)
-        with pytest.raises(CorruptBatch, match="other topic"):
-            feature.check(memoryview(delayed(1, [b"x"], topic="order")), orders)
-        with pytest.raises(Forbidden, match="bad queue"):
-            feature.check(memoryview(delayed(1, [b"x"], queue_id=4)), orders)
-        with pytest.raises(MessageTooLarge, match="no room for what delivery adds"):
-            feature.check(memoryview(delayed(1, [b"x"], long="x" * 32_690)), orders)
-        with pytest.raises(CorruptBatch, match="no record"):
-            feature.check(memoryview(b"x" * 100), orders)
-
-    run()
+    with pytest.raises(CorruptBatch, match="other topic"):
+        feature.check(memoryview(delayed(1, [b"x"], topic="order")), orders)
+    with pytest.raises(Forbidden, match="bad queue"):
+        feature.check(memoryview(delayed(1, [b"x"], queue_id=4)), orders)
+    with pytest.raises(MessageTooLarge, match="no room for what delivery adds"):
+        feature.check(memoryview(delayed(1, [b"x"], long="x" * 32_690)), orders)
+    with pytest.raises(CorruptBatch, match="no record"):
+        feature.check(memoryview(b"x" * 100), orders)
 
 
 @pytest.mark.parametrize("unclean", [True, False])
-def test_whoever_goes_on_delivers_nothing_twice(tmp_path: Path, unclean: bool) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a", b"b"])
-        await node.turn(0.5)
-        node.delay(1, [b"c"])
-        await node.turn(0.5)
-        again = node.reopened(unclean=unclean)
-        await again.turn()
-        assert again.delivered() == [b"a", b"b"]
-        await again.turn(0.5)
-        assert again.delivered() == [b"a", b"b", b"c"]
-
-    run()
+@in_loop
+async def test_whoever_goes_on_delivers_nothing_twice(tmp_path: Path, unclean: bool) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"a", b"b"])
+    await node.turn(0.5)
+    node.delay(1, [b"c"])
+    await node.turn(0.5)
+    again = node.reopened(unclean=unclean)
+    await again.turn()
+    assert again.delivered() == [b"a", b"b"]
+    await again.turn(0.5)
+    assert again.delivered() == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("failing_at", range(8))
@@ -138,58 +126,49 @@ def test_a_delivery_that_is_cut_short_anywhere_is_finished_once(
     run()
 
 
-def test_a_new_master_knows_from_the_log_alone_what_is_delivered(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a"])
-        await node.turn(1)
-        node.change_role(master=False)
-        node.delay(1, [b"b"])
-        await node.turn(1)
-        assert node.delivered() == [b"a"]  # a slave delivers nothing
-        node.change_role(master=True)
-        await node.turn()
-        assert node.delivered() == [b"a", b"b"]
-
-    run()
+@in_loop
+async def test_a_new_master_knows_from_the_log_alone_what_is_delivered(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"a"])
+    await node.turn(1)
+    node.change_role(master=False)
+    node.delay(1, [b"b"])
+    await node.turn(1)
+    assert node.delivered() == [b"a"]  # a slave delivers nothing
+    node.change_role(master=True)
+    await node.turn()
+    assert node.delivered() == [b"a", b"b"]
 
 
-def test_nothing_is_delivered_before_all_is_known_or_while_replicas_are_missing(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a"])
-        node.role.enough = False
-        await node.turn(5)
-        assert node.delivered() == []
-        node.role.enough, node.role.holds = True, True
-        node.journal.put("DELAY_OFFSETS", {"offsets": {"1": 1}})  # unconfirmed: somebody has delivered it
-        node.change_role(master=False)
-        node.change_role(master=True)
-        await node.queues.turn()
-        assert read(node.store, "orders") == []
-        node.role.holds = False
-        await node.turn()
-        assert node.delivered() == []
-
-    run()
+@in_loop
+async def test_nothing_is_delivered_before_all_is_known_or_while_replicas_are_missing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"a"])
+    node.role.enough = False
+    await node.turn(5)
+    assert node.delivered() == []
+    node.role.enough, node.role.holds = True, True
+    node.journal.put("DELAY_OFFSETS", {"offsets": {"1": 1}})  # unconfirmed: somebody has delivered it
+    node.change_role(master=False)
+    node.change_role(master=True)
+    await node.queues.turn()
+    assert read(node.store, "orders") == []
+    node.role.holds = False
+    await node.turn()
+    assert node.delivered() == []
 
 
-def test_the_progress_is_rocketmqs_file_in_valid_json(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a", b"b"])
-        node.delay(2, [b"c"])
-        await node.turn(1)
-        await node[DelayLevels].stop()
-        node.snapshots.write_all(node.store.dispatched_offset)
-        found = json.loads((tmp_path / "config/delayOffset.json").read_text())
-        assert found["offsetTable"] == {"1": 2}
-        assert found["dataVersion"]["stateVersion"] == 0
-
-    run()
+@in_loop
+async def test_the_progress_is_rocketmqs_file_in_valid_json(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"a", b"b"])
+    node.delay(2, [b"c"])
+    await node.turn(1)
+    await node[DelayLevels].stop()
+    node.snapshots.write_all(node.store.dispatched_offset)
+    found = json.loads((tmp_path / "config/delayOffset.json").read_text())
+    assert found["offsetTable"] == {"1": 2}
+    assert found["dataVersion"]["stateVersion"] == 0
 
 
 def test_messages_that_wait_in_a_store_of_rocketmqs_are_delivered_once(tmp_path: Path) -> None:
@@ -277,71 +256,61 @@ def test_what_is_moved_together_may_be_larger_than_a_log_file(tmp_path: Path, mo
     run()
 
 
-def test_retention_keeps_the_log_until_the_progress_is_recorded(tmp_path: Path) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.flush()
-        assert list(node[DelayLevels].holds()) == []
-        node.delay(2, [b"a"])
-        position = node.store.picker.locate(names.SCHEDULE_TOPIC, 1, np.arange(1)).positions[0]
-        assert [hold.offset for hold in node[DelayLevels].holds()] == [position]
-        await node.turn(5)
-        node.flush()
-        assert list(node[DelayLevels].holds()) == []
-
-    run()
+@in_loop
+async def test_retention_keeps_the_log_until_the_progress_is_recorded(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.flush()
+    assert list(node[DelayLevels].holds()) == []
+    node.delay(2, [b"a"])
+    position = node.store.picker.locate(names.SCHEDULE_TOPIC, 1, np.arange(1)).positions[0]
+    assert [hold.offset for hold in node[DelayLevels].holds()] == [position]
+    await node.turn(5)
+    node.flush()
+    assert list(node[DelayLevels].holds()) == []
 
 
-def test_messages_of_a_deleted_topic_go_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a"])
-        node.delete_topic("orders")
-        await node.turn(1)
-        assert node.queues.dropped == 1
-        assert "their topic is gone topic=orders count=1" in caplog.text
-
-    run()
+@in_loop
+async def test_messages_of_a_deleted_topic_go_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"a"])
+    node.delete_topic("orders")
+    await node.turn(1)
+    assert node.queues.dropped == 1
+    assert "their topic is gone topic=orders count=1" in caplog.text
 
 
-def test_one_message_that_cannot_be_stored_costs_itself_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a", b"b", b"c"])
-        append = node.store.append
+@in_loop
+async def test_one_message_that_cannot_be_stored_costs_itself_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    node.delay(1, [b"a", b"b", b"c"])
+    append = node.store.append
 
-        def refusing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == "orders" and b"b" in [decode_record(record).body for record in split(bytes(records))]:
-                raise CorruptBatch("damaged")
-            return append(topic, records, **settings)
+    def refusing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == "orders" and b"b" in [decode_record(record).body for record in split(bytes(records))]:
+            raise CorruptBatch("damaged")
+        return append(topic, records, **settings)
 
-        node.store.append = refusing  # type: ignore[method-assign]
-        await node.turn(1)
-        assert node.delivered() == [b"a", b"c"]
-        assert node.queues.dropped == 1
-        assert "cannot be delivered topic=orders level=1 offset=1" in caplog.text
-
-    run()
+    node.store.append = refusing  # type: ignore[method-assign]
+    await node.turn(1)
+    assert node.delivered() == [b"a", b"c"]
+    assert node.queues.dropped == 1
+    assert "cannot be delivered topic=orders level=1 offset=1" in caplog.text
 
 
-def test_upgrading_keeps_what_the_timers_have_delivered(tmp_path: Path) -> None:
+@in_loop
+async def test_upgrading_keeps_what_the_timers_have_delivered(tmp_path: Path) -> None:
     """A store that was RocketMQ's has its file still, which an older version of the broker never wrote."""
 
-    @in_loop
-    async def run() -> None:
-        node = Node(tmp_path)
-        node.delay(1, [b"a"])
-        node.snapshots.write_all(node.store.dispatched_offset)
-        (tmp_path / "config/delayOffset.json").write_text('{"dataVersion":{},"offsetTable":{1:1}}')
-        (tmp_path / "config/timercheck").write_bytes(bytes(32))
-        again = node.reopened(unclean=True)
-        await again.turn(5)
-        assert again.delivered() == []
-
-    run()
+    node = Node(tmp_path)
+    node.delay(1, [b"a"])
+    node.snapshots.write_all(node.store.dispatched_offset)
+    (tmp_path / "config/delayOffset.json").write_text('{"dataVersion":{},"offsetTable":{1:1}}')
+    (tmp_path / "config/timercheck").write_bytes(bytes(32))
+    again = node.reopened(unclean=True)
+    await again.turn(5)
+    assert again.delivered() == []
 
 
 def test_a_role_that_changes_in_the_middle_ends_a_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

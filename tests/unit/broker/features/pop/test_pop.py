@@ -115,46 +115,43 @@ async def test_dead_letters_after_the_maximum_and_on_demand() -> None:
 
 @pytest.mark.parametrize("reader", ["readers", GROUP])
 @pytest.mark.parametrize("is_told", [True, False], ids=["on demand", "by its tries"])
-def test_who_consumes_dead_letters_gets_them_again_as_those_and_as_often_as_any_message(
+@in_loop
+async def test_who_consumes_dead_letters_gets_them_again_as_those_and_as_often_as_any_message(
     reader: str, *, is_told: bool
 ) -> None:
-    @in_loop
-    async def run() -> None:
-        node = opened()
-        tries = 2
-        node.put_group(Group(GROUP, retry_max_times=tries))
-        (message,) = await node.receive(1)
-        if is_told:
-            await node.pop.forward(wire.ForwardRequest(group=GROUP, receipts=[message.receipts]))
-            node.settle()
-        else:
-            for _ in range(tries):
-                await node.change(message, 0)
-                await node.pass_s(0)
-                (message,) = [each for each in await node.receive() if each.topic == RETRY]
+    node = opened()
+    tries = 2
+    node.put_group(Group(GROUP, retry_max_times=tries))
+    (message,) = await node.receive(1)
+    if is_told:
+        await node.pop.forward(wire.ForwardRequest(group=GROUP, receipts=[message.receipts]))
+        node.settle()
+    else:
+        for _ in range(tries):
             await node.change(message, 0)
             await node.pass_s(0)
-        (dead,) = node.records(DEAD)
-        assert decode_properties(dead.properties)["DLQ_ORIGIN_TOPIC"] == "orders"
-        node.put_group(Group(reader, retry_max_times=tries))
-        told = []
-        for number in range(tries + 1):
-            (message,) = await node.receive(32, DEAD, group=reader)
-            told.append(message.record.reconsume_times)
-            assert (message.record.body, message.topic) == (b"0", f"%RETRY%{reader}" if number else DEAD)
-            await node.change(message, 0, reader)
-            await node.pass_s(0)
-        assert told[1:] == [1, 2]
-        last = node.records(f"%DLQ%{reader}")[-1]
-        assert (last.body, last.reconsume_times) == (b"0", tries + 1)
-        place = offset_message_id(dead.store_host, dead.physical_offset)
-        assert decode_properties(last.properties).items() >= {
-            ("DLQ_ORIGIN_TOPIC", DEAD),
-            ("DLQ_ORIGIN_MESSAGE_ID", place),
-            ("RETRY_TOPIC", DEAD),
-        }
-
-    run()
+            (message,) = [each for each in await node.receive() if each.topic == RETRY]
+        await node.change(message, 0)
+        await node.pass_s(0)
+    (dead,) = node.records(DEAD)
+    assert decode_properties(dead.properties)["DLQ_ORIGIN_TOPIC"] == "orders"
+    node.put_group(Group(reader, retry_max_times=tries))
+    told = []
+    for number in range(tries + 1):
+        (message,) = await node.receive(32, DEAD, group=reader)
+        told.append(message.record.reconsume_times)
+        assert (message.record.body, message.topic) == (b"0", f"%RETRY%{reader}" if number else DEAD)
+        await node.change(message, 0, reader)
+        await node.pass_s(0)
+    assert told[1:] == [1, 2]
+    last = node.records(f"%DLQ%{reader}")[-1]
+    assert (last.body, last.reconsume_times) == (b"0", tries + 1)
+    place = offset_message_id(dead.store_host, dead.physical_offset)
+    assert decode_properties(last.properties).items() >= {
+        ("DLQ_ORIGIN_TOPIC", DEAD),
+        ("DLQ_ORIGIN_MESSAGE_ID", place),
+        ("RETRY_TOPIC", DEAD),
+    }
 
 
 @in_loop

@@ -38,20 +38,17 @@ def set_once(by_s: float) -> Callable[[float], float]:
         pytest.param(fast, id="ahead by a second and a half every ten"),
     ],
 )
-def test_a_message_comes_again_after_its_time_however_the_clock_is_set(wrong_s: Callable[[float], float]) -> None:
-    @in_loop
-    async def run() -> None:
-        node = opened()
-        (given,) = await node.receive(1, invisible_ms=HOUR_S * 1000)
-        came_s = 0
-        for second in range(1, HOUR_S + 10):
-            node.manual.set_wall(START + round(1000 * (second - 1 + wrong_s(second))))
-            await node.pass_s(1)
-            came_s = came_s or second * bool(node.records())
-        assert [record.body for record in node.records()] == bodies([given])
-        assert HOUR_S - 2 <= came_s <= HOUR_S + 2
-
-    run()
+@in_loop
+async def test_a_message_comes_again_after_its_time_however_the_clock_is_set(wrong_s: Callable[[float], float]) -> None:
+    node = opened()
+    (given,) = await node.receive(1, invisible_ms=HOUR_S * 1000)
+    came_s = 0
+    for second in range(1, HOUR_S + 10):
+        node.manual.set_wall(START + round(1000 * (second - 1 + wrong_s(second))))
+        await node.pass_s(1)
+        came_s = came_s or second * bool(node.records())
+    assert [record.body for record in node.records()] == bodies([given])
+    assert HOUR_S - 2 <= came_s <= HOUR_S + 2
 
 
 @in_loop
@@ -79,31 +76,30 @@ async def test_who_is_master_next_knows_what_was_put_off() -> None:
     assert [record.body for record in successor.records()] == bodies(given)
 
 
-def test_a_clock_that_is_set_while_a_turn_waits_for_the_disk_makes_nothing_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    @in_loop
-    async def run() -> None:
-        node, reads, may_go_on = opened(), 0, asyncio.Event()
-        read = Reposter.read
+@in_loop
+async def test_a_clock_that_is_set_while_a_turn_waits_for_the_disk_makes_nothing_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, reads, may_go_on = opened(), 0, asyncio.Event()
+    read = Reposter.read
 
-        async def slow(*arguments: Any, **settings: Any) -> Any:
-            nonlocal reads
-            reads += 1
-            await may_go_on.wait()
-            return await read(*arguments, **settings)
+    async def slow(*arguments: Any, **settings: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        await may_go_on.wait()
+        return await read(*arguments, **settings)
 
-        for group in ("one", "two"):
-            await node.receive(1, group=group, invisible_ms=10_000)
-            await node.receive(9, group=group, invisible_ms=HOUR_S * 1000)
-        node.manual.advance(11)
-        node.settle()
-        monkeypatch.setattr(Reposter, "read", slow)
-        turn = asyncio.create_task(node.pop.turn())
-        await eventually(lambda: reads == 1)
-        node.manual.set_wall(START - 2 * HOUR_S * 1000)
-        await node.receive(1, group="three")
-        may_go_on.set()
-        await turn
-        assert sum(len(node.records(f"%RETRY%{group}")) for group in ("one", "two")) <= 2
-        assert node.pop.state.in_flight >= 18 + 1
-
-    run()
+    for group in ("one", "two"):
+        await node.receive(1, group=group, invisible_ms=10_000)
+        await node.receive(9, group=group, invisible_ms=HOUR_S * 1000)
+    node.manual.advance(11)
+    node.settle()
+    monkeypatch.setattr(Reposter, "read", slow)
+    turn = asyncio.create_task(node.pop.turn())
+    await eventually(lambda: reads == 1)
+    node.manual.set_wall(START - 2 * HOUR_S * 1000)
+    await node.receive(1, group="three")
+    may_go_on.set()
+    await turn
+    assert sum(len(node.records(f"%RETRY%{group}")) for group in ("one", "two")) <= 2
+    assert node.pop.state.in_flight >= 18 + 1

@@ -47,37 +47,36 @@ def test_all_queues_get_out_of_retentions_way_however_many_there_are(monkeypatch
     run()
 
 
-def test_a_load_that_outlasts_its_mastership_leaves_the_next_ones_queues_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    @in_loop
-    async def run() -> None:
-        node = opened()
-        await node.receive(10, invisible_ms=600_000)
-        held: list[threading.Event] = []
-        bring = absent.bring
+@in_loop
+async def test_a_load_that_outlasts_its_mastership_leaves_the_next_ones_queues_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = opened()
+    await node.receive(10, invisible_ms=600_000)
+    held: list[threading.Event] = []
+    bring = absent.bring
 
-        def slow(parts: Any) -> None:
-            held.append(threading.Event())
-            assert held[-1].wait(60)
-            bring(parts)
+    def slow(parts: Any) -> None:
+        held.append(threading.Event())
+        assert held[-1].wait(60)
+        bring(parts)
 
-        async def load_anew() -> asyncio.Task[None]:
-            node.change_role(master=False)
-            node.change_role(master=True)
-            node.settle()
-            loading = asyncio.create_task(node.pop.state.load(node.journal))
-            before = len(held)
-            await eventually(lambda: len(held) > before)
-            return loading
+    async def load_anew() -> asyncio.Task[None]:
+        node.change_role(master=False)
+        node.change_role(master=True)
+        node.settle()
+        loading = asyncio.create_task(node.pop.state.load(node.journal))
+        before = len(held)
+        await eventually(lambda: len(held) > before)
+        return loading
 
-        monkeypatch.setattr(absent, "bring", slow)
-        first = await load_anew()
-        second = await load_anew()
-        held[0].set()
-        with pytest.raises(BrokerUnavailable):
-            await first
-        assert (node.pop.state.in_flight, node.pop.state.queues) == (0, {})
-        held[1].set()
-        await second
-        assert node.pop.state.in_flight == 10
-
-    run()
+    monkeypatch.setattr(absent, "bring", slow)
+    first = await load_anew()
+    second = await load_anew()
+    held[0].set()
+    with pytest.raises(BrokerUnavailable):
+        await first
+    assert (node.pop.state.in_flight, node.pop.state.queues) == (0, {})
+    held[1].set()
+    await second
+    assert node.pop.state.in_flight == 10
