@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.broker.features.exactly_once import exactly_once
 from penstock.broker.features.exactly_once.staging_table import StagedId, StagingTable
-from penstock.broker.store import AppendResult
 from penstock.proto.errors import DiskFull, InvalidArgument, StagedDataGone, StaleProducer
 from tests.support.broker.kit import Kit, close_all
 
@@ -136,7 +134,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             return
         parts = self.shards[shard]
         if fails_after is not None:
-            self._fail_after(parts, fails_after)
+            parts.fail_appends(fails_after)
         try:
             self.do(
                 parts[exactly_once.ExactlyOnce].staging.publish(
@@ -197,17 +195,6 @@ class ExactlyOnce(RuleBasedStateMachine):
             assert seen <= allowed, f"{name}: {seen - allowed} is seen though nobody decided it, or twice"
             for each in parts.tables[StagingTable].staged:
                 assert isinstance(each, StagedId)
-
-    def _fail_after(self, parts: Kit, count: int) -> None:
-        append, left = parts.store.append, [count]
-
-        def failing(topic: str, records: Any, **settings: Any) -> AppendResult:
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("the test ends it here")
-            return append(topic, records, **settings)
-
-        parts.store.append = failing  # type: ignore[method-assign]
 
 
 ExactlyOnce.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

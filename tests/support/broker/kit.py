@@ -28,10 +28,10 @@ from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.group.group import BrokerGroup
 from penstock.broker.produce.produce import Produce
 from penstock.broker.retention.retention import Retention
-from penstock.broker.store import Disk, Store
+from penstock.broker.store import AppendResult, Disk, Store
 from penstock.formats.epochs import Epoch
 from penstock.proto import frames
-from penstock.proto.errors import NotMaster
+from penstock.proto.errors import DiskFull, NotMaster
 from penstock.proto.wire import broker_pb2, nameserver_pb2, pipeline_pb2
 from penstock.replication import EpochHistory, Primary
 from penstock.runtime.clock import Clock, SystemClock
@@ -252,6 +252,21 @@ class Kit(Writes):
         reply = await staging.acknowledge(staging.place(memoryview(chunk(bodies, **settings))))
         self.dispatch()
         return reply
+
+    def fail_appends(self, after: int = 0, to: str | None = None) -> list[int]:
+        """Let so many appends succeed, of any topic or ``to`` one; each behind them finds no space, until the number is
+        raised again.
+        """
+        append, left = self.store.append, [after]
+
+        def failing(topic: str, records: Any, **settings: Any) -> AppendResult:
+            left[0] -= to in (None, topic)
+            if left[0] < 0 and to in (None, topic):
+                raise DiskFull("no space")
+            return append(topic, records, **settings)
+
+        self.store.append = failing  # type: ignore[method-assign]
+        return left
 
     def know_coordinators(self, others: Mapping[str, Kit]) -> None:
         """Ask these, by broker name, what they have decided."""

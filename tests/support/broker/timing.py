@@ -12,7 +12,6 @@ from penstock.broker.features.later.later import Later
 from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import encode_properties
 from penstock.proto import names
-from penstock.proto.errors import DiskFull
 from tests.support.broker.kit import Kit
 from tests.support.broker.stores import batch, read
 from tests.support.clock import ManualClock
@@ -61,19 +60,6 @@ class Timed(Kit):
 
     def delivered(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         return [record.body for record in self.records(topic, queue_id)]
-
-    def fail_appends(self, after: int = 0) -> list[int]:
-        """Let so many appends succeed; each one behind them finds no space, until the number is raised again."""
-        append, left = self.store.append, [after]
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-            return append(topic, records, **settings)
-
-        self.store.append = failing  # type: ignore[method-assign]
-        return left
 
 
 class Node(Timed):

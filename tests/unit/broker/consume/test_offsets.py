@@ -14,9 +14,7 @@ from penstock.broker.consume.offsets import each_queue, to_wire
 from penstock.broker.core.tables.groups import GROUP, GROUP_DELETED, Group
 from penstock.broker.core.tables.table import compact
 from penstock.broker.core.tables.topics import TOPIC_DELETED
-from penstock.broker.store import AppendResult
 from penstock.proto.errors import (
-    DiskFull,
     FlowControl,
     GroupNotFound,
     InvalidArgument,
@@ -171,20 +169,15 @@ async def test_a_new_master_forgets_commits_behind_its_log() -> None:
     parts = await with_messages(Kit(master=False))
     for queue_id, offset in ((0, 999), (1, 0)):
         parts[Consume].pending.put("billing", "orders", queue_id, offset)
-    append = parts.store.append
-    parts.store.append = failing_for_want_of_space  # type: ignore[method-assign]
+    left = parts.fail_appends()
     parts.change_role(master=True)
     assert parts[Consume].offsets.committed("billing", "orders", 1) == 0
-    parts.store.append = append  # type: ignore[method-assign]
+    left[0] = 100
     parts[Consume].pending.put("billing", "orders", 0, 999)
     parts[Consume].offsets.take_over()
     assert parts[Consume].pending.take() == []
     assert parts[Consume].offsets.committed("billing", "orders", 0) == -1, "messages that come now are not passed over"
     assert parts[Consume].offsets.committed("billing", "orders", 1) == 0
-
-
-def failing_for_want_of_space(topic: str, records: object, **settings: object) -> AppendResult:
-    raise DiskFull("no space")
 
 
 @in_loop

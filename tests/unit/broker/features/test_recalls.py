@@ -157,15 +157,7 @@ def test_a_delivery_that_is_cut_short_brings_nothing_recalled(
         for number in (1, 4):
             assert await node.recall(f"{number}")
         node.dispatch()
-        append, left = node.store.append, [failing_at]
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-            return append(topic, records, **settings)
-
-        node.store.append = failing  # type: ignore[method-assign]
+        node.fail_appends(failing_at)
         with pytest.raises(DiskFull):
             await node.turn(10)
         node = node.reopened(unclean=True)

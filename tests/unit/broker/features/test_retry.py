@@ -265,18 +265,10 @@ async def test_a_call_that_was_cut_short_anywhere_is_finished_once(failing: int,
     node = filled()
     node.put_group(Group("billing", retry_max_times=2))
     request = asking([1, 2, 3], reconsume_times=[2, 0, 2])
-    append, left = node.store.append, [failing]
-
-    def fails(*args: Any, **settings: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise DiskFull("no space")
-        return append(*args, **settings)
-
-    node.store.append = fails  # type: ignore[method-assign]
+    left = node.fail_appends(failing)
     with pytest.raises(DiskFull):
         await node[Retry].send_back(request)
-    node.store.append = append  # type: ignore[method-assign]
+    left[0] = 100
     node.settle()
     again = Kit.restarted(node, clock=node.manual)
     again.put_group(Group("billing", retry_max_times=changed))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,6 @@ from penstock.broker.core.tables.snapshots import Snapshots
 from penstock.broker.features.archive.watermarks import Watermarks
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.staging_table import REMEMBERED_MS, StagedId, StagingTable, Writer
-from penstock.broker.store import AppendResult
 from penstock.formats.record.producer_mark import producer_mark
 from penstock.proto import frames, names
 from penstock.proto.data_frames import Kind, Method
@@ -94,16 +92,7 @@ async def test_a_publication_that_was_cut_short_goes_on_behind_its_last_chunk() 
     for number in range(3):
         await parts.stage([b"%d" % number], chunk=number, mark=(7, 0, number))
     await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 3}})
-    append, left = parts.store.append, [2]
-
-    def failing(topic: str, records: Any, **settings: Any) -> AppendResult:
-        if topic == "orders":
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-        return append(topic, records, **settings)
-
-    parts.store.append = failing  # type: ignore[method-assign]
+    parts.fail_appends(2, "orders")
     with pytest.raises(DiskFull):
         await parts[ExactlyOnce].staging.publish("w", 0, {"k": 3})
     del parts.store.append

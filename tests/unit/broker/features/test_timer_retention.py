@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,16 +50,7 @@ def test_what_waits_in_old_files_is_rolled_to_the_end_of_the_log(
         end = node.store.end_offset
         node.later([b"new"], [2000])
         await node.turn()
-        append, left = node.store.append, [99 if failing_at is None else failing_at]
-
-        def failing(topic: str, records: Any, **settings: Any) -> Any:
-            if topic == names.TIMER_TOPIC:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise DiskFull("no space")
-            return append(topic, records, **settings)
-
-        node.store.append = failing  # type: ignore[method-assign]
+        node.fail_appends(99 if failing_at is None else failing_at, names.TIMER_TOPIC)
         node.timers.make_way(end)
         if failing_at is None:
             await node.turn()

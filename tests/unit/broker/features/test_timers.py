@@ -76,16 +76,7 @@ async def test_a_run_that_was_cut_short_is_finished_by_whoever_comes(node: Node,
     count = 2 * RUN_COUNT + 10
     bodies = [b"%d" % number for number in range(count)]
     node.later(bodies, [1 + number / count for number in range(count)])
-    append, left = node.store.append, [failing_at]
-
-    def failing(topic: str, records: Any, **settings: Any) -> Any:
-        if topic == "orders":
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-        return append(topic, records, **settings)
-
-    node.store.append = failing  # type: ignore[method-assign]
+    node.fail_appends(failing_at, "orders")
     with pytest.raises(DiskFull):
         await node.turn(5)
     assert failing_at * (RUN_COUNT - 2) <= len(node.delivered()) <= failing_at * RUN_COUNT
@@ -105,14 +96,7 @@ async def test_a_run_that_was_cut_short_between_two_topics_comes_once_to_each(no
     node.put_topic(Topic("other", 1, 1))
     node.later([b"a", b"b"], [1, 2])
     node.later([b"c"], [1], topic="other")
-    append = node.store.append
-
-    def failing(topic: str, records: Any, **settings: Any) -> Any:
-        if topic == full:
-            raise DiskFull("no space")
-        return append(topic, records, **settings)
-
-    node.store.append = failing  # type: ignore[method-assign]
+    node.fail_appends(to=full)
     with pytest.raises(DiskFull):
         await node.turn(5)
     again = node.reopened(unclean=True)
@@ -172,16 +156,7 @@ async def test_a_run_is_finished_by_a_broker_with_other_limits_and_fewer_files(
     for start in range(0, 120, 10):
         delays = [(120 - number) / 8 for number in range(start, start + 10)]  # the newest come first
         node.later(bodies[start : start + 10], delays)
-    append, left = node.store.append, [4]
-
-    def failing(topic: str, records: Any, **settings: Any) -> Any:
-        if topic == "orders":
-            left[0] -= 1
-            if left[0] < 0:
-                raise DiskFull("no space")
-        return append(topic, records, **settings)
-
-    node.store.append = failing  # type: ignore[method-assign]
+    node.fail_appends(4, "orders")
     monkeypatch.setattr(timers_module, "RUN_BYTES", 100_000)
     with pytest.raises(DiskFull):
         await node.turn(50)

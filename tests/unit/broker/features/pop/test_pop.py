@@ -244,17 +244,10 @@ async def test_copies_that_a_crash_cut_off_are_posted_once() -> None:
     node = opened()
     await node.receive(3)
     node.manual.advance(30)
-    append, fail = node.store.append, True
-
-    def failing(topic: str, *arguments: object, **named: object) -> object:
-        if topic == RETRY and fail:
-            raise DiskFull("full")
-        return append(topic, *arguments, **named)  # type: ignore[arg-type]
-
-    node.store.append = failing  # type: ignore[assignment, method-assign]
+    left = node.fail_appends(to=RETRY)
     with pytest.raises(DiskFull):
         await node.pop.turn()
-    fail = False
+    left[0] = 100
     again = Node.after(node)
     await again.pass_s(0)
     assert [record.body for record in again.records()] == [b"0", b"1", b"2"]
