@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,16 +12,7 @@ from penstock.client import Message, Producer, SendReceipt
 from penstock.client.aio import AsyncProducer
 from penstock.deploy import LocalCluster
 from penstock.proto.errors import InvalidArgument
-from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, read_all, wait_master
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with local_cluster(
-        tmp_path_factory.mktemp("later"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
-    ) as made:
-        create_topic(made.plan.nameserver_addresses)
-        yield made
+from tests.support.cluster.failover import TOPIC, read_all, wait_master
 
 
 def now_ms() -> int:

@@ -6,27 +6,15 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from penstock.client import Admin, InvalidReceipt, Producer, ReceiptExpired, SimpleConsumer
 from penstock.deploy import LocalCluster
 from penstock.proto.errors import PenstockError
-from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, wait_master
+from tests.support.cluster.failover import TOPIC, kill_master
 from tests.support.waiting import wait_until
 
 COUNT = 400
 INVISIBLE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with local_cluster(
-        tmp_path_factory.mktemp("pop"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
-    ) as made:
-        create_topic(made.plan.nameserver_addresses)
-        yield made
 
 
 class Worker:
@@ -82,10 +70,7 @@ def test_acknowledged_stays_and_nothing_is_given_to_two_though_masters_are_kille
                     producer.produce(TOPIC, b"%d" % number)
                 producer.flush()
                 if start in (100, 250):
-                    old, _ = wait_master(shard)
-                    shard.kill(old.name)
-                    wait_until(lambda gone=old: wait_master(shard)[0].name != gone.name, 60, "another master")  # type: ignore[misc]
-                    shard.restart(old.name)
+                    kill_master(shard)
 
         def is_all_done() -> bool:
             return len(set().union(*(worker.acknowledged for worker in workers))) == COUNT

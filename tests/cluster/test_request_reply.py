@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from penstock.client import MessageView, Producer, PushConsumer
 from penstock.deploy import LocalCluster
-from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, wait_master
-from tests.support.waiting import wait_until
+from tests.support.cluster.failover import TOPIC, kill_master
 
 STEPS = ("before the reply", "during the replies", "behind the replies")
 REQUESTS = 20
 WAIT_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with local_cluster(
-        tmp_path_factory.mktemp("replies"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
-    ) as made:
-        create_topic(made.plan.nameserver_addresses)
-        yield made
-
-
-def kill_master(shard: LocalCluster) -> None:
-    old, _ = wait_master(shard)
-    shard.kill(old.name)
-    wait_until(lambda: wait_master(shard)[0].name != old.name, 60, "another master")
-    shard.restart(old.name)
 
 
 @pytest.mark.timeout(400)

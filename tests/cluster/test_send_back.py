@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from penstock.client import Admin, ConsumeResult, MessageView, Producer, PullConsumer, PushConsumer
 from penstock.deploy import LocalCluster
-from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, wait_master
+from tests.support.cluster.failover import TOPIC, kill_master
 from tests.support.waiting import wait_until
 
 COUNT = 600
 TIMES = 2
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with local_cluster(
-        tmp_path_factory.mktemp("retry"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
-    ) as made:
-        create_topic(made.plan.nameserver_addresses)
-        yield made
 
 
 class Failing:
@@ -73,10 +61,7 @@ def test_no_failed_message_is_lost_or_doubled_though_masters_are_killed(shard: L
                 producer.produce(TOPIC, b"%d" % number)
             producer.flush()
             if start in (100, 350):  # with failed messages on their way back, and others waiting for their time
-                old, _ = wait_master(shard)
-                shard.kill(old.name)
-                wait_until(lambda gone=old: wait_master(shard)[0].name != gone.name, 60, "another master")  # type: ignore[misc]
-                shard.restart(old.name)
+                kill_master(shard)
         never = {b"%d" % number for number in range(0, COUNT, 10)}
         wait_until(lambda: len(listener.taken) == COUNT - len(never), 90, "everything that can be taken")
         wait_until(lambda: listener.failed_last() == never, 90, "the last tries")

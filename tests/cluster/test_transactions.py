@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client import Admin, MessageView, PullConsumer, TransactionProducer, TransactionState
 from penstock.deploy import LocalCluster
-from tests.support.cluster.failover import TOPIC, create_topic, local_cluster, wait_master
+from tests.support.cluster.failover import TOPIC, create_topic, kill_master, local_cluster
 from tests.support.waiting import wait_until
 
 LOOKS = itertools.count()
@@ -42,13 +42,6 @@ def seen(nameservers: str) -> Counter[bytes]:
         while found.total() < end:
             found.update(message.body for message in puller.poll(1))
     return found
-
-
-def kill_master(shard: LocalCluster) -> None:
-    old, _ = wait_master(shard)
-    shard.kill(old.name)
-    wait_until(lambda: wait_master(shard)[0].name != old.name, 60, "another master")
-    shard.restart(old.name)
 
 
 def test_each_transaction_ends_as_it_was_decided_though_masters_are_killed_at_every_step(shard: LocalCluster) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,12 @@ from penstock.proto.wire.common_pb2 import SLAVE
 from tests.support.cluster.failover import (
     assert_all_there,
     brokers,
-    create_topic,
-    local_cluster,
     master,
     read_all,
     wait_master,
     writing,
 )
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with local_cluster(
-        tmp_path_factory.mktemp("shard"), replicas_within_s=30, shards=1, replicas=3, nameservers=1, mode="durable"
-    ) as made:
-        create_topic(made.plan.nameserver_addresses)
-        yield made
 
 
 @pytest.fixture

@@ -121,6 +121,14 @@ def wait_master(cluster: LocalCluster, timeout_s: float = 30) -> tuple[Node, Bro
     return found
 
 
+def kill_master(cluster: LocalCluster) -> None:
+    """Kill the master, and start it again when another is."""
+    old, _ = wait_master(cluster)
+    cluster.kill(old.name)
+    wait_until(lambda: wait_master(cluster)[0].name != old.name, 60, "another master")
+    cluster.restart(old.name)
+
+
 def create_topic(nameservers: str) -> None:
     with Admin(nameservers) as admin:
         admin.create_topic(TOPIC, queues=4)
