@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..options import key_values
 from ..output import ProgressLine, note, print_fields, print_json, print_table
 from ..signals import interrupts
 
@@ -15,7 +16,9 @@ SHOWN_MAX = 20
 _SESSION_OPTIONS = (
     click.Option(["--master"], help="Spark's master, as local[*]. [what Spark's own configuration says]"),
     click.Option(["--remote"], help="A Spark Connect server, as sc://host."),
-    click.Option(["--conf"], multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    click.Option(
+        ["--conf"], multiple=True, callback=key_values, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."
+    ),
 )
 _OPTIONS = (
     click.Option(["--report"], type=click.Path(dir_okay=False), help="Write a page (.html) or the document (.json)."),
@@ -126,7 +129,7 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
         as_json: bool,
         master: str | None = None,
         remote: str | None = None,
-        conf: tuple[str, ...] = (),
+        conf: dict[str, str] | None = None,
         **values: Any,
     ) -> int:
         from penstock.pipeline.jobs.framework.reading import require_stores
@@ -144,7 +147,7 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
             job.check(config)
         progress = ProgressLine(every_s=10.0)
         with interrupts():
-            spark = _session(name, config, progress, master, remote, conf) if _needs_spark(job) else None
+            spark = _session(name, config, progress, master, remote, conf or {}) if _needs_spark(job) else None
             try:
                 progress.show(f"{name}: working")
                 outcome = job.run(spark, config)
@@ -171,14 +174,14 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
 
 
 def _session(
-    name: str, config: Any, progress: ProgressLine, master: str | None, remote: str | None, conf: tuple[str, ...]
+    name: str, config: Any, progress: ProgressLine, master: str | None, remote: str | None, conf: dict[str, str]
 ) -> Any:
     """A session for the job, shorter of start if it has little to read."""
     from penstock.pipeline.jobs.framework.here import load_ahead
     from penstock.pipeline.jobs.framework.reading import reads_little
     from penstock.pipeline.spark.sessions import session
 
-    settings = {"spark.log.level": "ERROR"} | dict(_setting(text) for text in conf)
+    settings = {"spark.log.level": "ERROR"} | conf
     progress.show(f"{name}: starting Spark")
     is_short = reads_little(config)
     if is_short and not hasattr(config, "lake"):
@@ -194,13 +197,6 @@ def _keep_classes(name: str, progress: ProgressLine) -> None:
             keep_classes(lambda text: progress.show(f"{name}: {text}"))
         finally:
             progress.clear()
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise click.UsageError(f"--conf {text!r}: expected KEY=VALUE")
-    return key, value
 
 
 def _show(outcome: Any) -> None:
