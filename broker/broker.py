@@ -18,6 +18,7 @@ from penstock.proto.errors import DiskFull, PenstockError, StorageError
 from penstock.proto.wire import data_pb2
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.runtime.clock import Clock, DueClock, SystemClock
+from penstock.runtime.turns import tasks_together
 
 from .admin.administration import Administration
 from .config import BrokerConfig
@@ -158,18 +159,16 @@ class Broker:
         """Do the background work until cancelled; raises what makes it impossible."""
         core = self.core
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with tasks_together() as tasks:
                 tasks.create_task(core.dispatcher.run(), name="dispatch")
                 tasks.create_task(core.clock.run(), name="clock")
                 tasks.create_task(core.tables.files.run(lambda: core.store.dispatched_offset), name="snapshots")
                 for feature in self.features.made:
                     tasks.create_task(feature.run(), name=type(feature).__name__)
                 raise await self._failed
-        except BaseExceptionGroup as group:
-            error = group.exceptions[0]
-            if isinstance(error, StorageError):
-                self.on_fatal(error)
-            raise error from None
+        except StorageError as error:
+            self.on_fatal(error)
+            raise
 
     async def hand_over(self) -> None:
         """Before a stop: where masters are elected and this is one, make a slave master; return when it is followed.
@@ -261,11 +260,9 @@ async def serving(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> Asy
             broker = Broker(config, opened, ports, SystemClock())
             try:
                 await broker.start()
-                async with asyncio.TaskGroup() as tasks:
+                async with tasks_together() as tasks:
                     work = tasks.create_task(broker.run(), name="broker")
                     yield broker
                     work.cancel()
-            except BaseExceptionGroup as errors:
-                raise errors.exceptions[0] from None
             finally:
                 await broker.stop()

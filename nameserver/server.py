@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Coroutine
 from pathlib import Path
@@ -16,6 +15,7 @@ from penstock.runtime.listening import join_address, listen
 from penstock.runtime.memory import give_back_unused
 from penstock.runtime.process import run_server, serve_until_signalled
 from penstock.runtime.security.access import Doorkeeper
+from penstock.runtime.turns import tasks_together
 
 from .config import CoordinatorType, NameserverConfig, load_nameserver_config
 from .election.coordination import Coordination, NoCoordination
@@ -54,15 +54,13 @@ async def serving(config: NameserverConfig, *, clock: Clock | None = None) -> As
     port = listen(server, config.bind_address, config.listen_port, "listenPort", tls)
     await server.start()
     try:
-        async with access.following() if access is not None else contextlib.nullcontext(), asyncio.TaskGroup() as tasks:
+        async with access.following() if access is not None else contextlib.nullcontext(), tasks_together() as tasks:
             running = [tasks.create_task(service.sweep_forever())]
             if coordination is not None:
                 running.append(tasks.create_task(coordination.run()))
             yield join_address(config.bind_address, port)
             for task in running:
                 task.cancel()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None  # the block's own error, or a task's
     finally:
         service.close()
         await server.stop(STOP_GRACE_S)

@@ -31,6 +31,7 @@ from penstock.proto.wire.nameserver_pb2 import (
     WatchRequest,
 )
 from penstock.runtime.clock import Clock
+from penstock.runtime.turns import tasks_together
 
 from .election.coordination import Coordination
 from .holders import TOPICS_AT_ONCE
@@ -330,10 +331,7 @@ def batched(whole: Sequence[T], count: int) -> Iterator[Sequence[T]]:
 
 async def _while_reading(read: Coroutine[Any, Any, bool], write: Coroutine[Any, Any, None]) -> None:
     """Read and write side by side until the requests end the call, or one side fails."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            writer = tasks.create_task(write)
-            if await tasks.create_task(read):
-                writer.cancel()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None  # the first cause; the other side was cancelled for it
+    async with tasks_together() as tasks:
+        writer = tasks.create_task(write)
+        if await tasks.create_task(read):
+            writer.cancel()

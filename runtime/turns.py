@@ -6,13 +6,24 @@ Many a coroutine never needs a task: :func:`begin` runs it at once as far as it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from typing import Any, Final
 
 TURN_S: Final = 0.005
 """After so long others get their turn."""
+
+
+@contextlib.asynccontextmanager
+async def tasks_together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group of which the first error itself comes out: the other tasks were cancelled for it."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 def runs_here(loop: asyncio.AbstractEventLoop) -> bool:

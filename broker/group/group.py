@@ -13,6 +13,7 @@ from penstock.proto.errors import InvalidArgument, PenstockError, StorageError, 
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.replication import Slaves
 from penstock.runtime.data_port import Converse
+from penstock.runtime.turns import tasks_together
 
 from ..core.core import Core
 from ..core.feature import Feature, Hold
@@ -86,13 +87,10 @@ class BrokerGroup(Feature):
 
     async def run(self) -> None:
         """Keep the role and the registrations; raises what makes the broker unable to go on."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.core.role.run(), name="role")
-                tasks.create_task(self.registration.run(), name="registration")
-                raise await self._failed
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async with tasks_together() as tasks:
+            tasks.create_task(self.core.role.run(), name="role")
+            tasks.create_task(self.registration.run(), name="registration")
+            raise await self._failed
 
     async def stop(self) -> None:
         """Let what was appended reach the disk and the slaves that its senders wait for; then end every stream."""

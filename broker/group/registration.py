@@ -23,6 +23,7 @@ from penstock.proto.wire.nameserver_pb2 import BrokerDirective, BrokerReport, Sh
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_async_channel
 from penstock.runtime.security.credentials import PLAIN, Security
+from penstock.runtime.turns import tasks_together
 
 log = logging.getLogger(__name__)
 
@@ -225,14 +226,11 @@ class _Session:
 
     async def _converse(self, call: Any) -> None:
         """Report and listen until one of them fails or the nameserver ends the session."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                reporting = tasks.create_task(self._report_forever(call))
-                while isinstance(directive := await call.read(), BrokerDirective):  # else the end of the stream
-                    self._on_directive(directive)
-                reporting.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None  # the first cause; the other side was cancelled for it
+        async with tasks_together() as tasks:
+            reporting = tasks.create_task(self._report_forever(call))
+            while isinstance(directive := await call.read(), BrokerDirective):  # else the end of the stream
+                self._on_directive(directive)
+            reporting.cancel()
 
     def _on_directive(self, directive: BrokerDirective) -> None:
         if directive.heartbeat_interval_ms > 0:
