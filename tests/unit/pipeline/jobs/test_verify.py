@@ -31,11 +31,11 @@ from penstock.pipeline.stores.index import read_index
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, compare_part, prove_queue_files, read_queue_parts
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError, Corrupt
 from penstock.proto.names import SCHEDULE_TOPIC
 from tests.support import golden
+from tests.support.store_rows import rows_of
 
 NAME = "multi-queue"
 SLOTS = 100
@@ -59,9 +59,8 @@ def summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def log_rows(root: Path, **options: str) -> list[dict[str, Any]]:
-    given, schema = parse_options({"storePath": str(root), "view": "parts", **options}), arrow_schema(PART_COLUMNS)
-    batches = [b for split in plan_splits(list_store(str(root)), given) for b in read_split(split, given, schema)]
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    given = parse_options({"storePath": str(root), "view": "parts", **options})
+    return rows_of(plan_splits(list_store(str(root)), given), given, PART_COLUMNS)
 
 
 def index_rows(store: Store) -> list[dict[str, Any]]:

@@ -22,20 +22,18 @@ from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, prove_queue_files
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import STATE_TOPIC
 from tests.support import golden
 from tests.support.broker.lives import PER_FILE, A, B, Made, lit, of_two_lives
 from tests.support.broker.stores import tree
+from tests.support.store_rows import rows_of
 
 
 def parts(store: Store, **options: str) -> list[dict[str, Any]]:
     given = parse_options({"storePath": store.root, "view": "parts", "partOffsets": str(PER_FILE), **options})
-    schema = arrow_schema(PART_COLUMNS)
-    batches = [each for split in plan_splits(store, given) for each in read_split(split, given, schema)]
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    return rows_of(plan_splits(store, given), given, PART_COLUMNS)
 
 
 def rebuild(store: Store, into: Path, deleted: dict[str, int], per_batch_file: int = 10) -> list[dict[str, Any]]:
@@ -89,10 +87,8 @@ def test_a_rebuild_makes_light_queues_as_the_broker_has_them(tmp_path: Path) -> 
 def test_light_rows_are_there_only_where_they_are_asked_for(tmp_path: Path) -> None:
     store, _ = lit(tmp_path)
     given = parse_options({"storePath": store.root, "view": "parts"})
-    schema = arrow_schema({name: kind for name, kind in PART_COLUMNS.items() if name != "isLight"})
-    rows = [
-        row for split in plan_splits(store, given) for b in read_split(split, given, schema) for row in b.to_pylist()
-    ]
+    columns = {name: kind for name, kind in PART_COLUMNS.items() if name != "isLight"}
+    rows = rows_of(plan_splits(store, given), given, columns)
     assert {row["topic"] for row in rows} == {"p", "q", "%RETRY%g", STATE_TOPIC}
     assert {row["topic"] for row in parts(store) if row["isLight"]} == {A, B}
 

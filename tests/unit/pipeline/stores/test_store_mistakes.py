@@ -10,33 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
 from penstock.pipeline.columns.schema import CORRUPT_COLUMN, STORE_COLUMNS
 from penstock.pipeline.options import parse_time_ms
-from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import expand_roots
 from penstock.pipeline.stores.options import parse_options
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.picking import plan_picks
 from penstock.pipeline.stores.scan.planning import Split, plan_splits
 from penstock.pipeline.stores.source import StoreReader
 from penstock.pipeline.stores.topic_names import require_topics
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support import golden
+from tests.support.store_rows import rows_of
 
 PARTS = ("commitlog", "consumequeue")
 
 
 def rows(splits: Iterable[Split], root: Path, **options: str) -> list[dict[str, Any]]:
     columns = STORE_COLUMNS | (CORRUPT_COLUMN if options.get("onCorrupt") == "emit" else {})
-    given, schema = parse_options({"storePath": str(root), **options}), arrow_schema(columns)
-    batches = [batch for split in splits for batch in read_split(split, given, schema)]
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    return rows_of(splits, parse_options({"storePath": str(root), **options}), columns)
 
 
 def scanned(root: Path, **options: str) -> list[dict[str, Any]]:

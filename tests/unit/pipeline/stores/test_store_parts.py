@@ -17,20 +17,18 @@ from penstock.pipeline.stores.derived import PART_COLUMNS, QUEUE_PART_COLUMNS, l
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.parts import PART_ENTRY, read_queue_parts
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.proto.errors import ConfigError
 from penstock.proto.names import SCHEDULE_TOPIC
 from tests.support import golden
+from tests.support.store_rows import rows_of
 
 SUMS = ("messages", "firstOffset", "lastOffset", "bytes", "digest")
 
 
 def read(root: Path, columns: dict[str, str], **options: str) -> list[dict[str, Any]]:
-    given, schema = parse_options({"storePath": str(root), **options}), arrow_schema(columns)
-    splits = plan_splits(list_store(str(root)), given)
-    batches = [batch for split in splits for batch in read_split(split, given, schema)]
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    given = parse_options({"storePath": str(root), **options})
+    return rows_of(plan_splits(list_store(str(root)), given), given, columns)
 
 
 def has_entry(message: dict[str, Any]) -> bool:

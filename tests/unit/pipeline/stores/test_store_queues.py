@@ -8,30 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from penstock.formats.record.layout import PhysicalOffset, QueueOffset, Record, encode_record
 from penstock.pipeline.columns.schema import CORRUPT_COLUMN, STORE_COLUMNS
-from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import open_file_system
 from penstock.pipeline.stores.model import LogFile
 from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.scan.accounting import Account
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.picking import plan_picks
 from penstock.pipeline.stores.scan.planning import Split, plan_splits
 from penstock.pipeline.stores.scan.proving import require_queues
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support import golden
+from tests.support.store_rows import rows_of
 
 
 def rows(splits: list[Split], root: Path, **options: str) -> list[dict[str, Any]]:
     columns = STORE_COLUMNS | (CORRUPT_COLUMN if options.get("onCorrupt") == "emit" else {})
-    given, schema = parse_options({"storePath": str(root), **options}), arrow_schema(columns)
-    batches = [batch for split in splits for batch in read_split(split, given, schema)]
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    return rows_of(splits, parse_options({"storePath": str(root), **options}), columns)
 
 
 def picks(root: Path, **options: str) -> list[Split] | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,17 +22,13 @@ from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.model import Store
 from penstock.pipeline.stores.options import StoreOptions, parse_options
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from tests.support import golden
+from tests.support.store_rows import rows_of
 
 
 def read(store: Store, options: StoreOptions, columns: dict[str, str] = STORE_COLUMNS) -> list[dict[str, Any]]:
-    schema = arrow_schema(columns)
-    batches = [batch for split in plan_splits(store, options) for batch in read_split(split, options, schema)]
-    for batch in batches:
-        batch.validate(full=True)
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    return rows_of(plan_splits(store, options), options, columns)
 
 
 def options(root: Path, **changes: str) -> StoreOptions:

@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from penstock.formats.record.layout import BLANK_BYTES, MAGIC_BLANK, PhysicalOffset, Record, encode_record
@@ -17,11 +16,11 @@ from penstock.pipeline.stores.directory import list_store
 from penstock.pipeline.stores.files import FileReader, open_file_system
 from penstock.pipeline.stores.model import Damage
 from penstock.pipeline.stores.options import StoreOptions, parse_options
-from penstock.pipeline.stores.scan.messages import read_split
 from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.pipeline.stores.scan.scanning import FileScan
 from penstock.proto.errors import ConfigError, Corrupt, StorageError, WrongStore
 from tests.support import golden
+from tests.support.store_rows import rows_of
 
 SEGMENT_BYTES = 8192
 
@@ -49,13 +48,11 @@ def positions(root: Path, **options: str) -> list[int]:
 def rows(root: Path, **options: str) -> list[dict[str, Any]]:
     chosen = parse_options({"storePath": str(root), **options})
     columns = STORE_COLUMNS | CORRUPT_COLUMN if chosen.on_corrupt == "emit" else STORE_COLUMNS
-    return read(root, chosen, arrow_schema(columns))
+    return read(root, chosen, columns)
 
 
-def read(root: Path, options: StoreOptions, schema: pa.Schema) -> list[dict[str, Any]]:
-    splits = plan_splits(list_store(str(root), up_to=options.up_to), options)
-    batches = [batch for split in splits for batch in read_split(split, options, schema)]
-    return pa.Table.from_batches(batches, schema).to_pylist()
+def read(root: Path, options: StoreOptions, columns: dict[str, str]) -> list[dict[str, Any]]:
+    return rows_of(plan_splits(list_store(str(root), up_to=options.up_to), options), options, columns)
 
 
 def test_a_file_cut_at_any_byte_gives_each_record_once(tmp_path: Path) -> None:
@@ -177,7 +174,7 @@ def test_text_that_is_not_utf8_is_replaced(tmp_path: Path) -> None:
     (row,) = rows(tmp_path)
     assert row["tags"] == "\ufffd\ufffd"
     assert row["properties"] == [("TAGS", "\ufffd\ufffd"), ("a", "c")]
-    (row,) = read(tmp_path, parse_options({"path": str(tmp_path)}), pa.schema([("properties", pa.string())]))
+    (row,) = read(tmp_path, parse_options({"path": str(tmp_path)}), {"properties": "string"})
     assert row["properties"] == "TAGS\x01\ufffd\ufffd\x02a\x01b\x02a\x01c\x02"
 
 

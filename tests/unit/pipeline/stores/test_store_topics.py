@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.pipeline.columns.schema import STORE_COLUMNS
-from penstock.pipeline.spark.arrow_types import arrow_schema
 from penstock.pipeline.stores.directory import list_store
-from penstock.pipeline.stores.options import StoreOptions, parse_options
-from penstock.pipeline.stores.scan.messages import read_split
+from penstock.pipeline.stores.options import parse_options
 from penstock.pipeline.stores.scan.picking import plan_picks
-from penstock.pipeline.stores.scan.planning import Split, plan_splits
+from penstock.pipeline.stores.scan.planning import plan_splits
 from penstock.pipeline.stores.topic_names import require_topics
 from penstock.proto.errors import ConfigError
 from tests.support import golden
 from tests.support.broker.running_broker import running
+from tests.support.store_rows import rows_of
 
 PARTS = ("commitlog", "consumequeue")
 
@@ -86,11 +82,6 @@ def test_a_deleted_topic_with_records_in_the_log_is_not_refused(
     require(root, topics="GoldOrdr")
 
 
-def read(splits: Iterable[Split], options: StoreOptions) -> list[dict[str, Any]]:
-    schema = arrow_schema(STORE_COLUMNS)
-    return [row for split in splits for batch in read_split(split, options, schema) for row in batch.to_pylist()]
-
-
 async def _fill(directory: Path) -> None:
     """A store with four log files, a large topic, and a small one whose queue has several files."""
     async with running(directory, mappedFileSizeConsumeQueue=1000) as (_, caller):
@@ -113,7 +104,7 @@ def test_a_closed_store_of_ours_is_read_by_its_queues_alone_until_one_lacks_an_e
         picked = plan_picks(listed, given)
         assert picked is not None
         assert all(split.picks is not None for split in picked)
-        assert read(picked, given) == read(plan_splits(listed, given), given)
+        assert rows_of(picked, given) == rows_of(plan_splits(listed, given), given)
     require(root, topics="many,few,empty")
     with pytest.raises(ConfigError, match=r"no topic 'fev' in .*'few'"):
         require(root, topics="fev")
@@ -123,4 +114,4 @@ def test_a_closed_store_of_ours_is_read_by_its_queues_alone_until_one_lacks_an_e
     picked = plan_picks(listed, given)
     assert picked is not None
     assert 0 < sum(split.picks is None for split in picked) < len(listed.files)
-    assert len(read(picked, given)) == 150
+    assert len(rows_of(picked, given)) == 150
