@@ -239,17 +239,10 @@ async def test_what_an_op_decided_is_posted_by_whoever_goes_on() -> None:
     node.put_topic(Topic("bills", 2, 2, 6))
     await node.halves([b"a", b"b"])
     await node.halves([b"c"], topic="bills", queue_id=0)
-    journal = node.journal
-    append = journal.append
-
-    def failing(target: Any, *rest: Any, **more: Any) -> Any:
-        if target.topic == "bills":
-            raise DiskFull("no space")
-        return append(target, *rest, **more)
-
-    journal.append = failing  # type: ignore[method-assign]
+    left = node.fail_appends(to="bills")
     with pytest.raises(DiskFull):
         await node.end(COMMIT, (0, 3))
+    left[0] = 100
     node.settle()
     assert (node.bodies(), node.bodies("bills", 2)) == ([b"a", b"b"], [])
     for _ in range(2):
@@ -268,16 +261,10 @@ async def test_so_it_is_where_a_snapshot_knew_later_ops_that_a_power_cut_took() 
     node.change_role(master=False)
     node.change_role(master=True)
     await node.pass_s(6)
-    append = node.journal.append
-
-    def failing(target: Any, *rest: Any, **more: Any) -> Any:
-        if target.topic == "orders":
-            raise DiskFull("no space")
-        return append(target, *rest, **more)
-
-    node.journal.append = failing  # type: ignore[method-assign]
+    left = node.fail_appends(to="orders")
     with pytest.raises(DiskFull):
         await node.end(COMMIT, (1, 1))
+    left[0] = 100
     node.settle()
     assert node.bodies() == [b"a"]
     node.change_role(master=False)
@@ -290,18 +277,10 @@ async def test_so_it_is_where_a_snapshot_knew_later_ops_that_a_power_cut_took() 
 async def test_a_full_disk_between_op_and_message_is_made_good_by_the_same_master() -> None:
     node = opened()
     await node.halves([b"a"])
-    journal = node.journal
-    append, failures = journal.append, [True]
-
-    def failing(target: Any, *rest: Any, **more: Any) -> Any:
-        if target.topic == "orders" and failures.pop():
-            raise DiskFull("no space")
-        return append(target, *rest, **more)
-
-    journal.append = failing  # type: ignore[method-assign]
+    left = node.fail_appends(to="orders")
     with pytest.raises(DiskFull):
         await node.end(COMMIT, (0, 1))
-    journal.append = append  # type: ignore[method-assign]
+    left[0] = 100
     assert await node.end(COMMIT, (0, 1)) == [(COMMITTED, 1)] or node.bodies() == [b"a"]
     await node.pass_s(0)
     assert node.bodies() == [b"a"]
