@@ -58,7 +58,7 @@ def check(config: Config) -> None:
     if config.limit < 0:
         raise ConfigError(f"query: limit is {config.limit}: 0 or more messages to show")
     if config.output is not None:
-        require_absent("query", "output", config.output)
+        require_absent("query", config.output)
 
 
 def require_times(job: str, start: str | None, end: str | None) -> None:

@@ -158,7 +158,7 @@ def _prepared(config: Config) -> tuple[list[HistoryFile], Conditions, list[str]]
     folder = Path(config.history)
     files, conditions = list_history(folder), load_conditions(folder)
     if config.output is not None:
-        require_absent("audit", "output", config.output)
+        require_absent("audit", config.output)
     names = shards_of(config.store, config.broker_name, config.topic, files[0].shards) if config.store else []
     return files, conditions, names
 

@@ -127,19 +127,19 @@ def require_stores(roots: str | tuple[str, ...]) -> None:
             raise WrongStore(f"{root} holds no store: there is no directory {root}/{COMMIT_LOG}")
 
 
-def require_absent(job: str, option: str, path: str) -> None:
-    """Nothing, if there is nothing at the path, as far as can be told without Spark.
+def require_absent(job: str, output: str) -> None:
+    """Nothing, if there is nothing at a job's ``output``, as far as can be told without Spark.
 
     Raises:
         ConfigError: there is something.
     """
     try:
-        files, inner = open_file_system(path)
+        files, inner = open_file_system(output)
         kind = files.get_file_info(inner).type
     except (ConfigError, OSError):  # Spark knows more file systems, and its configuration their credentials
         return
     if kind != fs.FileType.NotFound:
-        raise ConfigError(f"{job}: {option} is {path!r}, which exists: name a directory that does not")
+        raise ConfigError(f"{job}: output is {output!r}, which exists: name a directory that does not")
 
 
 def local_path(path: str) -> str:
