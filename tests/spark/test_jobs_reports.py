@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.bench.spark.generate import generate
-from penstock.client import Admin, Producer
+from penstock.client import Admin
 from penstock.pipeline.jobs import dead_letters, mirror, query, replay, trace
 from penstock.pipeline.jobs.archive import job as archive
 from penstock.pipeline.jobs.lag import job as lag
@@ -22,6 +22,7 @@ from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS
 from penstock.proto.errors import ConfigError
 from tests.cluster.spark.test_lag import GONE_S
 from tests.support.cluster.cluster import Cluster, cluster
+from tests.support.spark.topics import count, make
 from tests.support.waiting import wait_until
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -40,20 +41,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("generated") / "store"
     generate(folder, records=40, body_bytes=50, queues=4, segment_bytes=65_536)
     return str(folder)
-
-
-def make(brokers: Cluster, topic: str, bodies: int = 0) -> None:
-    with Admin(brokers.nameservers) as admin:
-        admin.create_topic(topic, queues=1)
-    with Producer(brokers.nameservers) as producer:
-        for number in range(bodies):
-            producer.produce(topic, b"%d" % number, sharding_key=f"{number}")
-        producer.flush(60)
-
-
-def count(spark: Any, brokers: Cluster, topic: str) -> int:
-    options = {"nameServer": brokers.nameservers, "subscribe": topic}
-    return int(spark.read.format("penstock").options(**options).load().count())
 
 
 def pub(message: str, *behind: str) -> str:

@@ -18,6 +18,7 @@ from penstock.proto.errors import ChangedBatch, ConfigError, DataLoss
 from tests.support import golden
 from tests.support.client.traffic import send_to_dead_letters
 from tests.support.cluster.cluster import Cluster, cluster
+from tests.support.spark.topics import count, make
 from tests.support.waiting import wait_until
 
 
@@ -35,20 +36,6 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     generate(folder / "store", records=40, body_bytes=50, queues=4, segment_bytes=65_536)
     archive.run(spark, archive.Config(store=(str(folder / "store"),), lake=str(folder / "lake"), tail=True))
     return str(folder / "lake")
-
-
-def make(brokers: Cluster, topic: str, bodies: int = 0) -> None:
-    with Admin(brokers.nameservers) as admin:
-        admin.create_topic(topic, queues=1)
-    with Producer(brokers.nameservers) as producer:
-        for number in range(bodies):
-            producer.produce(topic, b"%d" % number)
-        producer.flush(60)
-
-
-def count(spark: Any, brokers: Cluster, topic: str) -> int:
-    options = {"nameServer": brokers.nameservers, "subscribe": topic}
-    return int(spark.read.format("penstock").options(**options).load().count())
 
 
 def test_a_repeated_replay_says_that_it_wrote_nothing(spark: Any, brokers: Cluster, lake: str) -> None:
