@@ -136,6 +136,12 @@ def note(message: str) -> None:
     print(harmless(message), file=sys.stderr, flush=True)
 
 
+def note_silent(broker_names: Iterable[str], missing: str) -> None:
+    """A note for each broker group that did not answer: what is ``missing`` above."""
+    for name in broker_names:
+        note(f"broker group {name} did not answer: {missing} missing above")
+
+
 class ProgressLine:
     """Progress on standard error: one line that renews itself on a terminal, and a line every few seconds elsewhere.
 
