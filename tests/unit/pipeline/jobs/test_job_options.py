@@ -67,8 +67,9 @@ def test_a_reports_place_is_a_file_in_a_writable_directory(tmp_path: Path, monke
     for name in ("r.pdf", "r"):
         with pytest.raises(ConfigError, match=r"page \(.html\) or a document \(.json\).* name r.html or r.json"):
             require_writable(tmp_path / name)
+    (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="the report is not written"):
-        Report("stats", {}).write(tmp_path / "absent" / "r.json")
+        Report("stats", {}).write(tmp_path / "file" / "r.json")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="is not writable"):
         require_writable(tmp_path / "r.json")
