@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,15 +53,6 @@ def test_a_report_that_cannot_be_written_costs_no_verdict(tmp_path: Path, capsys
     told = capsys.readouterr()
     assert "all held" in told.out
     assert f"{tmp_path / 'page.html'}: the report is not written" in told.err
-
-
-def test_a_report_goes_into_the_pipe_that_has_its_name(tmp_path: Path) -> None:
-    pipe = tmp_path / "page.html"
-    os.mkfifo(pipe)
-    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
-        assert main(["drill", "judge", "--dir", str(recorded(tmp_path / "drill")), "--report", str(pipe)]) == 0
-        assert "<svg" in reader.communicate(timeout=30)[0]
-    assert pipe.is_fifo()
 
 
 def test_a_violation_is_shown_and_fails_the_command(tmp_path: Path, capsys: Capture) -> None:

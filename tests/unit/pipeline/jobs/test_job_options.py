@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def test_a_report_that_cannot_be_written_is_told_before_spark_starts(
     path = tmp_path / "absent" / "r.html"
     with pytest.raises(ConfigError, match=f"report {path}: there is no directory {path.parent}: make it, or name"):
         command.main(["--store", str(root), "--report", str(path)], standalone_mode=False)
+
+
+def test_a_report_goes_into_the_pipe_that_has_its_name(tmp_path: Path) -> None:
+    pipe = tmp_path / "r.json"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        Report("stats", {}).write(pipe)
+        if not pipe.is_fifo():
+            reader.kill()
+        assert '"stats"' in reader.communicate(timeout=30)[0]
 
 
 def test_a_reports_place_is_a_file_in_a_writable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
