@@ -36,12 +36,10 @@ def cluster_document(made: LocalCluster) -> dict[str, Any]:
 def registered_document(namesrv: str) -> dict[str, Any]:
     """The same of all that is registered; ``absent`` names the broker groups of which no member lives."""
     from penstock.bench.health import broker_statuses
-    from penstock.client import Admin, NameserverUnavailable
+    from penstock.client import Admin
 
     with Admin(namesrv) as admin:
         info = admin.cluster()
-    if not any(each.alive for each in info.nameservers):
-        raise NameserverUnavailable(f"no nameserver answered: {namesrv}")
     answers = broker_statuses([broker.address for broker in info.brokers], FAR_TIMEOUT_S)
     nameservers = [
         {"name": each.address, "address": each.address, "pid": None, "state": "running" if each.alive else "silent"}

@@ -356,7 +356,7 @@ class Admin(Client):
     # The cluster and single messages.
 
     def cluster(self, *, timeout_s: float = CALL_TIMEOUT_S) -> ClusterInfo:
-        """Every nameserver and every registered broker, with what each says of itself."""
+        """Every nameserver and every registered broker, with what each says of itself. Raises NameserverUnavailable."""
         return cluster_info(self._calls, timeout_s)
 
     def message_by_id(
