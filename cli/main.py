@@ -18,6 +18,7 @@ from penstock.proto.distribution import DISTRIBUTION
 from .lazy import LazyGroup
 from .output import print_error
 from .signals import Terminated
+from .streams import drop_unwritten, prepare
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
@@ -65,6 +66,7 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Nothing but ``error: …`` is left of what went wrong."""
+    prepare()
     # gRPC's own lines (goaway, handshakes with a peer that died) tell users nothing that an error does not; it reads
     # this when it is loaded, and the processes that commands start inherit it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -73,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=wanted, stream=sys.stderr)
     try:
         result = cli.main(args=list(argv) if argv is not None else None, prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         return BAD_USAGE
@@ -85,12 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:  # click's Abort names what it stands for as its cause
         return TERMINATED if isinstance(error.__cause__ or error, Terminated) else INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does. Nothing may be flushed there at the exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
         return FAILED
     except Exception as error:  # noqa: BLE001  the edge of the program: told to the user in one line
         return _failed(error)
+    finally:
+        drop_unwritten()
     return result if isinstance(result, int) else DONE
 
 

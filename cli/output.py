@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
-PIPED_WIDTH = 240
-"""Columns of a table that goes into a file or pipe, where nothing has to fit a window."""
+PIPED_WIDTH = 1_000_000
+"""Columns of what goes into a file or pipe, where nothing has to fit a window."""
 
 
 def console() -> Console:
@@ -65,18 +66,33 @@ class Answer:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table; numbers stand to the right."""
+    """A table, numbers to the right. Where a terminal is too narrow for it, without lines; where that does not help,
+    row below row, each column a line: nothing is cut off.
+    """
+    lines = [list(row) for row in rows]
+    screen = console()
+    for table in (_table(columns, lines, title), _table(columns, lines, title, box=None, pad_edge=False)):
+        if screen.measure(table, options=screen.options.update(max_width=PIPED_WIDTH)).maximum <= screen.width:
+            screen.print(table)
+            return
+    if title:
+        print(title)
+    for line in lines:
+        print_fields(dict(zip(columns, line, strict=True)))
+        print()
+
+
+def _table(columns: Sequence[str], lines: Sequence[Sequence[object]], title: str, **look: Any) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    lines = [list(row) for row in rows]
-    table = Table(title=title or None, title_justify="left", header_style="bold")
+    table = Table(title=title or None, title_justify="left", header_style="bold", **look)
     for index, column in enumerate(columns):
         numeric = bool(lines) and all(isinstance(line[index], (int, float)) or line[index] is None for line in lines)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for line in lines:
         table.add_row(*(Text(shown(cell)) for cell in line))
-    console().print(table)
+    return table
 
 
 def shown(value: object) -> str:
@@ -118,6 +134,12 @@ def print_error(message: str) -> None:
 def note(message: str) -> None:
     """One line about what was done, on standard error."""
     print(harmless(message), file=sys.stderr, flush=True)
+
+
+def note_silent(broker_names: Iterable[str], missing: str) -> None:
+    """A note for each broker group that did not answer: what is ``missing`` above."""
+    for name in broker_names:
+        note(f"broker group {name} did not answer: {missing} missing above")
 
 
 class ProgressLine:

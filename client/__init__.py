@@ -67,6 +67,7 @@ from .administer.admin_results import (
     TracedSend,
     TrackType,
 )
+from .cluster.calls import Listing
 from .cluster.subscription import Sql
 from .consume.consumer_config import ConsumerConfig
 from .consume.message_batch import MessageBatch
@@ -125,6 +126,7 @@ __all__ = [
     "InvalidName",
     "InvalidReceipt",
     "Latency",
+    "Listing",
     "Message",
     "MessageBatch",
     "MessageNotFound",

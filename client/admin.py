@@ -46,7 +46,7 @@ from .administer.topics import (
     update_steps,
     with_type,
 )
-from .cluster import Calls, master_of
+from .cluster import Calls, Listing, master_of
 from .cluster.routes import covers
 from .inherited import Client
 from .message import MessageView
@@ -288,7 +288,7 @@ class Admin(Client):
         if others:
             raise BrokerUnavailable(f"group {group} is deleted, but perhaps at {_masterless(others, 'delete')}")
 
-    def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> list[str]:
+    def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Listing[str]:
         """The names of all groups, sorted."""
         return self._calls.groups(timeout_s)
 
@@ -356,7 +356,7 @@ class Admin(Client):
     # The cluster and single messages.
 
     def cluster(self, *, timeout_s: float = CALL_TIMEOUT_S) -> ClusterInfo:
-        """Every nameserver and every registered broker, with what each says of itself."""
+        """Every nameserver and every registered broker, with what each says of itself. Raises NameserverUnavailable."""
         return cluster_info(self._calls, timeout_s)
 
     def message_by_id(
@@ -390,7 +390,7 @@ class Admin(Client):
         end_ms: int = 0,
         max_count: int = 32,
         timeout_s: float = CALL_TIMEOUT_S,
-    ) -> list[MessageView]:
+    ) -> Listing[MessageView]:
         """Messages with ``key`` stored between two times (0: open), oldest first, at most ``max_count``."""
         return message_lookup.by_key(self._calls, names.check_topic(topic), key, begin_ms, end_ms, max_count, timeout_s)
 

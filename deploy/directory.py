@@ -11,7 +11,8 @@ from typing import Any
 
 from . import processes
 from .errors import DeployError, DeployUsage
-from .plan import Node, Place, Plan, check_settings, load_plan, new_plan, write_privately
+from .files import FOR_OWNER, write_whole
+from .plan import Node, Place, Plan, check_settings, load_plan, new_plan
 from .processes import Managed
 
 
@@ -110,7 +111,7 @@ class ClusterDirectory:
         path = self.config_path(node)
         text = plan.config_text(node, folder)
         if not path.exists() or path.read_text() != text:
-            write_privately(path, text)
+            write_whole(path, text, FOR_OWNER)  # a setting may be a secret
 
     def process(self, node: Node) -> Managed | None:
         """The process that the node's pid file names, running or not; None without one."""

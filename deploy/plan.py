@@ -15,7 +15,6 @@ Nodes are named ``nameserver-N`` and ``broker-SHARD-ID``: ``broker-b-1`` is the 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +23,7 @@ from typing import Any
 
 from . import ports, processes
 from .errors import DeployUsage
+from .files import FOR_OWNER, write_whole
 
 MODES: dict[str, tuple[str, str]] = {
     "async": ("ASYNC_FLUSH", "ASYNC_MASTER"),
@@ -287,16 +287,7 @@ class Plan:
     def save(self, directory: Path) -> None:
         """Write ``cluster.json``."""
         document = {"version": _VERSION, **asdict(self)}
-        write_privately(directory / _FILE, json.dumps(document, indent=1) + "\n")
-
-
-def write_privately(path: Path, text: str) -> None:
-    """Write the file as a whole or not at all, readable to its owner alone: a setting may be a secret."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
-    os.replace(draft, path)
+        write_whole(directory / _FILE, json.dumps(document, indent=1) + "\n", FOR_OWNER)
 
 
 @dataclass(frozen=True, slots=True)

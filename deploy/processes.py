@@ -19,6 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from .errors import DeployError
+from .files import write_whole
+
 POLL_S = 0.02
 LOG_BYTES_MAX = 16 * 1024 * 1024
 """A log above it becomes ``NODE.log.1`` when its node starts again, whatever the node did about it."""
@@ -128,6 +131,9 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
     """Start ``command`` in a session of its own, its output appended to ``log_path``; it outlives this process.
 
     The environment variable ``PENSTOCK_LOG_FILE`` names that file to it, for it to rotate.
+
+    Raises:
+        DeployError: it could not be written down, and was ended again.
     """
     if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
         os.replace(log_path, log_path.with_suffix(".log.1"))
@@ -147,14 +153,17 @@ def start(command: Sequence[str], *, log_path: Path, pid_path: Path, needle: str
     started = 0
     with contextlib.suppress(OSError):  # ended at once: whoever waits for it reads why in its log
         started = start_of(child.pid)
-    _write_down(pid_path, child.pid, started, log_start)
+    try:
+        _write_down(pid_path, child.pid, started, log_start)
+    except DeployError:
+        child.kill()  # or nobody would find it again
+        child.wait()
+        raise
     return Managed(child.pid, started, needle, log_start)
 
 
 def _write_down(pid_path: Path, pid: int, started: int, log_start: int = 0) -> None:
-    draft = pid_path.with_suffix(".pid.new")
-    draft.write_text(json.dumps({"pid": pid, "started": started, "log_start": log_start}) + "\n")
-    os.replace(draft, pid_path)
+    write_whole(pid_path, json.dumps({"pid": pid, "started": started, "log_start": log_start}) + "\n")
 
 
 def adopt(lost: Mapping[Path, Sequence[str]]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import functools
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
@@ -23,6 +25,10 @@ from .security.signed_channel import signed
 from .turns import Turns
 
 log = logging.getLogger(__name__)
+
+# A call that has failed is its own error, whose traceback refers to it, and takes its lock when it is collected. At the
+# interpreter's end it would wait for ever for a thread of gRPC that had the lock and was stopped.
+atexit.register(gc.collect)
 
 M = TypeVar("M", bound=Message)
 

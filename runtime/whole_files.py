@@ -6,6 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from penstock.proto.errors import ConfigError, StorageError
+
 
 def replace_file(path: Path, content: bytes, *, keep_as: Path | None = None) -> None:
     """Replace the file's content by ``content``, durably. A missing directory is made.
@@ -30,6 +32,36 @@ def replace_file(path: Path, content: bytes, *, keep_as: Path | None = None) -> 
             fresh.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def require_writable(path: Path) -> None:
+    """Nothing, if a report can be written there, as far as can be told before the work that it tells of.
+
+    Raises:
+        ConfigError: its directory is missing or not writable, or it is a directory itself.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise ConfigError(f"report {path}: there is no directory {folder}: make it, or name another")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"report {path}: the directory {folder} is not writable: name another")
+    if path.is_dir():
+        raise ConfigError(f"report {path}: is a directory: name a file in it")
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write a report whole or not at all, or into the device or pipe that is there.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise StorageError(f"{path}: the report is not written: {error}") from error
 
 
 def damage(error: Exception) -> str:

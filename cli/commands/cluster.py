@@ -142,14 +142,14 @@ def _require_followers(refused: dict[str, str]) -> None:
 def _require_good_settings(plan: Plan) -> None:
     """Refuse what a node would refuse, before it stands in the cluster's plan and the node starts no more."""
     from penstock.deploy import DeployUsage
-    from penstock.deploy.plan import write_privately
+    from penstock.deploy.files import FOR_OWNER, write_whole
     from penstock.proto.errors import ConfigError
 
     with tempfile.TemporaryDirectory() as folder:
         for node in plan.nodes:
             if not node.is_coordinator:
                 path = Path(folder) / node.config_name
-                write_privately(path, plan.config_text(node, Path(folder)))
+                write_whole(path, plan.config_text(node, Path(folder)), FOR_OWNER)
                 try:
                     _loaded(node, path)
                 except ConfigError as error:

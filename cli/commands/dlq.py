@@ -12,10 +12,10 @@ import click
 from penstock.proto.names import DLQ_PREFIX
 
 from ..options import compose, json_option, namesrv_option
-from ..output import note, print_json, print_json_line, print_table
+from ..output import note, note_silent, print_json, print_json_line, print_table
 
 if TYPE_CHECKING:
-    from penstock.client import Admin, MessageView, PullConsumer
+    from penstock.client import MessageView, PullConsumer, TopicStats
 
 POLL_S = 0.5
 SILENCE_S = 10.0
@@ -44,22 +44,25 @@ def list_(group: str | None, namesrv: str, as_json: bool) -> None:
 
     with Admin(namesrv) as admin:
         groups = [topic.removeprefix(DLQ_PREFIX) for topic in admin.list_topics() if topic.startswith(DLQ_PREFIX)]
-        rows = [row for name in groups if group in (None, name) for row in _counts(admin, namesrv, name)]
+        held = {name: admin.topic_stats(DLQ_PREFIX + name) for name in groups if group in (None, name)}
+        rows = [row for name, stats in held.items() for row in _counts(stats, namesrv, name)]
         if group is not None and not rows:
             admin.group(group)  # a misspelt name is an error, not a group without dead letters
+    unreachable = sorted({name for stats in held.values() for name in stats.unreachable})
     if as_json:
-        print_json({"dead_letters": rows})
+        print_json({"dead_letters": rows, "unreachable": unreachable})
     else:
         print_table(["group", "broker_name", "messages", "waiting"], [list(row.values()) for row in rows])
+        note_silent(unreachable, "its dead letters are")
 
 
-def _counts(admin: Admin, namesrv: str, group: str) -> Iterator[dict[str, Any]]:
+def _counts(stats: TopicStats, namesrv: str, group: str) -> Iterator[dict[str, Any]]:
     from penstock.client import MessageQueue
 
     with _reader(namesrv, group) as consumer:
         if consumer is None:
             return
-        for queue in admin.topic_stats(DLQ_PREFIX + group).queues:
+        for queue in stats.queues:
             place = MessageQueue(DLQ_PREFIX + group, queue.broker_name, queue.queue_id)
             sent_to = max(consumer.committed(place) or 0, queue.min_offset)
             yield {
@@ -147,7 +150,9 @@ def _letters(
         return
     topic = DLQ_PREFIX + group
     with Admin(namesrv) as admin:
-        ends = {(each.broker_name, each.queue_id): each.max_offset for each in admin.topic_stats(topic).queues}
+        stats = admin.topic_stats(topic)
+    note_silent(stats.unreachable, "its dead letters are")
+    ends = {(each.broker_name, each.queue_id): each.max_offset for each in stats.queues}
     queues = [queue for queue in consumer.queues(topic) if ends.get(queue[1:], 0)]
     if also_resent:
         consumer.seek_to_begin(queues)

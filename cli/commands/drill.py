@@ -54,8 +54,12 @@ def drill(names: tuple[str, ...], directory: str | None, as_json: bool, **option
     """
     if names == ("list",):
         return _list(as_json)
+    from penstock.runtime.whole_files import require_writable
+
     if directory is None:
         raise click.UsageError("give --dir DIR: the folder for clusters, histories and logs")
+    if options["report"]:
+        require_writable(Path(options["report"]))
     if names == ("judge",):
         return _judge(Path(directory), options["report"], as_json)
     return _run(names, Path(directory), as_json, options)
@@ -220,9 +224,8 @@ def _line(document: Document) -> str:
 
 def _tell(documents: list[Document], report: str | None, as_json: bool) -> int:
     from penstock.drill.page import render
+    from penstock.runtime.whole_files import write_report
 
-    if report:
-        Path(report).write_text(render(documents), encoding="utf-8")
     ok = all(each["ok"] for each in documents)
     if as_json:
         print_json({"ok": ok, "drills": documents})
@@ -232,7 +235,9 @@ def _tell(documents: list[Document], report: str | None, as_json: bool) -> int:
                 _show(each)
         if len(documents) > 1:
             _overview(documents)
-        if report:
+    if report:  # behind the rest, which a full disk is not to cost
+        write_report(Path(report), render(documents))
+        if not as_json:
             print(f"report: {report}")
     return 0 if ok else 1
 

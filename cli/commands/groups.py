@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import ConsumeFrom, asking, queue_place
-from ..output import Answer, note, print_table
+from ..output import Answer, note_silent, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Admin, QueuePosition
@@ -66,12 +66,16 @@ def delete(admin: Admin, answer: Answer, name: str) -> None:
 @asking
 def list_(admin: Admin, answer: Answer) -> None:
     """All groups, with members and lag."""
-    found = [(admin.group(name), admin.group_lag(name)) for name in admin.list_groups()]
+    names = admin.list_groups()
+    found = [(admin.group(name), admin.group_lag(name)) for name in names]
     rows = [[info.group, len(info.members), lag.lag, info.consume_enable] for info, lag in found]
-    answer(
-        {"groups": [{**asdict(info), "lag": lag.lag} for info, lag in found]},
-        lambda: print_table(["group", "members", "lag", "consume"], rows),
-    )
+    unreachable = sorted({*names.unreachable, *(name for _, lag in found for name in lag.unreachable)})
+
+    def people() -> None:
+        print_table(["group", "members", "lag", "consume"], rows)
+        note_silent(unreachable, "its members, its lag, and groups that only it has are")
+
+    answer({"groups": [{**asdict(info), "lag": lag.lag} for info, lag in found], "unreachable": unreachable}, people)
 
 
 @group.command()
@@ -111,8 +115,7 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
         found = [[getattr(queue, column) for column in columns] for queue in lag.queues]
         print_table(columns, [[None if cell == NOTHING_COMMITTED else cell for cell in row] for row in found])
         print(f"lag {lag.lag:,}")
-        for missing in lag.unreachable:
-            note(f"broker group {missing} did not answer: its queues are missing above")
+        note_silent(lag.unreachable, "its queues are")
 
     answer({**asdict(info), **asdict(lag), **told}, people)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import ConsumeFrom, Timestamp, asking, compose, json_option, key_values, namesrv_option, queue_place
-from ..output import Answer, harmless, note, on_terminal, print_fields, print_json_line, print_rows
+from ..output import Answer, harmless, note, note_silent, on_terminal, print_fields, print_json_line, print_rows
 
 if TYPE_CHECKING:
     from penstock.client import Admin, MessageView
@@ -233,5 +233,6 @@ def query(admin: Admin, answer: Answer, topic: str, key: str, begin_ms: int, end
         for each in found:
             print(_line(each))
         note(f"{len(found)} messages")
+        note_silent(found.unreachable, "its messages are")
 
-    answer({"messages": [each.as_document() for each in found]}, people)
+    answer({"messages": [each.as_document() for each in found], "unreachable": found.unreachable}, people)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import asking, compose, key_values
-from ..output import Answer, note, print_rows, print_table
+from ..output import Answer, note_silent, print_rows, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Admin, TopicInfo
@@ -93,8 +93,7 @@ def show(admin: Admin, answer: Answer, name: str) -> None:
         _print(info)
         print_rows(["broker_name", "queue_id", "min_offset", "max_offset", "messages"], stats.queues)
         print(f"{stats.messages:,} messages")
-        for missing in stats.unreachable:
-            note(f"broker group {missing} did not answer: its queues are missing above")
+        note_silent(stats.unreachable, "its queues are")
 
     answer({**asdict(info), **asdict(stats)}, people)
 

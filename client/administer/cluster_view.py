@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from penstock.proto.errors import NameserverUnavailable
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.common_pb2 import Empty, Role
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
@@ -16,8 +17,17 @@ from .admin_results import BrokerInfo, ClusterInfo, NameserverInfo, ReplicaInfo
 
 
 def cluster_info(calls: Calls, timeout_s: float) -> ClusterInfo:
-    """Ask all nameservers, then all brokers, each group at the same time. A silent one is listed as not alive."""
-    views, _ = calls.at_nameservers("QueryCluster", Empty(), timeout_s)
+    """Ask all nameservers, then all brokers, each group at the same time. A silent one is listed as not alive.
+
+    Raises:
+        PenstockError: no nameserver has told anything; why.
+    """
+    views, errors = calls.at_nameservers("QueryCluster", Empty(), timeout_s)
+    if not views:
+        for error in errors.values():
+            if not error.retryable:
+                raise error
+        raise NameserverUnavailable(f"no nameserver answered: {'; '.join(each.message for each in errors.values())}")
     nameservers = [NameserverInfo(address, alive=address in views) for address in calls.connections.addresses]
     absent = {shard.broker_name for view in views.values() for shard in view.absent}
     members = {

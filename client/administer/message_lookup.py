@@ -12,7 +12,7 @@ from penstock.proto.wire.broker_pb2 import (
     ViewMessageRequest,
 )
 
-from ..cluster import Calls, asked, store_host_of
+from ..cluster import Calls, Listing, asked, store_host_of, unheard
 from ..message import MessageView
 
 FETCH_BYTES = 64 * 1024  # of the one message wanted; a larger one is returned all the same
@@ -20,10 +20,12 @@ FETCH_BYTES = 64 * 1024  # of the one message wanted; a larger one is returned a
 
 def by_id(calls: Calls, message_id: str, topic: str | None, timeout_s: float) -> MessageView:
     """Both kinds of id have the same length and alphabet, so both are tried."""
+    silent: list[str] = []
     if topic is not None:
         found = by_key(calls, topic, message_id, 0, 0, 1, timeout_s)
         if found:
             return found[0]
+        silent = found.unreachable
     host, position = parse_offset_message_id(message_id)
     request = ViewMessageRequest(physical_offset=position)
     for name, shard in calls.directory.shards(timeout_s).items():
@@ -32,12 +34,12 @@ def by_id(calls: Calls, message_id: str, topic: str | None, timeout_s: float) ->
             for view in _views(answers.get(name), name):
                 return view
     hint = "" if topic else "; if it is not an offset message id, name its topic"
-    raise MessageNotFound(f"message {message_id}: no living broker at {host} holds it{hint}")
+    raise MessageNotFound(f"message {message_id}: no living broker at {host} holds it{unheard(silent)}{hint}")
 
 
 def by_key(
     calls: Calls, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int, timeout_s: float
-) -> list[MessageView]:
+) -> Listing[MessageView]:
     """From the indexes of every broker group of the topic."""
     request = asked(
         QueryMessagesRequest,
@@ -52,10 +54,10 @@ def by_key(
     if max_count < 1:
         raise InvalidArgument(f"max_count {max_count}: must be at least 1")
     route = calls.directory.existing_route(topic, timeout_s)
-    answers, _ = calls.at_each(route.shards, "QueryMessages", lambda _: request, timeout_s)
+    answers, silent = calls.at_each(route.shards, "QueryMessages", lambda _: request, timeout_s)
     found = [view for name, answer in answers.items() for view in _views(answer, name)]
     found.sort(key=lambda view: (view.store_timestamp_ms, view.broker_name, view.physical_offset))
-    return found[:max_count]
+    return Listing(found[:max_count], [*silent, *(part.broker_name for part in route.absent)])
 
 
 def at(calls: Calls, topic: str, queue_id: int, offset: int, broker_name: str | None, timeout_s: float) -> MessageView:

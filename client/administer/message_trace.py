@@ -19,7 +19,7 @@ from penstock.formats.trace import (
 )
 from penstock.proto.errors import Forbidden, InvalidArgument, MessageNotFound, TopicNotFound
 
-from ..cluster import Calls
+from ..cluster import Calls, unheard
 from ..message import MessageView
 from . import message_lookup
 from .admin_results import (
@@ -42,17 +42,17 @@ Told = dict[Context, str]
 
 def message_trace(calls: Calls, message_id: str, topic: str | None, trace_topic: str, timeout_s: float) -> MessageTrace:
     """See :meth:`~penstock.client.Admin.trace`."""
-    told = _told(calls, message_id, trace_topic, timeout_s)
+    told, silent = _told(calls, message_id, trace_topic, timeout_s)
     topics = [each.topic for each in told if isinstance(each, (Pub, EndTransaction, Recall)) and each.topic]
     record = _record(calls, message_id, topic or next(iter(topics), None), timeout_s)
     if record is not None and not told:
         # Somebody may ask by its place for a message that has an id of its producer.
         found = record.all_properties
         message_id = found.get(UNIQ_KEY) or found.get(ORIGIN_MESSAGE_ID) or message_id
-        told = _told(calls, message_id, trace_topic, timeout_s)
+        told, silent = _told(calls, message_id, trace_topic, timeout_s)
     if record is None and not told:
         hint = "" if topic else "; nor is there a record at such a place: name its topic"
-        raise MessageNotFound(f"message {message_id}: {untraced(trace_topic)}{hint}")
+        raise MessageNotFound(f"message {message_id}: {untraced(trace_topic)}{hint}{unheard(silent)}")
     return _story(message_id, topic or next(iter(topics), record.topic if record is not None else ""), told, record)
 
 
@@ -64,18 +64,19 @@ def untraced(trace_topic: str) -> str:
     )
 
 
-def _told(calls: Calls, message_id: str, trace_topic: str, timeout_s: float) -> Told:
+def _told(calls: Calls, message_id: str, trace_topic: str, timeout_s: float) -> tuple[Told, list[str]]:
+    """And the broker groups that did not answer."""
     try:
         views = message_lookup.by_key(calls, trace_topic, message_id, 0, 0, TRACES_MAX, timeout_s)
     except TopicNotFound:
-        return {}
+        return {}, []
     found: Told = {}
     for view in views:
         host = view.born_host.rpartition(":")[0]
         for context in decode(view.body):
             if context.message_id == message_id:
                 found.setdefault(context, host)  # a trace message that was sent again tells nothing new
-    return found
+    return found, views.unreachable
 
 
 def _record(calls: Calls, message_id: str, topic: str | None, timeout_s: float) -> MessageView | None:

@@ -7,7 +7,7 @@ What programs use that speak to brokers themselves: Spark's sources and sinks, g
 from __future__ import annotations
 
 from .asking import asked
-from .calls import Calls
+from .calls import Calls, Listing, unheard
 from .connections import BROKER, Connections, Service, fetched, parse_addresses, rpc_error
 from .directory import Directory
 from .hosts import local_host, store_host_of
@@ -32,6 +32,7 @@ __all__ = [
     "Connections",
     "Directory",
     "Expression",
+    "Listing",
     "Service",
     "Sql",
     "Subscription",
@@ -57,5 +58,6 @@ __all__ = [
     "store_host_of",
     "topic_offsets",
     "topic_queues",
+    "unheard",
     "writable_queues",
 ]

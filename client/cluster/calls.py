@@ -49,6 +49,19 @@ CALL_TIMEOUT_S = 10.0  # of one try
 CALL_TIMEOUT_S_MIN = 0.2
 
 
+class Listing(list[T]):
+    """What was found. ``unreachable`` names broker groups that did not answer: what only they have is missing."""
+
+    def __init__(self, found: Iterable[T], unreachable: Iterable[str]) -> None:
+        super().__init__(found)
+        self.unreachable = sorted(set(unreachable))
+
+
+def unheard(unreachable: Sequence[str]) -> str:
+    """`` (broker-b did not answer)``, behind what was not found; or nothing."""
+    return f" ({', '.join(unreachable)} did not answer)" if unreachable else ""
+
+
 class Calls:
     """Calls of one client at its cluster. Thread-safe.
 
@@ -202,10 +215,10 @@ class Calls:
 
     # Consumer groups
 
-    def groups(self, timeout_s: float) -> list[str]:
+    def groups(self, timeout_s: float) -> Listing[str]:
         """The names of all consumer groups at the brokers that answer, sorted."""
-        answers, _ = self.everywhere("ListGroups", Empty(), timeout_s)
-        return sorted({group.group for answer in answers.values() for group in answer.groups})
+        answers, silent = self.everywhere("ListGroups", Empty(), timeout_s)
+        return Listing(sorted({group.group for answer in answers.values() for group in answer.groups}), silent)
 
     def describe_group(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription], list[str]]:
         """The descriptions of a consumer group, by broker group that has it, and the groups that did not answer.
@@ -230,8 +243,7 @@ class Calls:
     def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str]) -> GroupNotFound:
         """The error that says so, with the nearest group there is and who was not heard."""
         near = hint(group, self.groups(timeout_s))
-        unheard = f" ({', '.join(silent)} did not answer)" if silent else ""
-        return GroupNotFound(f"group {group!r} does not exist at any broker{unheard}{near}", group=group)
+        return GroupNotFound(f"group {group!r} does not exist at any broker{unheard(silent)}{near}", group=group)
 
     # Topics that are written
 

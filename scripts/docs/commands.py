@@ -15,7 +15,8 @@ from .markdown import NOTE, code, table
 def page() -> str:
     """``docs/reference/commands.md``."""
     head = (
-        f"{NOTE}\n# Commands\n\nWith `--json` a command prints one JSON document and nothing else. Exit codes: 0 done, "
+        f"{NOTE}\n# Commands\n\nWith `--json` a command prints one JSON document and nothing else; `send`, `tail`, "
+        "`dlq show` and `bench` print one on a line for each message or case. Exit codes: 0 done, "
         "1 failed, 2 bad usage or configuration, 130 interrupted, 143 ended by SIGTERM.\n"
     )
     return "\n".join([head, *_described(cli, "penstock", 1)])

@@ -207,6 +207,8 @@ def test_nobody_else_gets_in(secured: Secured, tmp_path: Path) -> None:
     assert "the server's certificate is not accepted" in str(error)
     for credentials in (None, Credentials("loader", "another"), Credentials("nobody", SECRET)):
         assert isinstance(refused(secured, ours_tls, credentials), Unauthorized)
+        with Admin(secured.nameservers, tls=ours_tls, credentials=credentials) as admin, pytest.raises(Unauthorized):
+            admin.cluster()  # which no nameserver tells, though each answers
     with Admin(secured.nameservers, **secured.with_all()) as admin:
         assert "forged" not in admin.list_topics()
 

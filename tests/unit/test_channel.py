@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
@@ -134,3 +136,32 @@ def test_one_error_ends_many_calls_and_whoever_else_has_met_it_goes_on() -> None
         assert outlived.is_set()
 
     asyncio.run(run())
+
+
+LOCKED_AT_THE_END = """
+import threading, time
+import grpc
+from penstock.runtime.channel import open_channel
+
+def failed():
+    with open_channel("127.0.0.1:1") as channel:
+        try:
+            next(channel.unary_stream("/a.Service/Take")(b""))
+        except grpc.RpcError as error:
+            return error._state.condition
+
+def hold(lock, held):
+    with lock:
+        held.set()
+        time.sleep(0.5)
+
+held = threading.Event()
+threading.Thread(target=hold, args=(failed(), held), daemon=True).start()
+held.wait()
+"""
+"""A program whose end finds a failed call that nobody has, and its lock in the hands of a thread that is stopped."""
+
+
+def test_a_program_ends_although_a_thread_of_grpc_has_the_lock_of_a_failed_call() -> None:
+    done = subprocess.run([sys.executable, "-c", LOCKED_AT_THE_END], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")

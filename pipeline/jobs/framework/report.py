@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,8 @@ from typing import Any
 
 from penstock import pages
 from penstock.pages.plots import Plot
-from penstock.proto.errors import ConfigError, StorageError
+from penstock.proto.errors import ConfigError
+from penstock.runtime import whole_files
 
 PROBLEMS_MAX = 1000
 """Examples kept; ``problem_count`` has all."""
@@ -110,12 +110,7 @@ class Report:
         """
         is_json = path.suffix.lower() == ".json"
         text = json.dumps(self.as_document(), indent=2, default=str) if is_json else render(self)
-        partial = path.with_name(path.name + ".partial")
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise StorageError(f"{path}: the report is not written: {error}") from error
+        whole_files.write_report(path, text)
 
 
 def render(report: Report) -> str:
@@ -139,16 +134,9 @@ def require_writable(path: Path) -> None:
     """Nothing, if a report can be written there, as far as can be told before.
 
     Raises:
-        ConfigError: its name says neither page nor document; its directory is missing or not writable; or it is a
-            directory itself.
+        ConfigError: its name says neither page nor document, or no file can be written there.
     """
-    folder = path.parent
-    if not folder.is_dir():
-        raise ConfigError(f"report {path}: there is no directory {folder}: make it, or name another")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"report {path}: the directory {folder} is not writable: name another")
-    if path.is_dir():
-        raise ConfigError(f"report {path}: is a directory: name a file in it")
+    whole_files.require_writable(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(
             f"report {path}: a report is a page (.html) or a document (.json), nothing else is written: name "

@@ -10,7 +10,7 @@ import pytest
 from penstock.cli import output
 from penstock.cli.commands import load, messages
 from penstock.cli.main import main
-from penstock.cli.output import harmless, print_error, print_fields, print_json, print_json_line, shown
+from penstock.cli.output import harmless, print_error, print_fields, print_json, print_json_line, print_table, shown
 from penstock.deploy.local_cluster import _said
 from penstock.nameserver.config import load_nameserver_config
 from penstock.proto.errors import ConfigError, MessageTooLarge
@@ -127,3 +127,23 @@ def test_a_broker_s_file_is_known_by_a_nameserver(tmp_path: Path) -> None:
         ConfigError, match=r"brokerClusterName .* a key of broker\.conf: give that file to `penstock broker`"
     ):
         load_nameserver_config(tmp_path / "broker.conf")
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("width", [200, 60, 40, 20])
+def test_no_width_of_a_terminal_cuts_a_table(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(["broker_name", "role", "confirm_offset"], [["broker-a-0", "MASTER", 17], ["b", None, 4]], title="all")
+    told = capsys.readouterr().out
+    for cell in ("all", "broker_name", "role", "confirm_offset", "broker-a-0", "MASTER", "17", "-", "4"):
+        assert cell in told.replace("│", " ").split() or cell in told.replace("┃", " ").split()
+    assert "…" not in told
+    assert max(map(len, told.splitlines())) <= max(width, len("broker_name     broker-a-0"))
+
+
+def test_no_table_in_a_pipe_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    offsets = ", ".join(f"{queue}: 0-{queue * 1000}" for queue in range(1000))
+    print_table(["topic", "offsets of its queues"], [["orders", offsets]])
+    assert offsets in capsys.readouterr().out

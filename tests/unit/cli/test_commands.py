@@ -12,7 +12,7 @@ import pytest
 from penstock.cli.commands.cluster import print_new
 from penstock.cli.main import main
 from penstock.cli.statuses import cluster_document
-from penstock.client import SendReceipt, SendStatus
+from penstock.client import Listing, SendReceipt, SendStatus
 from penstock.client.administer.admin_results import (
     GroupInfo,
     GroupLag,
@@ -74,8 +74,8 @@ class FakeAdmin:
         self.asked.append(("create", topic, queues, options))
         return self.topic("orders")
 
-    def list_groups(self) -> list[str]:
-        return ["billing"]
+    def list_groups(self) -> Listing[str]:
+        return Listing(["billing"], ["broker-c"])
 
     def group(self, group: str) -> GroupInfo:
         return GroupInfo(group, True, 16, {}, [GroupMember("me", {"orders": "*"}, [("orders", "broker-a", 0)])])
@@ -94,8 +94,8 @@ class FakeAdmin:
         self.asked.append(("at", arguments, options))
         return FakeMessage()
 
-    def query_messages(self, *_: Any, **__: Any) -> list[FakeMessage]:
-        return [FakeMessage()]
+    def query_messages(self, *_: Any, **__: Any) -> Listing[FakeMessage]:
+        return Listing([FakeMessage()], [])
 
 
 @pytest.fixture(autouse=True)

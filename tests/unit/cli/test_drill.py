@@ -44,6 +44,17 @@ def test_records_are_judged_again(tmp_path: Path, capsys: Capture) -> None:
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
+def test_a_report_that_cannot_be_written_costs_no_verdict(tmp_path: Path, capsys: Capture) -> None:
+    folder = recorded(tmp_path / "drill")
+    assert main(["drill", "judge", "--dir", str(folder), "--report", str(tmp_path / "no" / "page.html")]) == 2
+    assert f"there is no directory {tmp_path / 'no'}" in capsys.readouterr().err
+    (tmp_path / "page.html.tmp").mkdir()  # in the way of the draft
+    assert main(["drill", "judge", "--dir", str(folder), "--report", str(tmp_path / "page.html")]) == 1
+    told = capsys.readouterr()
+    assert "all held" in told.out
+    assert f"{tmp_path / 'page.html'}: the report is not written" in told.err
+
+
 def test_a_violation_is_shown_and_fails_the_command(tmp_path: Path, capsys: Capture) -> None:
     def lose_one(damaged: Damaged) -> None:
         damaged.read = damaged.read[:-1]

@@ -152,4 +152,6 @@ def test_cluster_status_and_switch_take_nameservers_in_place_of_a_directory(
         assert main(["cluster", "switch", "broker-a", "--to", "1"]) == 2
         assert "broker-a has no broker 1: 0" in capsys.readouterr().err
     assert main(["cluster", "status"]) == 1
-    assert f"no nameserver answered: {cluster.namesrv}" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"no nameserver answered: nameserver {cluster.namesrv}: unavailable: " in told
+    assert "(of a local cluster, `penstock cluster status --dir DIR`" in told

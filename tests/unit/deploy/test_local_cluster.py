@@ -367,3 +367,19 @@ def test_a_node_may_lie_elsewhere_and_be_started_through_another_command(cluster
     assert f"storePathRootDir={store}\n" in state.config_path.read_text()
     assert state.pid is not None
     assert psutil.Process(state.pid).environ()["NODE"] == "broker-a-0"
+
+
+def test_files_that_cannot_be_written_are_named_and_nothing_runs_that_no_file_tells_of(cluster: LocalCluster) -> None:
+    cluster.up(base_port=0, shards=1, replicas=1)
+    cluster.down()
+    for name, path in (
+        ("cluster.json", cluster.directory / "cluster.json"),
+        ("broker-a-0.pid", cluster.directory / "broker-a-0" / "broker-a-0.pid"),
+    ):
+        draft = path.with_name(f"{name}.new")
+        draft.mkdir()
+        with pytest.raises(DeployError, match=f"{path}: cannot be written: Is a directory"):
+            cluster.up()
+        draft.rmdir()
+    words = str(cluster.config_path(cluster.plan.node("broker-a-0")))
+    assert not [each.pid for each in psutil.process_iter(["cmdline"]) if words in (each.info["cmdline"] or [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_a_report_that_cannot_be_written_is_told_before_spark_starts(
         command.main(["--store", str(root), "--report", str(path)], standalone_mode=False)
 
 
+def test_a_report_goes_into_the_pipe_that_has_its_name(tmp_path: Path) -> None:
+    pipe = tmp_path / "r.json"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        Report("stats", {}).write(pipe)
+        if not pipe.is_fifo():
+            reader.kill()
+        assert '"stats"' in reader.communicate(timeout=30)[0]
+
+
 def test_a_reports_place_is_a_file_in_a_writable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_writable(tmp_path / "r.json")
     require_writable(Path("r.json"))
@@ -67,8 +78,9 @@ def test_a_reports_place_is_a_file_in_a_writable_directory(tmp_path: Path, monke
     for name in ("r.pdf", "r"):
         with pytest.raises(ConfigError, match=r"page \(.html\) or a document \(.json\).* name r.html or r.json"):
             require_writable(tmp_path / name)
+    (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="the report is not written"):
-        Report("stats", {}).write(tmp_path / "absent" / "r.json")
+        Report("stats", {}).write(tmp_path / "file" / "r.json")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="is not writable"):
         require_writable(tmp_path / "r.json")

@@ -1,0 +1,41 @@
+"""What a command says, and ends with, when nobody gets what it prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PRINTING = [["--help"], ["version"], ["version", "--json"], ["drill", "list"], ["bench", "--list"]]
+"""By click, by ``print``, as JSON, and as tables."""
+
+
+def shell(line: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = ["bash", "-c", line, "bash", sys.executable, "-m", "penstock.cli", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('"$@" > /dev/full', "error: standard output: No space left on device\n"),
+        ('"$@" >&-', "error: standard output: Bad file descriptor\n"),
+        ('exec 3> >(exec true); wait $!; "$@" >&3', ""),
+    ],
+    ids=["full", "closed", "gone"],
+)
+def test_output_that_nobody_gets_is_a_failure_in_one_line(line: str, told: str, arguments: list[str]) -> None:
+    done = shell(line, arguments)
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_without_standard_input_there_are_no_lines() -> None:
+    lines = "from penstock.cli import commands, streams; streams.prepare(); print(list(commands.messages._lines()))"
+    program = "import penstock.cli.commands.messages; " + lines
+    command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
