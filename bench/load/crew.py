@@ -84,10 +84,12 @@ class Worker:
         Raises:
             WorkerFailed: it ended without, or took longer.
         """
-        self._ended.wait(timeout_s)
+        has_ended = self._ended.wait(timeout_s)
         if self.result is None:
             code = self._process.poll()
             raise WorkerFailed(f"{self.name} told no result: {self.error or f'exit code {code}'}")
+        if not has_ended:
+            raise WorkerFailed(f"{self.name} told its result, and its process still runs after {timeout_s:.0f} s")
         return self.result
 
     def kill(self) -> None:

@@ -92,6 +92,8 @@ def failed_copies(
 ) -> memoryview:
     """The records at the places ``chosen`` as a batch of ``topic``; see :func:`sent_back` for the others.
 
+    ``times``: of all records; ``due``: of the chosen ones.
+
     Raises:
         MessageTooLarge: the properties of one have no room for the mark.
     """

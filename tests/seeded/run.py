@@ -93,10 +93,7 @@ FOUND_BY = {
         RETRY + "test_a_call_that_was_cut_short_anywhere_is_finished_once",
     ),
     "29": (RETRY + "test_the_answer_waits_until_the_copies_are_safe",),
-    "30": (
-        LOCKS + "test_a_new_master_grants_what_nobody_speaks_for_when_older_locks_have_ended",
-        ORDERLY + "test_a_masters_death_leaves_a_queue_to_who_works_on_it",
-    ),
+    "30": (LOCKS + "test_a_new_master_grants_what_nobody_speaks_for_when_older_locks_have_ended",),
     "31": (POP + "test_the_next_master_knows_what_is_in_flight_and_what_was_acknowledged",),
     "32": (
         "tests/model/test_election_data.py::test_nothing_acknowledged_is_lost",

@@ -226,7 +226,7 @@ class Finisher:
         are_again = op.topic.startswith(names.RETRY_PREFIX)
         due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
         try:
-            batch = failed_copies(records, chosen, times[chosen], due, target.topic, b"", mark, are_again=are_again)
+            batch = failed_copies(records, chosen, times, due, target.topic, b"", mark, are_again=are_again)
             journal.append(target, batch, mark, count=len(chosen), is_kept=True)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
             log.error("messages cannot come again topic=%s count=%d error=%s", target.topic, len(chosen), error)

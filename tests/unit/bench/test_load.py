@@ -157,6 +157,8 @@ for line in sys.stdin:
     else:
         break
 print(json.dumps({"result": {"sent": 3}}), flush=True)
+if job.get("stays"):
+    sys.stdin.read()
 """
 
 
@@ -177,6 +179,18 @@ def test_a_worker_is_led_by_lines(worker_module: str) -> None:
         worker.stop()
         assert worker.await_result(20.0) == {"sent": 3}
         assert worker.name == "producer-3"
+    finally:
+        worker.kill()
+
+
+def test_a_worker_that_told_its_result_and_does_not_end_is_no_success(worker_module: str) -> None:
+    worker = Worker({"role": "consume", "number": 1, "stays": True}, worker_module)
+    try:
+        worker.await_ready(20.0)
+        worker.stop()
+        wait_until(lambda: worker.result is not None, what="the worker's result")
+        with pytest.raises(WorkerFailed, match="consumer-1 told its result, and its process still runs"):
+            worker.await_result(0.01)
     finally:
         worker.kill()
 

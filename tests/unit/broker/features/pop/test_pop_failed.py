@@ -1,0 +1,24 @@
+"""What becomes of messages that nobody acknowledged, where it is not the same for all."""
+
+from __future__ import annotations
+
+from penstock.broker.core.tables.groups import Group
+from tests.support.broker.kit import in_loop
+from tests.support.broker.popping import DEAD, GROUP, Node
+
+
+@in_loop
+async def test_of_those_that_are_due_together_some_come_again_and_others_are_dead_letters() -> None:
+    node = Node()
+    node.put_group(Group(GROUP, retry_max_times=2, retry_queues=1))
+    for topic, tries in (("orders", 2), ("others", 1)):
+        node.fill(1, topic)
+        (message,) = await node.receive(1, topic)
+        for _ in range(tries):
+            await node.change(message, 0)
+            await node.pass_s(0)
+            (message,) = await node.receive(1, topic)
+        await node.change(message, 60_000)
+    await node.pass_s(60)
+    assert [record.reconsume_times for record in node.records(DEAD)] == [3]
+    assert [record.reconsume_times for record in node.records()] == [1, 2, 1, 2]
