@@ -86,7 +86,11 @@ class Feature:
     async def take_turns(
         self, turn: Callable[[], Awaitable[object]], tick_s: float, retry_s: float, failed: str
     ) -> None:
-        """For :meth:`run`: a turn every ``tick_s``; after one that failed none for ``retry_s``, and the log says so."""
+        """For :meth:`run`: a turn every ``tick_s``; after one that failed none for ``retry_s``, and the log says so.
+
+        That holds for errors that nobody has reckoned with, too: messages at which a turn breaks would end this master,
+        and then each that is elected after it.
+        """
         log, clock, not_before = logging.getLogger(type(self).__module__), self.core.clock, 0.0
         while True:
             await asyncio.sleep(tick_s)
@@ -94,9 +98,10 @@ class Feature:
                 continue
             try:
                 await turn()
-            except PenstockError as error:
+            except Exception as error:
                 not_before = clock.monotonic_s() + retry_s
-                log.warning("%s error=%s: %s", failed, type(error).__name__, error)
+                unforeseen = None if isinstance(error, PenstockError) else error
+                log.warning("%s error=%s: %s", failed, type(error).__name__, error, exc_info=unforeseen)
 
     async def stop(self) -> None:
         """Take nothing new, and return when what was taken has its answer."""

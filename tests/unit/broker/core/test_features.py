@@ -21,7 +21,7 @@ from penstock.broker.core.metrics import Families
 from penstock.broker.core.tables.table import NamedTable, StateRecord
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.core.wire import Service
-from penstock.proto.errors import NotMaster
+from penstock.proto.errors import LimitReached, NotMaster, PenstockError
 from tests.support.broker.kit import FEATURES, Kit, in_loop
 from tests.support.broker.running_broker import running
 from tests.support.broker.stores import bodies
@@ -117,6 +117,29 @@ def test_a_feature_is_a_class_and_a_line_in_the_list(tmp_path: Path, monkeypatch
             assert metric(broker) == 1, "from the log"
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("error", [LimitReached("full"), IndexError("index 1 is out of bounds")])
+@in_loop
+async def test_turns_go_on_after_one_that_failed(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    feature, turns = Notes(Kit(features=[*FEATURES, Notes]).core), 0
+    is_again = asyncio.Event()
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            raise error
+        is_again.set()
+
+    running = asyncio.create_task(feature.take_turns(turn, 0.0, 0.0, "notes not looked after"))
+    await asyncio.wait([running, again := asyncio.create_task(is_again.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert is_again.is_set(), running
+    running.cancel()
+    await asyncio.gather(running, again, return_exceptions=True)
+    (told,) = caplog.records
+    assert f"notes not looked after error={type(error).__name__}: {error}" in told.getMessage()
+    assert (told.exc_info is None) == isinstance(error, PenstockError)
 
 
 class Aside(Feature, Intake):
