@@ -67,7 +67,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def test_load_leaves_no_group_behind(shell: Shell) -> None:
     report = shell.document("load", "both", "--count", "2000", "--size", "100", "--verify")
     assert (report["acknowledged"], report["lost"], report["interrupted"]) == (2000, 0, False)
-    assert shell.document("group", "list") == {"groups": []}
+    assert shell.document("group", "list") == {"groups": [], "unreachable": []}
 
 
 def test_a_signal_ends_load_early_with_its_report_and_its_code(shell: Shell) -> None:
