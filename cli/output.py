@@ -137,9 +137,9 @@ def note(message: str) -> None:
 
 
 def note_silent(broker_names: Iterable[str], missing: str) -> None:
-    """A note for each broker group that did not answer: what is ``missing`` above."""
+    """A note for each broker group that did not answer: what is ``missing`` here."""
     for name in broker_names:
-        note(f"broker group {name} did not answer: {missing} missing above")
+        note(f"broker group {name} did not answer: {missing} missing")
 
 
 class ProgressLine:
