@@ -31,6 +31,7 @@ def prepare() -> None:
             setattr(sys, name, open(os.open(os.devnull, access), mode, closefd=False))  # noqa: SIM115  open to the end
     plain = sys.stdout
     if type(plain) is io.TextIOWrapper:  # tests have others
+        plain.flush()  # what a program has printed that calls a command comes first
         output = _Output(plain.fileno(), "w", closefd=False)
         sys.stdout = io.TextIOWrapper(
             output if plain.write_through else io.BufferedWriter(output),  # unbuffered, as PYTHONUNBUFFERED asks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,12 @@ def test_no_file_takes_the_place_of_a_stream_that_is_missing(tmp_path: Path) -> 
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
     assert "Bad file descriptor: 'standard output'" in done.stderr
     assert path.read_text() == ""
+
+
+def test_what_a_program_has_printed_comes_before_what_its_command_prints() -> None:
+    program = "from penstock.cli.main import main; print(1); main(['version', '--json']); print(2)"
+    done = shell('"$1" -c "$4"', [program])
+    assert re.fullmatch(r"1\n{.*}\n2\n", done.stdout), done
 
 
 def test_output_without_a_buffer_has_none() -> None:
