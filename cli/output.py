@@ -67,12 +67,13 @@ class Answer:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """A table, numbers to the right. Where a terminal is too narrow for it, without lines; where that does not help,
-    row below row, each column a line: nothing is cut off.
+    row below row, each column a line: nothing of a row is cut off. Without rows it is what there is room for.
     """
     lines = [list(row) for row in rows]
     screen = console()
+    boundless = screen.options.update(max_width=PIPED_WIDTH)
     for table in (_table(columns, lines, title), _table(columns, lines, title, box=None, pad_edge=False)):
-        if screen.measure(table, options=screen.options.update(max_width=PIPED_WIDTH)).maximum <= screen.width:
+        if not lines or screen.measure(table, options=boundless).maximum <= screen.width:
             screen.print(table)
             return
     if title:
@@ -137,9 +138,9 @@ def note(message: str) -> None:
 
 
 def note_silent(broker_names: Iterable[str], missing: str) -> None:
-    """A note for each broker group that did not answer: what is ``missing`` above."""
+    """A note for each broker group that did not answer: what is ``missing`` here."""
     for name in broker_names:
-        note(f"broker group {name} did not answer: {missing} missing above")
+        note(f"broker group {name} did not answer: {missing} missing")
 
 
 class ProgressLine:

@@ -28,11 +28,13 @@ def prepare() -> None:
     """
     for name, access, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.open(os.devnull, access), mode))  # noqa: SIM115  open to the end
+            setattr(sys, name, open(os.open(os.devnull, access), mode, closefd=False))  # noqa: SIM115  open to the end
     plain = sys.stdout
     if type(plain) is io.TextIOWrapper:  # tests have others
+        plain.flush()  # what a program has printed that calls a command comes first
+        output = _Output(plain.fileno(), "w", closefd=False)
         sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(_Output(plain.fileno(), "w", closefd=False)),
+            output if plain.write_through else io.BufferedWriter(output),  # unbuffered, as PYTHONUNBUFFERED asks
             plain.encoding,
             plain.errors,
             line_buffering=plain.line_buffering,

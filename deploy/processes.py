@@ -172,7 +172,7 @@ def adopt(lost: Mapping[Path, Sequence[str]]) -> None:
         words = process.info["cmdline"] or []
         for pid_path, last in lost.items():
             if words[-len(last) :] == list(last) and pid_path.parent.is_dir():
-                with contextlib.suppress(OSError):  # it has ended
+                with contextlib.suppress(OSError, DeployError):  # it has ended, or the disk is full: the others can end
                     _write_down(pid_path, process.pid, start_of(process.pid))
 
 

@@ -38,30 +38,40 @@ def require_writable(path: Path) -> None:
     """Nothing, if a report can be written there, as far as can be told before the work that it tells of.
 
     Raises:
-        ConfigError: its directory is missing or not writable, or it is a directory itself.
+        ConfigError: it is a directory, or not writable; or the directory that it is to be in is missing or not
+            writable.
     """
     folder = path.parent
+    if path.is_dir():
+        raise ConfigError(f"report {path}: is a directory: name a file in it")
+    if _stays(path):
+        if not os.access(path, os.W_OK):
+            raise ConfigError(f"report {path}: is not writable: name another")
+        return
     if not folder.is_dir():
         raise ConfigError(f"report {path}: there is no directory {folder}: make it, or name another")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"report {path}: the directory {folder} is not writable: name another")
-    if path.is_dir():
-        raise ConfigError(f"report {path}: is a directory: name a file in it")
 
 
 def write_report(path: Path, text: str) -> None:
-    """Write a report whole or not at all, or into the device or pipe that is there.
+    """Write a report whole or not at all, or into the device or pipe that is there, or where a link leads.
 
     Raises:
         StorageError: it cannot be written.
     """
     try:
-        if path.exists() and not path.is_file():
+        if _stays(path):
             path.write_text(text, encoding="utf-8")
         else:
             replace_file(path, text.encode())
     except OSError as error:
         raise StorageError(f"{path}: the report is not written: {error}") from error
+
+
+def _stays(path: Path) -> bool:
+    """True if what is there is written into, not replaced: ``/dev/stdout`` is a link, perhaps to a file."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 def damage(error: Exception) -> str:

@@ -103,7 +103,7 @@ def client_mark(records: memoryview) -> ProducerMark | None:
 
     Raises:
         Forbidden: it uses an id that is the broker's own.
-        CorruptBatch: see :func:`mark_of`.
+        CorruptBatch, MessageTooLarge: see :func:`mark_of`.
     """
     mark = mark_of(records)
     if mark is not None:

@@ -89,7 +89,7 @@ def _batch(data: bytes) -> None:
     touched, touched_offsets = np.zeros(8, np.int32), np.zeros(8, np.int64)
     host = np.frombuffer(Host.parse("10.0.0.1:10911").encode(), np.uint8)
     topic = np.frombuffer(TOPIC, np.uint8)
-    with contextlib.suppress(CorruptBatch):
+    with contextlib.suppress(CorruptBatch, MessageTooLarge):
         mark_of(memoryview(data))
     status, _, count, _ = place_batch(
         *(np.frombuffer(data, np.uint8), log, 0, 0, 1_700_000_000_000, host, topic, offsets, 1, seen),

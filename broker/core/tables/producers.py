@@ -19,9 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from penstock.formats.record.kernels.marks import MARKED, NO_RECORD, NUMBERS, UNMARKED, first_mark
+from penstock.formats.record.kernels.marks import MARKED, NO_RECORD, NUMBERS, TOO_LARGE, UNMARKED, first_mark
 from penstock.formats.record.producer_mark import ProducerMark
-from penstock.proto.errors import CorruptBatch, InvalidArgument, LaneForgotten, LimitReached, StaleProducer
+from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.proto.errors import (
+    CorruptBatch,
+    InvalidArgument,
+    LaneForgotten,
+    LimitReached,
+    MessageTooLarge,
+    StaleProducer,
+)
 
 from ...limits import Limits
 from .table import StateRecord, Table
@@ -324,6 +332,7 @@ def mark_of(records: memoryview) -> ProducerMark | None:
 
     Raises:
         CorruptBatch: no whole record comes first, or its mark is not one.
+        MessageTooLarge: the properties are longer than a record may have them.
     """
     numbers = np.empty(NUMBERS, np.uint64)
     found = first_mark(np.frombuffer(records, np.uint8), numbers)
@@ -331,6 +340,8 @@ def mark_of(records: memoryview) -> ProducerMark | None:
         return ProducerMark(*numbers.tolist())
     if found == UNMARKED:
         return None
+    if found == TOO_LARGE:
+        raise MessageTooLarge(f"record 0: properties too large, at most {PROPERTIES_BYTES_MAX} bytes", index=0)
     what = "its producer mark is not five or six hexadecimal numbers"
     if found == NO_RECORD:
         what = f"a batch of {len(records)} bytes does not begin with a whole one"

@@ -227,7 +227,11 @@ class Timers:
         """Record the next run. True if there is one."""
         from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
 
-        backlog = self._backlog or await self._next_backlog(wheel)
+        try:
+            backlog = self._backlog or await self._next_backlog(wheel)
+        except BaseException:  # the wheel has no more what was taken
+            self._forget()
+            raise
         if journal.is_over:  # perhaps for another mastership, which has a wheel of its own
             return False
         self._backlog = backlog

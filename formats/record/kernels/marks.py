@@ -7,14 +7,14 @@ from numba import boolean, int64, types, uint64, void
 
 from ...intrinsics.kernel import BYTES, INTS, kernel
 from ...intrinsics.memory import address_of, load_u8
-from .scanning import MARK_BYTES, RECORD, ROWS, is_mark, measure_at
+from .scanning import MARK_BYTES, NEGATIVE_PROPERTIES, RECORD, ROWS, is_mark, measure_at
 
 NUMBERS = 6
 """Of a mark: producer id, epoch, lane, sequence, count, and digest, 0 for none."""
 BATCH_NUMBERS = 11
 OUT_NUMBERS = types.Array(uint64, 1, "C")
 
-MARKED, UNMARKED, WRONG_MARK, NO_RECORD = range(4)
+MARKED, UNMARKED, WRONG_MARK, NO_RECORD, TOO_LARGE = range(5)
 """What :func:`first_mark` finds."""
 
 _LEAST_DIGITS = (16, 1, 1, 1, 1, 16)
@@ -81,7 +81,7 @@ def first_mark(records, numbers):
     address = address_of(records)
     kind, _, _, _, _, _, _, start, size = measure_at(address, 0, len(records))
     if kind != RECORD:
-        return NO_RECORD
+        return TOO_LARGE if kind == NEGATIVE_PROPERTIES else NO_RECORD
     if size <= MARK_BYTES or not is_mark(address, start):
         return UNMARKED
     return MARKED if mark_at(address, start, start + size, numbers, 0) else WRONG_MARK

@@ -143,6 +143,15 @@ def test_no_width_of_a_terminal_cuts_a_table(
     assert max(map(len, told.splitlines())) <= max(width, len("broker_name     broker-a-0"))
 
 
+@pytest.mark.usefixtures("terminal")
+def test_a_table_without_rows_is_seen_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(["broker_name", "queue_offset", "origin_topic"], [])
+    assert "┃ br… ┃" in capsys.readouterr().out
+
+
 def test_no_table_in_a_pipe_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     offsets = ", ".join(f"{queue}: 0-{queue * 1000}" for queue in range(1000))
     print_table(["topic", "offsets of its queues"], [["orders", offsets]])

@@ -383,3 +383,14 @@ def test_files_that_cannot_be_written_are_named_and_nothing_runs_that_no_file_te
         draft.rmdir()
     words = str(cluster.config_path(cluster.plan.node("broker-a-0")))
     assert not [each.pid for each in psutil.process_iter(["cmdline"]) if words in (each.info["cmdline"] or [])]
+
+
+def test_a_lost_node_that_cannot_be_written_down_keeps_no_other_from_ending(cluster: LocalCluster) -> None:
+    cluster.up(base_port=0, shards=1, replicas=1)
+    path = cluster.pid_path(cluster.plan.node("broker-a-0"))
+    path.unlink()
+    draft = path.with_name(f"{path.name}.new")
+    draft.mkdir()
+    assert "nameserver-0" in cluster.down()
+    draft.rmdir()
+    assert cluster.down() == ["broker-a-0"]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runtime.whole_files import replace_file
+from penstock.proto.errors import ConfigError
+from penstock.runtime.whole_files import replace_file, require_writable, write_report
 
 
 def test_a_file_is_made_with_its_directory_and_replaced(tmp_path: Path) -> None:
@@ -56,3 +57,23 @@ def test_content_is_synced_before_the_name_and_the_name_afterwards(
     monkeypatch.setattr(os, "fsync", watched)
     replace_file(path, b"new")
     assert seen == [(False, b"old"), (True, b"new")]
+
+
+def test_a_report_is_written_where_a_link_leads_which_stays(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old")
+    link.symlink_to(file)
+    require_writable(link)
+    write_report(link, "new")
+    assert (link.is_symlink(), file.read_text()) == (True, "new")
+
+
+def test_a_report_may_go_into_a_device_in_a_directory_that_is_not_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+    null = Path(os.devnull)
+    monkeypatch.setattr(os, "access", lambda path, mode: path == null)
+    require_writable(null)
+    write_report(null, "new")
+    assert null.is_char_device()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match=f"report {null}: is not writable"):
+        require_writable(null)

@@ -153,3 +153,21 @@ def test_replicas_that_go_while_a_turn_waits_take_no_message_along_and_bring_non
         assert node.timers.waiting == 0
 
     run()
+
+
+@in_loop
+async def test_what_was_due_in_a_turn_that_failed_is_delivered_in_a_next_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.later([b"a", b"b"], [1, 2])
+    await node.turn()
+
+    async def no_thread(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "to_thread", no_thread)
+        with pytest.raises(RuntimeError, match="thread"):
+            await node.turn(5)
+    await node.turn()
+    assert node.delivered() == [b"a", b"b"]

@@ -14,7 +14,7 @@ from penstock.broker.core.tables.producers import (
 from penstock.broker.limits import Limits
 from penstock.formats.record.layout import Host
 from penstock.formats.record.producer_mark import ProducerMark, producer_mark
-from penstock.proto.errors import CorruptBatch, InvalidArgument, StaleProducer
+from penstock.proto.errors import CorruptBatch, InvalidArgument, MessageTooLarge, StaleProducer
 from tests.support.record.encoding import encode_messages
 
 P = 0xABCDEF
@@ -128,6 +128,16 @@ def test_a_truncated_batch_is_refused_by_name_wherever_it_ends() -> None:
     for end in range(len(records)):
         with pytest.raises(CorruptBatch):
             mark_of(memoryview(records)[:end])
+
+
+@pytest.mark.parametrize("mark", [None, producer_mark(P, 1, 0, 1, 1)], ids=["unmarked", "marked"])
+def test_a_first_record_with_too_large_properties_is_refused_as_that(mark: bytes | None) -> None:
+    records = encode_messages("orders", [b"abc"], [b"k"], born_host=Host.parse("10.0.0.1:1"), mark=mark)
+    at = records.index(b"orders") + len(b"orders")
+    properties = records[at + 2 :] + b"k" * 32767
+    made = records[:at] + len(properties).to_bytes(2, "big") + properties
+    with pytest.raises(MessageTooLarge, match="record 0: properties too large, at most 32767 bytes"):
+        mark_of(memoryview(len(made).to_bytes(4, "big") + made[4:]))
 
 
 def test_a_broken_mark_is_a_corrupt_batch() -> None:
