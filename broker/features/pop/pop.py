@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.proto import names
 from penstock.proto.data_frames import Method
-from penstock.proto.errors import BrokerUnavailable, FlowControl, Forbidden, GroupNotFound, PenstockError
+from penstock.proto.errors import BrokerUnavailable, FlowControl, Forbidden, GroupNotFound
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.runtime.data_port import Converse, Link
 from penstock.runtime.data_sending import Data
@@ -244,11 +244,11 @@ class Pop(Feature):
         await self.state.load(journal)
         await self._finisher.finish(journal)
         now_ms = self.state.now_ms()
-        failure: PenstockError | None = None
+        failure: Exception | None = None
         for queue in flights(list(self.state.queues.values()), now_ms):
             try:
                 await self._finisher.revive(journal, queue)
-            except PenstockError as error:  # what keeps one group need not keep the others
+            except Exception as error:  # noqa: BLE001  raised below: what keeps one group need not keep the others
                 failure = failure or error
             if queue.is_orderly:
                 self.waiters.wake(queue.topic)

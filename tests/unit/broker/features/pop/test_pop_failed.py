@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from penstock.broker.core.journal import Journal
 from penstock.broker.core.tables.groups import Group
+from penstock.broker.features.pop.queue import PopQueue
 from tests.support.broker.kit import in_loop
 from tests.support.broker.popping import DEAD, GROUP, Node
 
@@ -22,3 +26,25 @@ async def test_of_those_that_are_due_together_some_come_again_and_others_are_dea
     await node.pass_s(60)
     assert [record.reconsume_times for record in node.records(DEAD)] == [3]
     assert [record.reconsume_times for record in node.records()] == [1, 2, 1, 2]
+
+
+@in_loop
+async def test_messages_at_which_a_turn_breaks_keep_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    for topic in ("orders", "others"):
+        node.fill(1, topic)
+        await node.receive(1, topic)
+    revive = node.pop._finisher.revive
+
+    async def broken(journal: Journal, queue: PopQueue) -> None:
+        if queue.topic == "orders":
+            raise IndexError("index 1 is out of bounds")
+        await revive(journal, queue)
+
+    monkeypatch.setattr(node.pop._finisher, "revive", broken)
+    with pytest.raises(IndexError):
+        await node.pass_s(60)
+    assert len(node.records()) == 1
+    monkeypatch.undo()
+    await node.pass_s(1)
+    assert len(node.records()) == 2
