@@ -78,17 +78,14 @@ class Receipt(NamedTuple):
 class Lane:
     """What is remembered of one lane; ``receipts`` oldest first, never empty.
 
-    ``recorded``: where the newest state record about it begins, -1 without one.
+    ``recorded``: where the newest state record about it begins, -1 without one. ``numbers``: of queue ids and offsets
+    in the receipts.
     """
 
     epoch: int
     receipts: list[Receipt]
     recorded: int = -1
-
-    @property
-    def numbers(self) -> int:
-        """How many queue ids and offsets the receipts hold."""
-        return sum(receipt.numbers for receipt in self.receipts)
+    numbers: int = 0
 
 
 Key = tuple[int, str, int]
@@ -164,7 +161,7 @@ class ProducerTable(Table):
             self._lanes_of[producer_id] += 1
         elif epoch > held.epoch:
             self._numbers -= held.numbers
-            held.epoch, held.receipts = epoch, []
+            held.epoch, held.receipts, held.numbers = epoch, [], 0
         elif epoch < held.epoch or receipt.sequence <= held.receipts[-1].sequence:
             return
         receipts, before = held.receipts, held.numbers
@@ -172,6 +169,7 @@ class ProducerTable(Table):
         receipts.append(receipt)
         while len(receipts) > 1 and (len(receipts) > RECEIPTS_MAX or numbers > LANE_NUMBERS_MAX):
             numbers -= receipts.pop(0).numbers
+        held.numbers = numbers
         self._numbers += numbers - before
         self._newest_ms = max(self._newest_ms, receipt.store_timestamp_ms)
         self.changes += 1
