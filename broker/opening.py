@@ -106,7 +106,8 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
     try:
         with named_errors(str(root), "loading the tables"):
             _begin_epoch(config, store, epochs)
-            tables = Tables((table for feature in features for table in feature.tables), config.limits)
+            more = (table for feature in features for table in feature.tables)
+            tables = Tables(more, config.limits, lmq_enable=config.store.lmq_enable)
             opened = _load(config, store, tables, epochs, known=known)
             if not known:
                 write_identity(root, identity.cluster, identity.broker_name)

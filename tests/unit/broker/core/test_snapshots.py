@@ -257,6 +257,46 @@ def test_rocketmqs_own_files_are_read_and_marked_for_import(tmp_path: Path) -> N
     assert found == Loaded(replay_from=1000, imported=True)
 
 
+ROCKETMQS_WITH_LIGHTS = """{
+\t"dataVersion":{"counter":0,"stateVersion":0,"timestamp":1795959102854},
+\t"groupTopicMap":{"gp":["Plain"]},
+\t"lmqOffsetTable":{"%LMQ%one@%LMQ%device":7},
+\t"offsetTable":{
+\t\t"Plain@gp":{0:113,1:115
+\t\t}
+\t}
+}"""
+
+
+def test_with_light_queues_offsets_are_in_the_file_that_rocketmq_has_then(tmp_path: Path) -> None:
+    """RocketMQ reads and writes no other one with ``enableLmq``: without it every group begins anew."""
+    (tmp_path / "lmqConsumerOffset.json").write_text(ROCKETMQS_WITH_LIGHTS)
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"Plain@gp":{0:5},"Older@gp":{0:5}}}')
+    tables = Tables(lmq_enable=True)
+    assert Snapshots(tmp_path, tables).load(0, 1000, log_has_all=True) == Loaded(replay_from=1000, imported=True)
+    assert tables.offsets.row("gp", "Plain") == {0: 113, 1: 115}
+    assert tables.committed("%LMQ%device", "%LMQ%one", 0) == 7
+    assert tables.committed("gp", "Older", 0) == -1
+
+    tables.offsets.put(1000, "%LMQ%device", "%LMQ%one", {0: 9})
+    tables.offsets.put(1000, "%LMQ%device", "Plain", {2: 3})
+    Snapshots(tmp_path, tables).write_all(1100)
+    document = json.loads((tmp_path / "lmqConsumerOffset.json").read_text())
+    assert document["lmqOffsetTable"] == {"%LMQ%one@%LMQ%device": 9}
+    assert document["offsetTable"]["Plain@gp"] == {"0": 113, "1": 115}
+    again = Tables(lmq_enable=True).fresh()
+    assert Snapshots(tmp_path, again).load(0, 1200, log_has_all=True).replay_from == 1100
+    assert again.committed("%LMQ%device", "Plain", 2) == 3, "a queue for which RocketMQ has no place"
+
+
+def test_offsets_stay_when_light_queues_are_switched_on_together_with_the_take_over(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"Plain@gp":{0:5}}}')
+    (tmp_path / "topics.json").write_text('{"topicConfigTable":{}}')
+    tables = Tables(lmq_enable=True)
+    assert Snapshots(tmp_path, tables).load(0, 1000, log_has_all=False).imported
+    assert tables.committed("gp", "Plain", 0) == 5
+
+
 def test_bare_keys_are_quoted_outside_strings_only() -> None:
     assert parse_rocketmq_json('{"a": {0:1, 2 : "3: x {4:5}"}}') == {"a": {"0": 1, "2": "3: x {4:5}"}}
     for text in ("[]", "{", "3"):
