@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.formats.checkpoint import Standard
 from penstock.formats.directory import ABORT, CONFIG, CONSUME_QUEUE, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
 from penstock.formats.rocketmq_config import POP_CODES, leftovers
@@ -22,7 +23,7 @@ from .messages import RecordReader
 from .queues.rest import read_batch_units
 from .queues.table import QueueTable
 from .queues.view import QueueView, read_segments
-from .side_files import load_checkpoint, load_epochs
+from .side_files import is_left_by_rocketmq, load_checkpoint, load_epochs
 
 _ENTRIES_AT_ONCE: Final = 1 << 16
 NAMED_FILES = (ABORT, LOCK, EPOCHS, IDENTITY, OWN_CHECKPOINT)
@@ -40,7 +41,7 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
     log = _log(store, findings)
     topics = _topics(store, log["end"], findings, progress)
     index = _index(store, findings)
-    if not (store.root / OWN_CHECKPOINT).exists():
+    if is_left_by_rocketmq(store.root, checkpoint or Standard()):
         ranges = {(topic["topic"], queue): (low, high) for topic in topics for queue, low, high in topic["ranges"]}
         for names, count, text in leftovers(ranges, store.root / CONFIG, partial(_tagged, store)):
             findings.note(store.root / CONSUME_QUEUE / names[0], None, f"{count:,} left by RocketMQ: {text}")

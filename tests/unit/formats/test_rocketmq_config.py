@@ -11,6 +11,7 @@ import pytest
 from penstock.broker.broker import FEATURES
 from penstock.broker.opening import open_store, store_config
 from penstock.broker.store import Store
+from penstock.formats.checkpoint import Positions, Standard, encode_slot
 from penstock.formats.record.properties import encode_properties
 from penstock.formats.rocketmq_config import leftovers
 from penstock.inspection.directory import list_store
@@ -111,8 +112,12 @@ def test_the_summary_of_a_store_notes_it(tmp_path: Path) -> None:
         "1 left by RocketMQ: what was received by POP and not acknowledged is not delivered again",
         "1 left by RocketMQ: messages that are due again go only to who subscribes to these topics",
     ]
-    (root / "penstockCheckpoint").write_text("Penstock has it")
+    standard = Standard.decode((root / "checkpoint").read_bytes())
+    (root / "penstockCheckpoint").write_bytes(encode_slot(1, Positions(), standard))
     assert not [note for note in summarize(list_store(root))["notes"] if "RocketMQ" in note["problem"]]
+    since = standard._replace(physic_msg_timestamp=standard.physic_msg_timestamp + 1)
+    (root / "checkpoint").write_bytes(since.encode())
+    assert notes == [note["problem"] for note in summarize(list_store(root))["notes"]], "RocketMQ has had it again"
 
 
 def test_the_first_start_on_a_store_warns_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
