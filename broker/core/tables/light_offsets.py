@@ -1,7 +1,7 @@
 """Committed offsets where light queues are on: RocketMQ keeps all of them in a file of another name then.
 
-``lmqConsumerOffset.json`` is ``consumerOffset.json`` with one more table, ``lmqOffsetTable``: topic and group, as there,
-to one number. It has the groups whose names begin with ``%LMQ%``, whose topics have one queue.
+``lmqConsumerOffset.json`` is ``consumerOffset.json`` with one more table, ``lmqOffsetTable``, from topic and group, as
+there, to one number. It has the groups whose names begin with ``%LMQ%``, whose topics have one queue.
 Source: RocketMQ ``LmqConsumerOffsetManager``, which ``enableLmq`` alone chooses.
 """
 
