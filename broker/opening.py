@@ -6,15 +6,18 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc.aio
+import numpy as np
 
-from penstock.formats.record.layout import Host
-from penstock.formats.rocketmq_config import leftovers
+from penstock.formats.record.layout import Host, decode_record
+from penstock.formats.record.properties import decode_properties
+from penstock.formats.rocketmq_config import POP_CODES, leftovers
 from penstock.proto.errors import ConfigError
 from penstock.runtime.channel import new_server
 from penstock.runtime.data_port import DataPort
@@ -103,7 +106,8 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
     try:
         with named_errors(str(root), "loading the tables"):
             _begin_epoch(config, store, epochs)
-            tables = Tables((table for feature in features for table in feature.tables), config.limits)
+            more = (table for feature in features for table in feature.tables)
+            tables = Tables(more, config.limits, lmq_enable=config.store.lmq_enable)
             opened = _load(config, store, tables, epochs, known=known)
             if not known:
                 write_identity(root, identity.cluster, identity.broker_name)
@@ -192,7 +196,7 @@ def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile,
             for topic, queue_ids in store.queues().items()
             for queue_id in queue_ids
         }
-        for topics, count, text in leftovers(ranges, config.store.root / "config"):
+        for topics, count, text in leftovers(ranges, config.store.root / "config", partial(_tagged, store)):
             log.warning("taken over from RocketMQ topics=%s count=%d: %s", ",".join(topics), count, text)
         for each in tables.topics.values():
             if each.attributes.get(CLEANUP_POLICY) == COMPACTION:
@@ -202,3 +206,13 @@ def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile,
                     *(each.name, CLEANUP_POLICY, COMPACTION),
                 )
     return Opened(store, tables, epochs, loaded.imported)
+
+
+def _tagged(store: Store, topic: str, queue_id: int, start: int, end: int) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """See :data:`penstock.formats.rocketmq_config.FindTagged`."""
+    offsets = start + np.flatnonzero(np.isin(store.picker.tags_codes(topic, queue_id, start, end), POP_CODES))
+    picked = store.picker.sound(store.picker.locate(topic, queue_id, offsets))
+    data, at = store.picker.join(picked).data, 0
+    for offset, size in zip(picked.offsets.tolist(), picked.sizes.tolist(), strict=True):
+        yield offset, decode_properties(decode_record(data[at : at + size]).properties)
+        at += size

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from penstock.formats.checkpoint import CHECKPOINT_BYTES, FIELDS_BYTES, Standard
-from penstock.formats.directory import ABORT, CHECKPOINT, CONFIG, EPOCHS
+from penstock.formats.checkpoint import CHECKPOINT_BYTES, FIELDS_BYTES, Standard, decode_own
+from penstock.formats.directory import ABORT, CHECKPOINT, CONFIG, EPOCHS, OWN_CHECKPOINT
 from penstock.formats.epochs import Epoch, decode
-from penstock.proto.errors import Corrupt
+from penstock.proto.errors import Corrupt, WrongStore
 
 from .files import Unreadable, read_whole
 from .findings import Findings
@@ -35,6 +35,15 @@ def load_checkpoint(root: Path, findings: Findings) -> Standard | None:
         if value < 0:
             findings.problem(path, 8 * position, f"{name} is {value}")
     return fields
+
+
+def is_left_by_rocketmq(root: Path, checkpoint: Standard) -> bool:
+    """True if Penstock has never worked on the store, or RocketMQ since: its ``checkpoint`` is not the one noted."""
+    path = root / OWN_CHECKPOINT
+    try:
+        return not path.exists() or decode_own(read_whole(path, 1 << 20), checkpoint, str(path)).positions is None
+    except (Unreadable, WrongStore):
+        return False
 
 
 def load_epochs(root: Path, findings: Findings) -> tuple[Epoch, ...]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
+
+from penstock.formats.checkpoint import Standard
 from penstock.formats.directory import ABORT, CONFIG, CONSUME_QUEUE, EPOCHS, IDENTITY, LOCK, OWN_CHECKPOINT
-from penstock.formats.rocketmq_config import leftovers
+from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES
+from penstock.formats.rocketmq_config import POP_CODES, leftovers
 
 from .directory import QueueFiles, StoreDirectory
 from .files import InputFile, Unreadable
@@ -16,9 +22,10 @@ from .log.reader import LogReader
 from .messages import RecordReader
 from .queues.rest import read_batch_units
 from .queues.table import QueueTable
-from .queues.view import QueueView
-from .side_files import load_checkpoint, load_epochs
+from .queues.view import QueueView, read_segments
+from .side_files import is_left_by_rocketmq, load_checkpoint, load_epochs
 
+_ENTRIES_AT_ONCE: Final = 1 << 16
 NAMED_FILES = (ABORT, LOCK, EPOCHS, IDENTITY, OWN_CHECKPOINT)
 
 
@@ -34,9 +41,9 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
     log = _log(store, findings)
     topics = _topics(store, log["end"], findings, progress)
     index = _index(store, findings)
-    if not (store.root / OWN_CHECKPOINT).exists():
+    if is_left_by_rocketmq(store.root, checkpoint or Standard()):
         ranges = {(topic["topic"], queue): (low, high) for topic in topics for queue, low, high in topic["ranges"]}
-        for names, count, text in leftovers(ranges, store.root / CONFIG):
+        for names, count, text in leftovers(ranges, store.root / CONFIG, partial(_tagged, store)):
             findings.note(store.root / CONSUME_QUEUE / names[0], None, f"{count:,} left by RocketMQ: {text}")
     return {
         "path": printable(str(store.root)),
@@ -54,6 +61,23 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
         "ok": findings.ok,
         "problems": [finding.as_document() for finding in findings.problems],
     }
+
+
+def _tagged(
+    store: StoreDirectory, topic: str, queue_id: int, start: int, end: int
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """See :data:`penstock.formats.rocketmq_config.FindTagged`."""
+    reader = RecordReader(store)
+    try:
+        for first in range(start, end, _ENTRIES_AT_ONCE):
+            size = min(_ENTRIES_AT_ONCE, end - first) * ENTRY_BYTES
+            entries = read_segments(store.queues[topic, queue_id], first * ENTRY_BYTES, size).view(ENTRY)
+            for index in np.flatnonzero(np.isin(entries["tags_code"], POP_CODES)).tolist():
+                found = reader.find(int(entries["physical_offset"][index]))
+                if found is not None:
+                    yield first + index, found.properties
+    finally:
+        reader.close()
 
 
 def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:

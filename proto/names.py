@@ -112,6 +112,14 @@ def reply_topic(cluster: str) -> str:
     return cluster + REPLY_SUFFIX
 
 
+def is_filled_by_brokers(topic: str, cluster: str) -> bool:
+    """True of what failed and of replies: clients read such a topic and do not write it, whatever its perm is.
+
+    RocketMQ's clients need the perm to write, so a store that goes back to RocketMQ has to give it.
+    """
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or topic == reply_topic(cluster)
+
+
 def is_system_topic(topic: str) -> bool:
     """True if clients may not create, delete or write ``topic``."""
     return topic.startswith(SYSTEM_PREFIX) or topic in _SYSTEM_TOPICS

@@ -22,14 +22,14 @@ DEAD_QUEUES: Final = 1
 
 
 def ensure_group_topic(core: Core, journal: Journal, name: str, queues: int) -> Topic:
-    """A topic that clients read and do not write, with so many queues or more."""
+    """A group's topic of failed messages, with so many queues or more."""
     topic = core.tables.topic(name)
     if topic is not None and topic.read_queues >= queues:
         return topic
     check_creatable(core, name)
     if topic is None:
         created = {CREATED_MS: core.clock.wall_ms()}
-        topic = Topic(name, queues, queues, names.PERM_READ, extra=created)
+        topic = Topic(name, queues, queues, extra=created)
     topic = replace(topic, read_queues=queues, write_queues=queues)
     journal.put(TOPIC, topic.to_json())
     return topic

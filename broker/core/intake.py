@@ -150,6 +150,8 @@ def writable_topic(core: Core, name: str) -> Topic:
         raise Forbidden(f"topic {name} is internal: clients may not write to it")
     if topic is None:
         raise TopicNotFound(f"topic {name} does not exist at this broker: create it", topic=name)
+    if names.is_filled_by_brokers(name, core.config.identity.cluster):
+        raise Forbidden(f"topic {name} may not be written: brokers alone do that")
     if not topic.is_writable:
         raise Forbidden(f"topic {name} may not be written: its perm is {topic.perm}", perm=topic.perm)
     return topic

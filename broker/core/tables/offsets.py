@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from penstock.formats.rocketmq_config import OFFSETS_FILE
+
 from .groups import GROUP_DELETED
 from .table import LOADED, StateRecord, Table, json_entries
 from .topics import TOPIC_DELETED
@@ -33,7 +35,7 @@ class Offsets(Table):
     group's offsets go with it, or all of a topic's; the other name is empty then.
     """
 
-    file_name = "consumerOffset.json"
+    file_name = OFFSETS_FILE
     kinds = frozenset({OFFSETS, TOPIC_DELETED, GROUP_DELETED})
 
     def __init__(self) -> None:

@@ -148,8 +148,7 @@ class Snapshots:
             replay_from = min(replay_from, max(position, log_min))
         if imported:
             for file in self._files:
-                if documents[file.name] is None:
-                    file.table.import_from(self.directory)
+                file.table.import_from(self.directory)
         return Loaded(replay_from, imported, ahead)
 
     async def run(self, position: Callable[[], int]) -> None:

@@ -14,6 +14,7 @@ from penstock.proto.errors import Corrupt
 
 from ...limits import Limits
 from .groups import Group, Groups
+from .light_offsets import LightOffsets
 from .offsets import Offsets
 from .producers import ProducerTable
 from .queue_ends import QueueEnds
@@ -37,12 +38,15 @@ class Tables:
     files: Snapshots
     """The tables' snapshots, which enter themselves here."""
 
-    def __init__(self, more: Iterable[type[Table]] = (), limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, more: Iterable[type[Table]] = (), limits: Limits = DEFAULT_LIMITS, *, lmq_enable: bool = False
+    ) -> None:
         self._more = tuple(more)
         self._limits = limits
+        self._lmq_enable = lmq_enable
         self.topics = Topics()
         self.groups = Groups()
-        self.offsets = Offsets()
+        self.offsets = LightOffsets() if lmq_enable else Offsets()
         self.producers = ProducerTable(limits)
         self.queue_ends = QueueEnds()
         self.all: tuple[Table, ...] = (
@@ -66,7 +70,7 @@ class Tables:
 
     def fresh(self) -> Tables:
         """The same tables without content."""
-        return Tables(self._more, self._limits)
+        return Tables(self._more, self._limits, lmq_enable=self._lmq_enable)
 
     def topic(self, name: str) -> Topic | None:
         """The topic of that name, or None."""

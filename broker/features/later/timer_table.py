@@ -9,16 +9,15 @@ another broker; and its batches carry producer marks with the run's number, so e
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.proto.errors import Corrupt
+from penstock.formats.rocketmq_config import timer_progress
 
 from ...core.tables.table import LOADED, StateRecord, Table
 from .timer_wheel import Longs
@@ -72,28 +71,6 @@ class Run:
         )
 
 
-_CHECKPOINT = struct.Struct(">4q")
-
-
-def imported_run(path: Path) -> Run | None:
-    """What RocketMQ's ``timercheck`` says is delivered; None without the file.
-
-    Messages for later that it has rolled on, or cancelled, are not known from it.
-
-    Raises:
-        Corrupt: the file is too short.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(_CHECKPOINT.size)
-    except FileNotFoundError:
-        return None
-    if len(head) < _CHECKPOINT.size:
-        raise Corrupt(f"{path}: {len(head)} bytes, where RocketMQ's has {_CHECKPOINT.size} or more", path=str(path))
-    read_ms, _, queue_offset, _ = _CHECKPOINT.unpack(head)
-    return Run(1, ((read_ms, queue_offset),), read_ms, queue_offset)
-
-
 class TimerTable(Table):
     """The last run of one broker."""
 
@@ -119,7 +96,14 @@ class TimerTable(Table):
         self.last, self.position = Run.from_json(document["last"]), LOADED
 
     def import_from(self, directory: Path) -> None:
-        self.last = imported_run(directory / "timercheck") or self.last
+        """Messages for later that RocketMQ has rolled on, or cancelled, are not known from its progress."""
+        told = timer_progress(directory)
+        if told is not None:
+            before = (*self.last.before, (told.due_ms, told.end))
+            # A run that was cut short before RocketMQ came is still to be finished.
+            own = self.last if self.last.number else Run(1, (), *told)
+            self.last = replace(own, before=before, count=0)
+            self.changes += 1
 
     def pieces(self) -> Iterator[str]:
         yield '\t"last":'

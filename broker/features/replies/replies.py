@@ -96,7 +96,7 @@ class Replies(Feature, Intake):
         if self.core.tables.topic(name) is None and journal is not None:
             check_creatable(self.core, names.check_topic(name))
             created = {CREATED_MS: self.core.clock.wall_ms()}
-            journal.put(TOPIC, Topic(name, QUEUES, QUEUES, names.PERM_READ, extra=created).to_json())
+            journal.put(TOPIC, Topic(name, QUEUES, QUEUES, extra=created).to_json())
 
     # Its place in the broker.
 

@@ -129,4 +129,4 @@ class Checks:
         if self._core.tables.topic(names.PARKED_TOPIC) is None:
             check_creatable(self._core, names.PARKED_TOPIC)
             created = {CREATED_MS: self._core.clock.wall_ms()}
-            journal.put(TOPIC, Topic(names.PARKED_TOPIC, 1, 1, names.PERM_READ, extra=created).to_json())
+            journal.put(TOPIC, Topic(names.PARKED_TOPIC, 1, 1, extra=created).to_json())

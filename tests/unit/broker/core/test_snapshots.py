@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt, SyncFailed, WrongStore
 from tests.support.broker.running_broker import small_config
 from tests.support.broker.stores import batch
+from tests.support.golden import GOLDEN
 
 FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "producerSequence.json")
 
@@ -255,6 +257,35 @@ def test_rocketmqs_own_files_are_read_and_marked_for_import(tmp_path: Path) -> N
     assert tables.offsets.row("billing", "orders") == {0: 16, 1: 24}
     assert tables.committed("G", "%RETRY%G", 0) == 5
     assert found == Loaded(replay_from=1000, imported=True)
+
+
+def test_with_light_queues_offsets_are_in_the_file_that_rocketmq_has_then(tmp_path: Path) -> None:
+    """RocketMQ reads and writes no other one with ``enableLmq``: without it every group begins anew."""
+    shutil.copy(GOLDEN / "light-offsets" / "lmqConsumerOffset.json", tmp_path)
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"Lmq@plain":{0:5},"Older@plain":{0:5}}}')
+    tables = Tables(lmq_enable=True)
+    assert Snapshots(tmp_path, tables).load(0, 1000, log_has_all=True) == Loaded(replay_from=1000, imported=True)
+    assert tables.committed("plain", "Lmq", 0) == 9
+    assert tables.committed("%LMQ%device", "Lmq", 0) == 9, "what stands in the table of the others is older"
+    assert tables.committed("plain", "Older", 0) == -1
+
+    tables.offsets.put(1000, "%LMQ%device", "Lmq", {0: 11})
+    tables.offsets.put(1000, "%LMQ%device", "Plain", {2: 3})
+    Snapshots(tmp_path, tables).write_all(1100)
+    document = json.loads((tmp_path / "lmqConsumerOffset.json").read_text())
+    assert document["lmqOffsetTable"] == {"Lmq@%LMQ%device": 11}
+    assert document["offsetTable"]["Lmq@plain"] == {"0": 9}
+    again = Tables(lmq_enable=True).fresh()
+    assert Snapshots(tmp_path, again).load(0, 1200, log_has_all=True).replay_from == 1100
+    assert again.committed("%LMQ%device", "Plain", 2) == 3, "a queue for which RocketMQ has no place"
+
+
+def test_offsets_stay_when_light_queues_are_switched_on_together_with_the_take_over(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"Plain@gp":{0:5}}}')
+    (tmp_path / "topics.json").write_text('{"topicConfigTable":{}}')
+    tables = Tables(lmq_enable=True)
+    assert Snapshots(tmp_path, tables).load(0, 1000, log_has_all=False).imported
+    assert tables.committed("gp", "Plain", 0) == 5
 
 
 def test_bare_keys_are_quoted_outside_strings_only() -> None:

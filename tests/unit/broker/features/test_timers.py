@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.later import timers as timers_module
 from penstock.broker.features.later.later import Later
-from penstock.broker.features.later.timer_table import Run, TimerTable, imported_run
+from penstock.broker.features.later.timer_table import Run, TimerTable
 from penstock.broker.features.later.timer_wheel import COARSE_MS, FINE_MS, TimerWheel
 from penstock.broker.features.later.timers import RUN_COUNT
 from penstock.formats.record.properties import decode_properties, encode_properties
@@ -310,10 +310,23 @@ async def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
         node[Later].check(memoryview(later_batch([b"a"], [START])), ORDERS)
 
 
-def test_a_store_of_rocketmq_goes_on_where_its_timers_were() -> None:
-    run = imported_run(GOLDEN / "normal" / "config" / "timercheck")
-    assert run == Run(1, ((1795222791000, 34),), 1795222791000, 34)
-    assert imported_run(GOLDEN / "normal" / "config" / "nothing") is None
+def test_a_store_of_rocketmq_goes_on_where_its_timers_were(tmp_path: Path) -> None:
+    table = TimerTable()
+    table.import_from(tmp_path)
+    assert table.last == Run(), "no timercheck"
+    table.import_from(GOLDEN / "normal" / "config")
+    assert table.last == Run(1, ((1795222791000, 34),), 1795222791000, 34)
+
+
+def test_what_rocketmq_delivered_in_between_is_not_delivered_again() -> None:
+    """The store was Penstock's, then RocketMQ's, and comes back: ``timerRuns.json`` is what Penstock left."""
+    table, own = TimerTable(), Run(7, ((500, 20),), 1000, 30, 12, 3)
+    table.load({"last": own.to_json()}, 0)
+    table.import_from(GOLDEN / "normal" / "config")
+    assert table.last == Run(7, ((500, 20), (1795222791000, 34)), 1000, 30, 12), "its own run may be unfinished"
+    assert table.changes, "the next start finds it in the file, too"
+    due, offsets = np.array([1795222791000, 1795222791000, 1795222791001]), np.array([33, 34, 33])
+    assert table.last.is_before(due, offsets).tolist() == [True, False, False]
 
 
 def test_the_wheel_gives_back_all_that_is_due_whenever_it_is_asked() -> None:
