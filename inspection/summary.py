@@ -71,7 +71,7 @@ def _tagged(
     try:
         for first in range(start, end, _ENTRIES_AT_ONCE):
             size = min(_ENTRIES_AT_ONCE, end - first) * ENTRY_BYTES
-            entries = read_segments(store.queues[topic, queue_id], first * ENTRY_BYTES, size).view(ENTRY)
+            entries = read_segments(store.queues[topic, queue_id].segments, first * ENTRY_BYTES, size).view(ENTRY)
             for index in np.flatnonzero(np.isin(entries["tags_code"], POP_CODES)).tolist():
                 found = reader.find(int(entries["physical_offset"][index]))
                 if found is not None:
