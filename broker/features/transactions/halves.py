@@ -102,6 +102,13 @@ class Halves:
             self._states = self._states[surplus + KNOWN_MAX :].copy()
             self.base += surplus + KNOWN_MAX
 
+    def know_from(self, first: int) -> None:
+        """How those from ``first`` on are decided will be known, unless that are too many."""
+        more = self.base - max(first, self.floor - KNOWN_MAX)
+        if more > 0:
+            self._states = np.concatenate([np.full(more, ENDED, np.uint8), self._states])
+            self.base -= more
+
     def states(self, offsets: Longs) -> States:
         """The state of each; ENDED for those below :attr:`base`. None may lie behind the end."""
         at = offsets - self.base

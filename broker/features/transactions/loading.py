@@ -90,6 +90,8 @@ class Loading:
         if keys:
             halves.supersede(np.concatenate(keys))
         halves.scanned = high
+        if len(halves.waiting):  # by these their producers know them
+            halves.know_from(int(halves.waiting.firsts.min()))
         self._seen.clear()
         decisions.halves = halves
         decisions.reaches.clear()

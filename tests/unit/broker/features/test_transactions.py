@@ -416,3 +416,21 @@ async def test_open_halves_of_a_store_of_rocketmq_are_asked_about_and_decided() 
         await node.pass_s(1000)
         assert len(node.asked) == 1
         node.close()
+
+
+@in_loop
+async def test_how_a_half_that_was_stored_anew_has_ended_is_known_though_nothing_tells_of_its_first_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "OPS_REMEMBERED", 0)
+    node = opened()
+    await node.halves([b"a", b"b"])
+    await node.pass_s(2)
+    node.transactions.checks.make_way(node.store.end_offset)
+    await node.pass_s(2)
+    await node.pass_s(6)
+    node = Node.after(node)
+    await node.pass_s(0)
+    assert await node.end(COMMIT, (0, 2)) == [(OPEN, 2)]
+    await node.pass_s(1)
+    assert await node.end(COMMIT, (0, 2)) == [(COMMITTED, 2)]
