@@ -103,7 +103,7 @@ class Halves:
             self.base += surplus + KNOWN_MAX
 
     def know_from(self, first: int) -> None:
-        """How those from ``first`` on are decided will be known, unless that are too many."""
+        """How those from ``first`` on are decided will be known, unless they are too many."""
         more = self.base - max(first, self.floor - KNOWN_MAX)
         if more > 0:
             self._states = np.concatenate([np.full(more, ENDED, np.uint8), self._states])
