@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -267,6 +268,24 @@ class Kit(Writes):
 
         self.store.append = failing  # type: ignore[method-assign]
         return left
+
+    @contextlib.contextmanager
+    def changing_role_at(self, topic: str) -> Iterator[None]:
+        """In the block each append to ``topic`` ends the mastership; the next one begins before anybody looks."""
+        append = self.store.append
+
+        def turning(name: str, records: Any, **settings: Any) -> AppendResult:
+            placed = append(name, records, **settings)
+            if name == topic:
+                self.change_role(master=False)
+                self.change_role(master=True)
+            return placed
+
+        self.store.append = turning  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.store.append = append  # type: ignore[method-assign]
 
     def know_coordinators(self, others: Mapping[str, Kit]) -> None:
         """Ask these, by broker name, what they have decided."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -218,19 +217,9 @@ async def test_a_role_that_changes_in_the_middle_ends_a_delivery(node: Node) -> 
     count = 2 * RUN_COUNT
     bodies = [b"%d" % number for number in range(count)]
     node.later(bodies, [1 + number / count for number in range(count)])
-    append = node.store.append
-
-    def turning(topic: str, records: Any, **settings: Any) -> Any:
-        placed = append(topic, records, **settings)
-        if topic == "orders":
-            node.change_role(master=False)
-            node.change_role(master=True)  # master again before the delivery looks
-        return placed
-
-    node.store.append = turning  # type: ignore[method-assign]
-    await node.turn(5)
+    with node.changing_role_at("orders"):
+        await node.turn(5)
     assert len(node.delivered()) == RUN_COUNT
-    node.store.append = append  # type: ignore[method-assign]
     await node.turn()
     assert node.delivered() == bodies
 

@@ -321,19 +321,9 @@ def test_a_role_that_changes_in_the_middle_ends_a_delivery(tmp_path: Path, monke
         node = Node(tmp_path)
         for level in (1, 2):
             node.delay(level, [b"%d-%d" % (level, number) for number in range(5)])
-        append = node.store.append
-
-        def turning(topic: str, records: Any, **settings: Any) -> Any:
-            placed = append(topic, records, **settings)
-            if topic == "orders":
-                node.change_role(master=False)
-                node.change_role(master=True)  # master again before the delivery looks
-            return placed
-
-        node.store.append = turning  # type: ignore[method-assign]
-        await node.turn(9)
+        with node.changing_role_at("orders"):
+            await node.turn(9)
         assert len(node.delivered()) == 2
-        node.store.append = append  # type: ignore[method-assign]
         await node.turn()
         assert sorted(node.delivered()) == [b"%d-%d" % (level, number) for level in (1, 2) for number in range(5)]
 
