@@ -18,7 +18,7 @@ TURN_S: Final = 0.005
 
 @contextlib.asynccontextmanager
 async def tasks_together() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group of which the first error itself comes out: the other tasks were cancelled for it."""
+    """A task group of which one error itself comes out: the first of a task, else the body's; the rest is cancelled."""
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks

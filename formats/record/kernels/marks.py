@@ -55,8 +55,8 @@ def mark_at(address, start, end, numbers, first):
 def read_marks(buffer, rows, count, marked, numbers):
     """The batches that begin with the rows ``marked`` of ``count``, whose properties begin as a mark does.
 
-    BATCH_NUMBERS of each: those of the mark, with a count of 0 where it is none; where the batch begins in the log and
-    ends, as far as there are rows; its first record's store time; position and size of its topic.
+    BATCH_NUMBERS of each: those of the mark, a count of 0 standing for no mark; the log positions where the batch
+    begins and ends, as far as there are rows; its first record's store time; position and size of its topic.
     """
     address = address_of(buffer)
     for i in range(len(marked)):

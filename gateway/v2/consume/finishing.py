@@ -258,7 +258,7 @@ class Finishing:
         until they hear OK, for ever. Its message is left to whoever has it then, or has gone with its topic.
 
         Raises:
-            Refusal: INVALID_RECEIPT_HANDLE, it is none, or another group's or topic's; bad names. PenstockError.
+            Refusal: INVALID_RECEIPT_HANDLE, for no handle, or another group's or topic's; bad names. PenstockError.
         """
         topic = topic_of(request.topic, caller.namespace)
         group = group_of(request.group, caller.namespace)
