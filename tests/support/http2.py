@@ -181,9 +181,12 @@ class Peer:
         """All that is answered to a call; what it breaks off with is ``rst`` among the fields."""
         fields: dict[str, str] = {}
         content = bytearray()
+        kinds = (Type.HEADERS, Type.DATA, Type.RST_STREAM)
+        early = [each for each in self.others if each.stream == stream and each.kind in kinds]
+        self.others = [each for each in self.others if each not in early]
         while True:
-            found = await self.next()
-            if found.stream != stream or found.kind not in (Type.HEADERS, Type.DATA, Type.RST_STREAM):
+            found = early.pop(0) if early else await self.next()
+            if found.stream != stream or found.kind not in kinds:
                 self.others.append(found)
                 continue
             if found.kind == Type.HEADERS:
