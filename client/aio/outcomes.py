@@ -7,6 +7,7 @@ import contextlib
 import functools
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -25,23 +26,27 @@ class Outcomes:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._lock = threading.Lock()
-        self._ended: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._ended: deque[tuple[Callable[[Future[Any]], None], Future[Any]]] = deque()
         self._is_called = False  # the loop will look at _ended
 
     def follow(self, future: Future[T]) -> asyncio.Future[T]:
         """A future of the loop that ends as ``future`` will. Cancelling it takes back nothing."""
         mine: asyncio.Future[T] = self.loop.create_future()
-        future.add_done_callback(functools.partial(self._on_end, mine))
+        self.tell(future, functools.partial(_settle, mine))
         return mine
 
-    def _on_end(self, mine: asyncio.Future[Any], future: Future[Any]) -> None:
+    def tell(self, future: Future[T], on_end: Callable[[Future[T]], None]) -> None:
+        """Have the loop call ``on_end``, which may not raise, with ``future`` once that has ended."""
+        future.add_done_callback(functools.partial(self._on_end, on_end))
+
+    def _on_end(self, on_end: Callable[[Future[Any]], None], future: Future[Any]) -> None:
         if runs_here(self.loop):
-            _settle(mine, future)
+            on_end(future)
             return
         with self._lock:
             if self.loop.is_closed():
                 return
-            self._ended.append((mine, future))
+            self._ended.append((on_end, future))
             if self._is_called:
                 return
             self._is_called = True
@@ -52,8 +57,8 @@ class Outcomes:
         with self._lock:
             self._is_called = False
             ended, self._ended = self._ended, deque()
-        for mine, future in ended:
-            _settle(mine, future)
+        for on_end, future in ended:
+            on_end(future)
 
 
 def _settle(mine: asyncio.Future[Any], future: Future[Any]) -> None:

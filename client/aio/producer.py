@@ -114,22 +114,27 @@ class AsyncProducer(Twin):
         return [outcomes.follow(each) for each in self._sync.send_batch_async(messages, timeout_s=timeout_s, **options)]
 
     def send_columns(
-        self, topic: str, bodies: Column, properties: Column, *, timeout_s: float | None = None
-    ) -> asyncio.Future[RunReceipt | SendReceipt] | None:
+        self,
+        topic: str,
+        bodies: Column,
+        properties: Column,
+        on_end: Callable[[Future[RunReceipt | SendReceipt]], None],
+        *,
+        timeout_s: float | None = None,
+    ) -> bool:
         """Start to send messages whose property strings are encoded already, to one queue, all or none of them.
 
-        They are of no special type; nothing of them is checked again. The future of the running loop ends with the
-        place of the first, which the others follow, or with the error of all. None: they would have to wait, as of
-        :meth:`send_async`, or are not sent as they are (more than a batch, to be compressed, traced): send them
-        otherwise.
+        They are of no special type; nothing of them is checked again. The running loop calls ``on_end`` with what
+        has ended: the place of the first, which the others follow, or the error of all. False: they would have to
+        wait, as of :meth:`send_async`, or are not sent as they are (more than a batch, to be compressed, traced): send
+        them otherwise.
         """
         deadline = self._sync._deadline(timeout_s)
         part = None if self._sync._shipping.trace else self._sync._maker.whole(bodies, properties, deadline)
         if part is None or self._turns.is_waiting(topic) or self._sync.would_block(topic, part.cost):
-            return None
-        sent = self._sync._deliveries.start_whole(topic, part, deadline)
-        self._sync._sender.wake()
-        return self._outcomes_here().follow(sent)
+            return False
+        self._outcomes_here().tell(self._sync._deliveries.start_whole(topic, part, deadline), on_end)
+        return True
 
     def send_half(
         self,

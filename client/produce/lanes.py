@@ -146,14 +146,14 @@ class Lanes:
         return batches + self._start_waiting(now, per_broker)
 
     def start_one(self, part: Part, now: float) -> Batch | None:
-        """A batch of one message, while nothing waits and there are queues; ``None``: it waits for its lane, or any."""
+        """A batch of one part, while nothing waits and there are queues; ``None``: it waits for its lane, or any."""
         if not part.is_bound:
             may_grow = part.may_share and self._has_room(part.cost, part.count)
             chosen = self._next_queue(now, self._config.in_flight_per_broker, may_grow=may_grow)
             if chosen is None:
                 self.waiting.append(part)
                 return None
-            return self._new_batch(self._lane(*chosen), [part], np.array([chosen[1]], np.int32))
+            return self._new_batch(self._lane(*chosen), [part], np.array([chosen[1]] * part.count, np.int32))
         self._move_keys(now)
         for lane in self._spread(part, now):
             if lane.batch is None and lane.retry_at <= now and lane.broker_name in self.queues:

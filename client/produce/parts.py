@@ -147,6 +147,7 @@ class Part:
             and self.kind is other.kind is not Kind.PRODUCE
             and not self.is_bound
             and not other.is_bound
+            and not other.is_whole
             and not self.attempts
             and not self.is_told
             and self.owner is other.owner

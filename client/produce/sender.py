@@ -240,18 +240,16 @@ class Deliveries:
         return [futures[index] for index in range(len(drafts))]
 
     def start_whole(self, topic: str, part: Part, deadline: float) -> Future[RunReceipt | SendReceipt]:
-        """Queue a part of :meth:`.drafts.PartMaker.whole`, whose messages are of no special type; its future.
+        """Send a part of :meth:`.drafts.PartMaker.whole`, whose messages are of no special type, or queue it; its future.
 
         Raises:
             What :meth:`get` raises: nothing is queued. BufferFull, ClientClosed: nor then.
         """
         delivery = self.get(Ordinary(topic), deadline, False)
         delivery.admit(part, deadline)
-        future = part.futures[0]
-        if part.is_whole:
-            delivery.enqueue([part])
-        else:
-            delivery.join(part)
+        future, batch = part.futures[0], delivery.start_now(part)
+        if batch is not None:
+            delivery.transmit(batch)
         return future
 
     def statistics(self) -> ProducerStatistics:

@@ -57,7 +57,6 @@ class Call:
         "_last",
         "_left",
         "_method",
-        "_out",
         "_partial",
         "_task",
         "_waiting",
@@ -67,6 +66,7 @@ class Call:
         "messages",
         "metadata",
         "number",
+        "out",
         "pending",
         "request",
         "until",
@@ -99,7 +99,7 @@ class Call:
         self._born = now
         self._is_timed = timeout_s is not None
         self._connection = connection
-        self._out = connection.out
+        self.out = connection.out
         self._method = method
         self._partial = bytearray()  # of a message
         length = metadata.get("content-length")
@@ -145,7 +145,7 @@ class Call:
         """Tell the client that the answer begins."""
         if not self._begun and not self.is_over:
             self._begun = True
-            self._out.send(frame(Type.HEADERS, END_HEADERS, self.number, BEGIN))
+            self.out.send(frame(Type.HEADERS, END_HEADERS, self.number, BEGIN))
 
     async def write(self, message: bytes) -> None:
         """Send a message of the answer; returns when it is on its way.
@@ -158,7 +158,7 @@ class Call:
     async def write_framed(self, messages: bytes) -> None:
         """The same of messages end to end, each with its head in front: 0, and its length in 4 bytes."""
         self._put(messages)
-        while self.pending or self._out.is_paused:
+        while self.pending or self.out.is_paused:
             await self._wait()
         await self._connection.turns.have()  # a quick reader would let nobody else have the loop
         if self.is_over:
@@ -167,7 +167,7 @@ class Call:
     def finish(self, message: bytes) -> None:
         """Send the only message of the answer, which ends with it."""
         size = len(message) + MESSAGE_HEAD.size
-        out, number = self._out, self.number
+        out, number = self.out, self.number
         if self._begun or self.is_over or not self.is_half_closed or not out.takes(self, size):
             if not self.is_over:
                 self.hold(-len(self.request))  # what is kept from here on is its answer
@@ -288,7 +288,7 @@ class Call:
 
     def pump(self) -> None:
         """Send as much of what is pending as the windows take."""
-        out = self._out
+        out = self.out
         while self.pending and (room := out.room_of(self)) > 0:
             first = self.pending[0]
             part = first[:room]
@@ -324,7 +324,7 @@ class Call:
     def break_off(self, code: Code) -> None:
         """End the call without a status."""
         if not self.is_over:
-            self._out.send(rst_stream(self.number, code))
+            self.out.send(rst_stream(self.number, code))
             self.gone()
 
     def gone(self) -> None:
@@ -379,23 +379,23 @@ class Call:
         if self.is_over or self._last is not None:
             raise CallOver
         self.begin()
-        if self.pending or not self._out.takes(self, len(framed)):
+        if self.pending or not self.out.takes(self, len(framed)):
             self.pending.append(memoryview(framed))
             self.hold(len(framed))
             if not self.is_over:
-                self._out.block(self)
+                self.out.block(self)
                 self.pump()
         else:
-            self._out.send(frame(Type.DATA, 0, self.number, framed))
+            self.out.send(frame(Type.DATA, 0, self.number, framed))
 
     def _say_last(self) -> None:
         assert self._last is not None
         block = trailers(*self._last)
-        self._out.send(
+        self.out.send(
             frame(Type.HEADERS, END_HEADERS | END_STREAM, self.number, block if self._begun else BEGIN + block)
         )
         if not self.is_half_closed:
-            self._out.send(rst_stream(self.number, Code.NO_ERROR))
+            self.out.send(rst_stream(self.number, Code.NO_ERROR))
         self._close()
 
     def _close(self) -> None:
@@ -445,5 +445,5 @@ class Call:
         """Let the client send more of the call, unless what it sent lies unread."""
         is_read = not self.messages or not self._method.is_streaming
         if self.untold >= CALL_WINDOW // 2 and is_read and not (self.is_half_closed or self.is_over):
-            self._out.send(window_update(self.number, self.untold))
+            self.out.send(window_update(self.number, self.untold))
             self.untold = 0

@@ -14,6 +14,7 @@ from penstock.client import Forbidden, MessageTooLarge
 from penstock.client.aio import AsyncProducer
 from penstock.formats.columns import Column
 from penstock.gateway.http2.call import Call
+from penstock.gateway.http2.outgoing import Outgoing
 from penstock.gateway.v2.callers import Caller
 from penstock.gateway.v2.port import Port, opened
 from penstock.gateway.v2.produce.together import BATCH_BYTES, CALLS_MAX, ODD_MAX
@@ -33,6 +34,7 @@ class _Call:
     def __init__(self, *messages: v2.Message) -> None:
         self.request = wire.SendMessageRequest(messages=messages).SerializeToString()
         self.is_over = False
+        self.out = Outgoing(asyncio.get_running_loop())
         self.ended: asyncio.Future[wire.SendMessageResponse | str] = asyncio.get_running_loop().create_future()
 
     def finish(self, answer: bytes) -> None:

@@ -8,11 +8,13 @@ messages, one batch and one receipt, and no task or object for each. A call that
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import math
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
 
 from penstock.client import CorruptBatch, MessageTooLarge, PenstockError
 from penstock.client.aio import AsyncProducer
@@ -125,16 +127,13 @@ class Together:
             topic = await self._open_topic(batch)
             asked = [each for each in asked if not each.call.is_over]
             plain = _read(asked) if topic is not None else None
-            if topic is None or plain is None or not await self._is_sent(topic, asked, plain):
-                for each in asked:
-                    each.call.go_alone()
-        except asyncio.CancelledError:  # what it waited for: the producer ends
+            if topic is None or plain is None or not self._is_sent(topic, asked, plain):
+                _leave(asked)
+        except asyncio.CancelledError:  # the gateway ends
             for each in asked:
                 each.call.break_off(Code.CANCEL)
         except Exception:
-            log.exception("calls failed count=%d", len(asked))
-            for each in asked:
-                each.call.end(Status.INTERNAL, "internal error, see the gateway's log")
+            _fail(asked)
 
     async def _open_topic(self, batch: _Batch) -> str | None:
         """The cluster's name of the topic; None: no topic that takes normal messages."""
@@ -148,27 +147,16 @@ class Together:
             return None
         return topic if takes else None
 
-    async def _is_sent(self, topic: str, asked: list[_Asked], plain: PlainSend) -> bool:
-        """True once all are answered; False: none is, since each has to go alone."""
+    def _is_sent(self, topic: str, asked: list[_Asked], plain: PlainSend) -> bool:
+        """True if all are on their way, and will be answered; False: none is, since each has to go alone."""
         try:
             for each in asked:
                 self._clients.publishes(each.client, topic)
             timeout_s = min(each.caller.timeout_s for each in asked)
-            sent = self._producer.send_columns(topic, plain.bodies, plain.properties, timeout_s=timeout_s)
+            on_end = functools.partial(_on_end, asked, plain)
+            return self._producer.send_columns(topic, plain.bodies, plain.properties, on_end, timeout_s=timeout_s)
         except (PenstockError, Refusal):
             return False
-        if sent is None:
-            return False
-        try:
-            stored = await sent
-        except PenstockError as error:
-            if isinstance(error, _OF_ONE) and len(plain.bodies) > 1:
-                return False  # the others are to be stored
-            _refuse(asked, plain, error)
-        else:
-            counts = [each.messages for each in asked]
-            _finish(asked, answers(plain, counts, stored.queue_offset, STORED[stored.status]))
-        return True
 
 
 def _read(asked: list[_Asked]) -> PlainSend | None:
@@ -188,6 +176,37 @@ def _read(asked: list[_Asked]) -> PlainSend | None:
     return None
 
 
+def _on_end(asked: list[_Asked], plain: PlainSend, sent: Future[Any]) -> None:
+    try:
+        _tell(asked, plain, sent)
+    except Exception:
+        _fail(asked)
+
+
+def _tell(asked: list[_Asked], plain: PlainSend, sent: Future[Any]) -> None:
+    try:
+        stored = sent.result()
+    except PenstockError as error:
+        if isinstance(error, _OF_ONE) and len(plain.bodies) > 1:
+            _leave(asked)  # the others are to be stored
+        else:
+            _refuse(asked, plain, error)
+    else:
+        counts = [each.messages for each in asked]
+        _finish(asked, answers(plain, counts, stored.queue_offset, STORED[stored.status]))
+
+
+def _leave(asked: list[_Asked]) -> None:
+    for each in asked:
+        each.call.go_alone()
+
+
+def _fail(asked: list[_Asked]) -> None:
+    log.exception("calls failed count=%d", len(asked))
+    for each in asked:
+        each.call.end(Status.INTERNAL, "internal error, see the gateway's log")
+
+
 def _refuse(asked: list[_Asked], plain: PlainSend, error: PenstockError) -> None:
     ids = iter(plain.message_ids)
     _finish(
@@ -197,6 +216,13 @@ def _refuse(asked: list[_Asked], plain: PlainSend, error: PenstockError) -> None
 
 
 def _finish(asked: list[_Asked], told: Iterable[bytes]) -> None:
-    for each, answer in zip(asked, told, strict=True):
-        if not each.call.is_over:
-            each.call.finish(answer)
+    outs = {each.call.out for each in asked}
+    for out in outs:
+        out.gather()
+    try:
+        for each, answer in zip(asked, told, strict=True):
+            if not each.call.is_over:
+                each.call.finish(answer)
+    finally:
+        for out in outs:
+            out.let_go()

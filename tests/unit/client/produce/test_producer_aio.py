@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -81,24 +82,29 @@ def test_columns_go_as_one_or_are_to_be_sent_otherwise(
 ) -> None:
     bodies, properties = Column.of([b"1", b"2", b"3"]), Column.of([b"TAGS\x01a\x02", b"", b"TAGS\x01b\x02"])
 
+    def started(producer: AsyncProducer, bodies: Column, properties: Column) -> asyncio.Future[Any] | None:
+        found = asyncio.get_running_loop().create_future()
+        is_sent = producer.send_columns(TOPIC, bodies, properties, lambda sent: found.set_result(sent.result()))
+        return found if is_sent else None
+
     async def run() -> None:
         producer = AsyncProducer(one.namesrv, buffer_bytes=64 << 10)
         if in_loop:
             producer.work_in_loop()
-        assert producer.send_columns(TOPIC, bodies, properties) is None  # its route is not known
+        assert started(producer, bodies, properties) is None  # its route is not known
         await producer.send(TOPIC, b"0")
-        first, second = producer.send_columns(TOPIC, bodies, properties), producer.send_columns(TOPIC, bodies, NONE)
+        first, second = started(producer, bodies, properties), started(producer, bodies, NONE)
         assert first is not None
         assert second is not None
         place, other = await first, await second
         assert place.queue_id != other.queue_id or abs(place.queue_offset - other.queue_offset) == 3
         with broker.faults.holding("Append"):
-            held = producer.send_columns(TOPIC, Column.of([b"l" * 40_000]), Column.of([b""]))
+            held = started(producer, Column.of([b"l" * 40_000]), Column.of([b""]))
             assert held is not None
-            assert producer.send_columns(TOPIC, Column.of([b"l" * 40_000]), Column.of([b""])) is None  # no room
+            assert started(producer, Column.of([b"l" * 40_000]), Column.of([b""])) is None  # no room
         await held
         await producer.close()
-        assert producer.send_columns(TOPIC, bodies, properties) is None
+        assert started(producer, bodies, properties) is None
 
     asyncio.run(run())
     assert sorted(map(len, stored(one))) == [1] * 7 + [40_000]
