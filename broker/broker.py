@@ -152,7 +152,7 @@ class Broker:
         await core.dispatcher.drain()
         for feature in self.features.made:
             feature.start()
-        await self.data.start()
+        await self.data.start(self.address)
         await self._server.start()
 
     async def run(self) -> None:

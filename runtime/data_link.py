@@ -6,6 +6,7 @@ reads; what is large it reads straight into the ``bytes`` that it gets.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
 import socket
@@ -13,8 +14,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, from_bytes
@@ -23,6 +24,7 @@ from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
 from .channel import CONNECT_TIMEOUT_MS, KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from .data_pipe import Pipe
 from .security.credentials import PLAIN, Security
 from .security.signatures import signed
 
@@ -62,9 +64,16 @@ class DataLink:
     """One connection, greeted, until it breaks."""
 
     def __init__(
-        self, address: str, port: int, security: Security = PLAIN, metadata: Mapping[str, str] | None = None
+        self,
+        address: str,
+        port: int,
+        security: Security = PLAIN,
+        metadata: Mapping[str, str] | None = None,
+        pipe: Pipe | None = None,
     ) -> None:
         """Connect to ``port`` of the host in ``address``, and greet; ``metadata`` goes with the greeting.
+
+        ``pipe``: a connection within this process in the place of that, which is for an event loop to read.
 
         Raises:
             BrokerUnavailable: nobody is there, or does not answer; ``details['status']`` says that it is no answer.
@@ -87,16 +96,18 @@ class DataLink:
         self._count = 0  # bytes of it
         self._large: Frame | None = None  # what is being received into its own content
         self._room = memoryview(b"")  # of that, what is missing
+        self._socket: Any  # or a pipe, which takes its place
         host = address.rpartition(":")[0].strip("[]")
         try:
-            self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
+            self._socket = pipe or socket.create_connection((host, port), timeout=CONNECT_S)
+            self._socket.settimeout(CONNECT_S)
         except (OSError, ValueError) as error:  # a name that is none is a UnicodeError
             raise BrokerUnavailable(
                 f"broker {address}: {NEVER_CONNECTED}: data port {port}: {error}", status=UNAVAILABLE
             ) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if security.tls is not None:
+            if security.tls is not None and pipe is None:
                 self._tls = _Tls(security.tls.context(), security.tls.server_name or host)
                 self._shake_hands()
             pairs = dict(metadata or {})
@@ -146,6 +157,20 @@ class DataLink:
         """The descriptor, to wait for what comes; -1: closed."""
         return self._socket.fileno()
 
+    def watch(self, loop: asyncio.AbstractEventLoop, on_readable: Callable[[], None]) -> None:
+        """Have the loop call that whenever something has come; for the loop."""
+        if isinstance(self._socket, Pipe):
+            self._socket.watch(on_readable)
+        else:
+            loop.add_reader(self._socket.fileno(), on_readable)
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """No more; for the loop."""
+        if isinstance(self._socket, Pipe):
+            self._socket.watch(None)
+        else:
+            loop.remove_reader(self._socket.fileno())
+
     def begin_to_receive(self, seconds: float | None) -> None:
         """Read by :meth:`receive` from now on, one thread at a time, until :meth:`leave`; may be called again.
 
@@ -162,6 +187,8 @@ class DataLink:
 
     def has_unread(self) -> bool:
         """True if something has come, or the connection has ended, and nobody has read that."""
+        if isinstance(self._socket, Pipe):
+            return self._socket.has_unread()
         poll = select.poll()
         with contextlib.suppress(ValueError):  # it is closed
             poll.register(self._socket, select.POLLIN)

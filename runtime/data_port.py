@@ -21,6 +21,7 @@ from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, V
 from penstock.proto.errors import InvalidArgument, LimitReached, PenstockError, to_bytes
 from penstock.proto.wire.data_pb2 import Hello
 
+from . import data_pipe
 from .channel import reported
 from .data_receiving import BUFFER_BYTES, REQUESTS, Receiving
 from .data_sending import TAKEN_S, Data, Sending
@@ -68,6 +69,7 @@ class DataPort:
         self.turns = Turns()
         """Of all connections."""
         self._server: asyncio.Server | None = None
+        self._address = ""
 
     async def open(self, host: str, port: int, key: str, tls: ServerTls | None = None) -> None:
         """Take ``host:port``; 0: a port that the system chooses. Connections wait until :meth:`start`.
@@ -78,7 +80,7 @@ class DataPort:
         timeout_s = None if tls is None else HELLO_S
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Link(self),
+                self._made,
                 host,
                 port,
                 ssl=None if tls is None else tls.context(),
@@ -89,15 +91,22 @@ class DataPort:
             raise cannot_listen(key, host, port, error) from error
         self.number = self._server.sockets[0].getsockname()[1]
 
-    async def start(self) -> None:
-        """Serve."""
+    async def start(self, address: str = "") -> None:
+        """Serve; ``address``: of the broker, by which clients that this loop reads for are served by pipes."""
         assert self._server is not None, "open first"
+        self._address = address
+        if address:
+            data_pipe.serve(address, self._made)
         await self._server.start_serving()
+
+    def _made(self) -> Link:
+        return Link(self)
 
     def close(self) -> None:
         """Take no more connections, and end those that are open when what they are answered is sent."""
         if self._server is not None:
             self._server.close()
+        data_pipe.end_serving(self._address, self._made)
         for connection in list(self.connections):
             connection.close()
 
@@ -138,7 +147,7 @@ class Link(asyncio.BufferedProtocol):
         self._sending = Sending(transport, self._port.turns.ends_s, self._wait_to_send, self._on_full)
         self._sending.begin()
         plain = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):  # None: of a pipe
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TAKEN_S * 1000))
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

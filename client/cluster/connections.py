@@ -21,6 +21,7 @@ from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_channel
+from penstock.runtime import data_pipe
 from penstock.runtime.data_link import DataLink
 from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.security.certificates import Pem
@@ -133,7 +134,7 @@ class Connections:
     ) -> Future[T]:
         """Start to ask at the data port of the broker at ``address``; see :meth:`DataStreams.ask`."""
         self._link(address)  # which raises where the client is closed
-        opens = partial(self._open_data, address)
+        opens = partial(self._open_stream, address)
         return self.data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited, late=late)
 
     def stand(
@@ -146,7 +147,7 @@ class Connections:
     ) -> Future[None]:
         """Start a standing request there; see :meth:`DataStreams.stand`."""
         self._link(address)
-        return self.data.stand(address, partial(self._open_data, address), method, content, take, is_attended)
+        return self.data.stand(address, partial(self._open_stream, address), method, content, take, is_attended)
 
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> SingleFetch:
         """Start to fetch; the result is for :func:`fetched`."""
@@ -209,6 +210,11 @@ class Connections:
         self._fetches.close()
         for channel in channels:
             channel.close()
+
+    def _open_stream(self, address: str) -> DataLink:
+        """A connection to the data port of the broker at ``address`` for a stream, which its loop may read."""
+        pipe = data_pipe.connect(address, self.data.loop)
+        return self._open_data(address) if pipe is None else DataLink(address, 0, self._security, pipe=pipe)
 
     def _open_data(self, address: str) -> DataLink:
         """A connection to the data port of the broker at ``address``, which tells it."""

@@ -217,13 +217,13 @@ class Stream:
         has_left = threading.Event()
 
         def leave() -> None:
-            loop.remove_reader(link.fileno())
+            link.unwatch(loop)
             has_left.set()
 
         self._patience_s = None
         link.begin_to_receive(None)
         with contextlib.suppress(RuntimeError):  # it is closed
-            loop.call_soon_threadsafe(loop.add_reader, link.fileno(), self._on_readable, link)
+            loop.call_soon_threadsafe(link.watch, loop, partial(self._on_readable, link))
             while not self._is_broken and not loop.is_closed():
                 self._wanted.wait(LOOP_LIVES_S)
             loop.call_soon_threadsafe(leave)

@@ -37,11 +37,12 @@ class DataStreams:
         self._changed = threading.Event()
         self._watching: threading.Thread | None = None
         self._is_closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """What reads the streams that open; None: threads."""
 
     def work_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have that event loop read the streams that open from now on, and no threads."""
-        self._loop = loop
+        self.loop = loop
 
     def ask(
         self,
@@ -138,7 +139,7 @@ class DataStreams:
                 self._watching.start()
             stream = self._streams.get(address)
             if stream is None or not stream.send(method, content, asked):
-                made = Stream(address, open_link, self._loop)
+                made = Stream(address, open_link, self.loop)
                 made.send(method, content, asked)
                 self._streams[address] = made  # not before: who leaves it breaks what it has, and nothing is sent then
                 made.begin()

@@ -6,28 +6,36 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
+from penstock.client import Admin
 from penstock.deploy.plan import new_plan
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
 from tests.support.broker.running_broker import broker_process
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.cluster.cluster import free_ports
-from tests.support.gateway import Client
+from tests.support.gateway import Client, message
 from tests.support.waiting import wait_until
 
 ASKED = wire.QueryRouteRequest(topic=v2.Resource(name="missing"))
 
 
-def test_a_gateway_in_a_brokers_process_answers_and_ends_with_it(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+def test_a_gateway_in_a_brokers_process_answers_reaches_it_without_a_socket_and_ends_with_it(tmp_path: Path) -> None:
+    port, data_port = free_ports(2)
+    ports = {"gatewayPort": port, "dataPort": data_port}
     with (
         RunningCluster() as cluster,
-        broker_process(tmp_path, brokerName="broker-z", namesrvAddr=cluster.namesrv, gatewayPort=port) as broker,
+        broker_process(tmp_path, brokerName="broker-z", namesrvAddr=cluster.namesrv, **ports) as broker,
     ):
         broker.wait_ready()
         wait_until(lambda: "gateway ready" in broker.log(), 60, "the gateway")
-        with Client(f"127.0.0.1:{port}") as client:
+        with Admin(cluster.namesrv) as admin, Client(f"127.0.0.1:{port}") as client:
             assert client.code("QueryRoute", ASKED) == "TOPIC_NOT_FOUND"
+            admin.create_topic("topic", 2, brokers=["broker-z"])
+            assert client.send(message("topic")).status.code == v2.Code.OK
+        sockets = psutil.Process(broker.process.pid).net_connections("tcp")
+        assert [each.status for each in sockets if data_port in (each.laddr.port, *each.raddr[1:])] == ["LISTEN"]
         assert broker.end(signal.SIGTERM) == 0
 
 

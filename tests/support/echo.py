@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from penstock.proto.data_frames import Method
 from penstock.runtime.data_port import DataPort, Link
+from penstock.runtime.security.access import Access
 from penstock.runtime.security.certificates import ServerTls
 from tests.support.waiting import eventually
 
@@ -40,13 +41,15 @@ made: list[Echo] = []
 
 
 @contextlib.asynccontextmanager
-async def echoing(tls: ServerTls | None = None) -> AsyncIterator[DataPort]:
-    """The port; its conversations are in ``made``."""
+async def echoing(
+    tls: ServerTls | None = None, *, address: str = "", access: Access | None = None
+) -> AsyncIterator[DataPort]:
+    """The port; its conversations are in ``made``. ``address``: of its broker, for pipes."""
     made.clear()
-    port = DataPort()
+    port = DataPort(access)
     port.methods |= {Method.APPEND: Echo, Method.FETCH: FetchEcho}
     await port.open("127.0.0.1", 0, "dataPort", tls)
-    await port.start()
+    await port.start(address)
     try:
         yield port
     finally:
