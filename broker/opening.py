@@ -20,7 +20,7 @@ from penstock.formats.record.properties import decode_properties
 from penstock.formats.rocketmq_config import POP_CODES, leftovers
 from penstock.proto.errors import ConfigError
 from penstock.runtime.channel import new_server
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data.port import DataPort
 from penstock.runtime.listening import listen
 from penstock.runtime.security.access import Doorkeeper
 

@@ -25,7 +25,7 @@ from penstock.proto.wire import (
     nameserver_pb2_grpc,
 )
 from penstock.runtime.channel import SERVER_OPTIONS
-from penstock.runtime.data_port import DataPort, Link
+from penstock.runtime.data.port import DataPort, Link
 
 _BROKER = "discarding"
 _READABLE_AND_WRITABLE = 6

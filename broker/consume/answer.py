@@ -10,7 +10,7 @@ from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto.errors import BrokerUnavailable
 from penstock.proto.frames import allocate, pack
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.sending import Data
 
 from ..core.core import Core
 from ..core.dispatch import Fresh

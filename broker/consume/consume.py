@@ -11,7 +11,7 @@ from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import Forbidden, GroupNotFound, InvalidArgument
 from penstock.proto.wire import broker_pb2, common_pb2
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 
 from ..core.core import Core
 from ..core.failed import check_group_count

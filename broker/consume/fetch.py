@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
 from penstock.proto.wire.broker_pb2 import FetchHeader
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.sending import Data
 from penstock.runtime.turns import Turns
 
 from ..core.core import Core

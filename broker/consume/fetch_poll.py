@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from penstock.proto.wire.broker_pb2 import FetchHeader
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.sending import Data
 
 from ..core.dispatch import Fresh
 from .answer import Answer

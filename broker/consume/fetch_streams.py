@@ -11,8 +11,8 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
 from penstock.runtime.channel import reported
-from penstock.runtime.data_port import Link
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.port import Link
+from penstock.runtime.data.sending import Data
 
 from .fetch import Fetch
 from .fetch_poll import Poll

@@ -17,8 +17,8 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, PenstockError
 from penstock.proto.requests import decoded
 from penstock.runtime.channel import reported
-from penstock.runtime.data_port import Conversation, Link
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.port import Conversation, Link
+from penstock.runtime.data.sending import Data
 from penstock.runtime.turns import Turns, begin
 
 from ..limits import Limits

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from penstock.proto.errors import Forbidden, PenstockError
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 
 from .intake import ORDINARY, Intake, Intakes
 from .journal import Journal

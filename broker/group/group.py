@@ -12,7 +12,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument, PenstockError, StorageError, WrongCluster
 from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.replication import Slaves
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 from penstock.runtime.turns import tasks_together
 
 from ..core.core import Core

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.proto.data_frames import Method
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 
 from ..core.core import Core
 from ..core.data_calls import PlacingCalls

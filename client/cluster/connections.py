@@ -21,8 +21,8 @@ from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_channel
-from penstock.runtime import data_pipe
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data import pipe as data_pipe
+from penstock.runtime.data.link import DataLink
 from penstock.runtime.memory import keep_large_buffers
 from penstock.runtime.security.certificates import Pem
 from penstock.runtime.security.credentials import Credentials, Security, SecurityFiles, Tls

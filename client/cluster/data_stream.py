@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import OutcomeUnknown, PenstockError, from_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
-from penstock.runtime.data_link import PING_S, SILENCE_S, DataLink, Frame, broken
+from penstock.runtime.data.link import PING_S, SILENCE_S, DataLink, Frame, broken
 
 from .retry import NEVER
 

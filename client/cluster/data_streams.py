@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import ClientClosed
-from penstock.runtime.data_link import PING_S
+from penstock.runtime.data.link import PING_S
 
 from .data_stream import Asked, Awaited, OpenLink, Stream, Take
 from .retry import NEVER

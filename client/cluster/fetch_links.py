@@ -20,7 +20,7 @@ from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import ClientClosed, OutcomeUnknown, PenstockError, from_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply
-from penstock.runtime.data_link import PING_S, SILENCE_S, DataLink, broken
+from penstock.runtime.data.link import PING_S, SILENCE_S, DataLink, broken
 
 from .retry import NEVER
 

@@ -240,7 +240,7 @@ class Deliveries:
         return [futures[index] for index in range(len(drafts))]
 
     def start_whole(self, topic: str, part: Part, deadline: float) -> Future[RunReceipt | SendReceipt]:
-        """Send a part of :meth:`.drafts.PartMaker.whole`, whose messages are of no special type, or queue it; its future.
+        """Send a part of :meth:`.drafts.PartMaker.whole`, of no special type, or queue it; its future.
 
         Raises:
             What :meth:`get` raises: nothing is queued. BufferFull, ClientClosed: nor then.

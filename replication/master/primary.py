@@ -10,7 +10,7 @@ from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgumen
 from penstock.proto.register import NOBODY
 from penstock.proto.wire import common_pb2
 from penstock.runtime.clock import Clock, SystemClock
-from penstock.runtime.data_port import Link
+from penstock.runtime.data.port import Link
 
 from .. import frames
 from ..admission import name_of, starting_offset, tail_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.proto.errors import BrokerUnavailable, WrongStore
 from penstock.runtime.clock import Clock
-from penstock.runtime.data_link import SILENCE_S
-from penstock.runtime.data_port import Link
+from penstock.runtime.data.link import SILENCE_S
+from penstock.runtime.data.port import Link
 
 from .. import frames
 from ..config import ReplicationConfig

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.channel import reported
-from penstock.runtime.data_port import Link
+from penstock.runtime.data.port import Link
 from penstock.runtime.turns import Turns
 
 from .primary import Primary

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
 from penstock.runtime.clock import Clock
-from penstock.runtime.data_peer import DataPeer
+from penstock.runtime.data.peer import DataPeer
 
 from .. import frames
 from ..config import ReplicationConfig

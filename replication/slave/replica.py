@@ -27,8 +27,8 @@ from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.runtime.channel import open_async_channel
 from penstock.runtime.clock import Clock, SystemClock
-from penstock.runtime.data_link import PING_S
-from penstock.runtime.data_peer import connect
+from penstock.runtime.data.link import PING_S
+from penstock.runtime.data.peer import connect
 from penstock.runtime.security.credentials import PLAIN, Security
 
 from .. import frames

@@ -20,9 +20,10 @@ from penstock.formats.record import replies
 from penstock.nameserver import watches
 from penstock.proto import data_frames, errors, frames, names
 from penstock.proto.requests import FIELDS_AT_ONCE_MAX
-from penstock.runtime import data_port, data_sending
 from penstock.runtime.channel import CALLS_PER_CONNECTION_MAX, FIELDS_MAX
 from penstock.runtime.conf import keyed_fields
+from penstock.runtime.data import port as data_port
+from penstock.runtime.data import sending as data_sending
 
 from .markdown import NOTE, code, plain, size, table
 

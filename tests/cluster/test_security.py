@@ -37,7 +37,7 @@ from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.proto.wire.nameserver_pb2_grpc import NameserverStub
 from penstock.runtime.channel import open_channel
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data.link import DataLink
 from penstock.runtime.security.credentials import Security
 from tests.support.cluster.certificates import Authority, Pair, put
 from tests.support.cluster.cluster import Cluster, cluster

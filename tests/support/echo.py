@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from penstock.proto.data_frames import Method
-from penstock.runtime.data_port import DataPort, Link
+from penstock.runtime.data.port import DataPort, Link
 from penstock.runtime.security.access import Access
 from penstock.runtime.security.certificates import ServerTls
 from tests.support.waiting import eventually

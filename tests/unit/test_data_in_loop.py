@@ -15,7 +15,7 @@ from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.produce.sender import Sender
 from penstock.proto.data_frames import HEAD, Kind, Method
 from penstock.proto.errors import BrokerUnavailable
-from penstock.runtime.data_link import BUFFER_BYTES, SILENCE_S, DataLink
+from penstock.runtime.data.link import BUFFER_BYTES, SILENCE_S, DataLink
 from tests.support.data import Peer, trust_silence
 from tests.support.loops import RunningLoop, running_loop
 from tests.support.waiting import wait_until

@@ -21,7 +21,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.data_pb2 import Hello
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data.link import DataLink
 from tests.support.data import Peer, trust_silence
 from tests.support.waiting import wait_until
 

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, LimitReached, to_bytes
-from penstock.runtime.data_peer import DataPeer, connect
-from penstock.runtime.data_port import DataPort, Link
-from penstock.runtime.data_receiving import BUFFER_BYTES, KEPT_BYTES
+from penstock.runtime.data.peer import DataPeer, connect
+from penstock.runtime.data.port import DataPort, Link
+from penstock.runtime.data.receiving import BUFFER_BYTES, KEPT_BYTES
 from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.security.credentials import Security
 from tests.support.cluster.certificates import Authority

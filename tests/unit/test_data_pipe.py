@@ -15,9 +15,9 @@ import pytest
 from penstock.client.cluster.data_streams import DataStreams
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, Unauthorized
-from penstock.runtime import data_pipe
-from penstock.runtime.data_link import DataLink
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data import pipe as data_pipe
+from penstock.runtime.data.link import DataLink
+from penstock.runtime.data.port import DataPort
 from penstock.runtime.security.access import Access
 from penstock.runtime.security.credentials import Credentials
 from tests.support.echo import Echo, echoing, made

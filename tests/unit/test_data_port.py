@@ -16,8 +16,8 @@ from penstock.proto.errors import (
     InvalidArgument,
     PenstockError,
 )
-from penstock.runtime.data_link import DataLink, Frame
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data.link import DataLink, Frame
+from penstock.runtime.data.port import DataPort
 from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.security.credentials import PLAIN, Security
 from tests.support.cluster.certificates import Authority, put
@@ -196,7 +196,7 @@ async def test_a_connection_that_goes_is_told_to_its_conversation() -> None:
 
 @in_own_loop
 async def test_who_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.data_port.HELLO_S", 0.05)
+    monkeypatch.setattr("penstock.runtime.data.port.HELLO_S", 0.05)
     async with echoing() as port, connected("127.0.0.1", port.number, greets=False) as connection:
         with contextlib.suppress(ConnectionError):
             assert await connection.reader.read() == b""
@@ -204,7 +204,7 @@ async def test_who_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None
 
 @in_own_loop
 async def test_more_connections_than_allowed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.data_port.CONNECTIONS_MAX", 1)
+    monkeypatch.setattr("penstock.runtime.data.port.CONNECTIONS_MAX", 1)
     async with echoing() as port, connected("127.0.0.1", port.number):
         with pytest.raises(PenstockError, match="1 connections are open"):
             async with connected("127.0.0.1", port.number):

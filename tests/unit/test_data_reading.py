@@ -11,7 +11,7 @@ import pytest
 from penstock.client.cluster.data_streams import DataStreams
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, OutcomeUnknown
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data.link import DataLink
 from tests.support.data import Peer, trust_silence
 from tests.support.waiting import wait_until
 

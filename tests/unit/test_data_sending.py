@@ -13,8 +13,8 @@ import pytest
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable
-from penstock.runtime.data_link import DataLink, Frame
-from penstock.runtime.data_port import DataPort, Link
+from penstock.runtime.data.link import DataLink, Frame
+from penstock.runtime.data.port import DataPort, Link
 from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.security.credentials import PLAIN, Security
 from tests.support.cluster.certificates import Authority

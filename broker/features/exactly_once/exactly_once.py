@@ -8,7 +8,7 @@ from typing import Any
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import StaleProducer
 from penstock.proto.wire import common_pb2, pipeline_pb2
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 
 from ...core.core import Core
 from ...core.data_calls import PlacingCalls

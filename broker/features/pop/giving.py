@@ -13,7 +13,7 @@ from penstock.proto import names
 from penstock.proto.errors import FlowControl
 from penstock.proto.frames import allocate, new_bytes, pack
 from penstock.proto.wire import pop_pb2 as wire
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.sending import Data
 
 from ...core.core import Core
 from ...core.dispatch import Asked

@@ -23,8 +23,8 @@ from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, FlowControl, Forbidden, GroupNotFound
 from penstock.proto.wire import pop_pb2 as wire
-from penstock.runtime.data_port import Converse, Link
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.port import Converse, Link
+from penstock.runtime.data.sending import Data
 
 from ...core.core import Core
 from ...core.data_calls import DataCalls

@@ -10,7 +10,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
 from penstock.runtime.clock import Clock
-from penstock.runtime.data_port import Conversation, Link
+from penstock.runtime.data.port import Conversation, Link
 
 from ...core.data_calls import Standing, StandingCalls
 from ...core.wire import check_name

@@ -23,7 +23,7 @@ from penstock.formats.attributes.message_types import MessageType
 from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 
 from ...core.core import Core
 from ...core.feature import Feature

@@ -15,7 +15,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import LimitReached
 from penstock.proto.names import PRODUCER_GROUPS_MAX, check_groups
 from penstock.proto.wire.transactions_pb2 import JoinRequest, ProducerEvent, ProducerMember
-from penstock.runtime.data_port import Link
+from penstock.runtime.data.port import Link
 
 from ...core.data_calls import Standing, StandingCalls
 from ...core.wire import check_count, check_name

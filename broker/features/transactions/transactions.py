@@ -18,7 +18,7 @@ from penstock.proto.errors import (
     MessageNotFound,
 )
 from penstock.proto.wire import transactions_pb2 as wire
-from penstock.runtime.data_port import Converse
+from penstock.runtime.data.port import Converse
 
 from ...core.core import Core
 from ...core.data_calls import DataCalls

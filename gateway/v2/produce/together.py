@@ -132,7 +132,7 @@ class Together:
         except asyncio.CancelledError:  # the gateway ends
             for each in asked:
                 each.call.break_off(Code.CANCEL)
-        except Exception:
+        except Exception:  # noqa: BLE001  logged, and told to all
             _fail(asked)
 
     async def _open_topic(self, batch: _Batch) -> str | None:
@@ -179,7 +179,7 @@ def _read(asked: list[_Asked]) -> PlainSend | None:
 def _on_end(asked: list[_Asked], plain: PlainSend, sent: Future[Any]) -> None:
     try:
         _tell(asked, plain, sent)
-    except Exception:
+    except Exception:  # noqa: BLE001  likewise
         _fail(asked)
 
 

@@ -141,7 +141,7 @@ class Member:
         self._conversation.take(self._number, memoryview(request.SerializeToString()))
 
     def answer(self, number: int, method: Method, content: bytes) -> None:
-        """See :class:`~penstock.runtime.data_port.Link`."""
+        """See :class:`~penstock.runtime.data.port.Link`."""
         assert (number, method) == (self._number, Method.JOIN)
         event = ProducerEvent.FromString(content)
         if event.WhichOneof("event") == "joined":
@@ -150,7 +150,7 @@ class Member:
             self._node.asked.append(event.check)
 
     def refuse(self, number: int, method: Method, error: PenstockError) -> None:
-        """See :class:`~penstock.runtime.data_port.Link`."""
+        """See :class:`~penstock.runtime.data.port.Link`."""
         assert method == Method.JOIN
         if number == self._number:
             self.error = error

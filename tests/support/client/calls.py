@@ -19,7 +19,7 @@ from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
 from penstock.runtime.channel import open_channel
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data.link import DataLink
 from tests.support.client.faults import UNTOUCHED
 from tests.support.record.encoding import encode_messages
 

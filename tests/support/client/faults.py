@@ -32,8 +32,8 @@ from penstock.proto.wire.pop_pb2 import (
 from penstock.proto.wire.replies_pb2 import ListenRequest
 from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest, JoinRequest, ProducerEvent
 from penstock.runtime.channel import fail
-from penstock.runtime.data_port import Converse
-from penstock.runtime.data_sending import Data
+from penstock.runtime.data.port import Converse
+from penstock.runtime.data.sending import Data
 
 UNTOUCHED = (("x-penstock-test", "untouched"),)
 """The metadata of the test's own calls: no fault meets them, nothing counts them."""

@@ -13,8 +13,8 @@ from penstock.proto.wire import common_pb2
 from penstock.replication import Primary, Replica, ReplicationConfig, Slaves, frames
 from penstock.replication.master.shipping import SlaveStream
 from penstock.replication.slave.following import MasterLine
-from penstock.runtime.data_peer import connect
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data.peer import connect
+from penstock.runtime.data.port import DataPort
 from tests.support.replication.memory_log import MemoryLog
 
 Tamper = Callable[[int, bytes], list[bytes]]

@@ -73,7 +73,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
 
 CROWDED = """
 import asyncio, resource
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data.port import DataPort
 from penstock.runtime.process import log_to_stderr, raise_open_files
 
 async def serve():

@@ -15,7 +15,7 @@ from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 from penstock.replication import EpochHistory, EpochsInMemory, Replica, ReplicationConfig, frames
 from penstock.replication.master import shipping
 from penstock.replication.slave import replica
-from penstock.runtime.data_peer import DataPeer, connect
+from penstock.runtime.data.peer import DataPeer, connect
 from tests.support.loops import in_own_loop
 from tests.support.replication.memory_log import MemoryLog
 from tests.support.replication.replicating import (

@@ -20,8 +20,8 @@ from penstock.proto.errors import BrokerUnavailable, FlowControl, InvalidArgumen
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, FetchReply
 from penstock.proto.wire.broker_pb2_grpc import BrokerStub
 from penstock.proto.wire.common_pb2 import TopicConfig
-from penstock.runtime import data_sending
 from penstock.runtime.channel import open_async_channel
+from penstock.runtime.data import sending as data_sending
 from penstock.runtime.security.credentials import Credentials, Security
 from penstock.runtime.security.signatures import signed
 from penstock.runtime.turns import Turns

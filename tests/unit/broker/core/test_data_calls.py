@@ -14,7 +14,7 @@ from penstock.broker.core.wire import REQUEST_BYTES_MAX
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import InvalidArgument, MessageTooLarge, NotMaster, PenstockError
 from penstock.proto.wire.transactions_pb2 import EndReply, EndRequest
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data.port import DataPort
 from tests.support.data import DataConnection, connected
 from tests.support.loops import in_own_loop
 from tests.support.waiting import eventually

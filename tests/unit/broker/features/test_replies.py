@@ -32,7 +32,7 @@ from penstock.proto.errors import (
 )
 from penstock.proto.wire.broker_pb2 import AppendHeader, AppendReceipt
 from penstock.proto.wire.replies_pb2 import ListenEvent, ListenRequest
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data.port import DataPort
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import BORN
 from tests.support.broker.stores import bodies

@@ -14,7 +14,7 @@ from penstock.client.cluster.data_streams import DataStreams
 from penstock.client.cluster.retry import Outcome, outcome_of
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, NotMaster, OutcomeUnknown, TopicNotFound
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data.link import DataLink
 from tests.support.broker.requests import batch
 from tests.support.client.running_cluster import RunningBroker, RunningCluster
 from tests.support.data import Peer, trust_silence

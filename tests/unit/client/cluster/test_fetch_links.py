@@ -26,7 +26,7 @@ from penstock.proto.errors import (
     to_bytes,
 )
 from penstock.proto.wire.broker_pb2 import FetchHeader
-from penstock.runtime.data_link import DataLink
+from penstock.runtime.data.link import DataLink
 from tests.support.data import Peer, trust_silence
 from tests.support.waiting import PATIENCE_S, wait_until
 

@@ -16,8 +16,8 @@ from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import FlowControl, InvalidArgument, InvalidName, from_bytes
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_OK, RECEIPT_UNKNOWN
-from penstock.runtime import data_sending
-from penstock.runtime.data_port import DataPort
+from penstock.runtime.data import sending as data_sending
+from penstock.runtime.data.port import DataPort
 from tests.support.broker.kit import SYNC, in_loop
 from tests.support.broker.popping import GROUP, Node, bodies, opened
 from tests.support.broker.stores import batch

@@ -23,10 +23,10 @@ from penstock.proto.frames import new_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
-from .channel import CONNECT_TIMEOUT_MS, KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
-from .data_pipe import Pipe
-from .security.credentials import PLAIN, Security
-from .security.signatures import signed
+from ..channel import CONNECT_TIMEOUT_MS, KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from ..security.credentials import PLAIN, Security
+from ..security.signatures import signed
+from .pipe import Pipe
 
 if TYPE_CHECKING:
     import ssl
@@ -155,7 +155,7 @@ class DataLink:
 
     def fileno(self) -> int:
         """The descriptor, to wait for what comes; -1: closed."""
-        return self._socket.fileno()
+        return int(self._socket.fileno())
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_readable: Callable[[], None]) -> None:
         """Have the loop call that whenever something has come; for the loop."""

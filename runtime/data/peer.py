@@ -1,4 +1,4 @@
-"""A broker's connection to the data port of another; for one reader on the event loop. Clients' are in ``data_link``.
+"""A broker's connection to the data port of another; for one reader on the event loop. Clients' are in ``link``.
 
 What comes is received into one buffer that is used again, and handed over as views of it.
 """
@@ -14,10 +14,10 @@ from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockEr
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
-from .data_link import UNAVAILABLE, broken
-from .data_receiving import ANSWERS, Received, Receiving
-from .security.credentials import PLAIN, Security
-from .security.signatures import signed
+from ..security.credentials import PLAIN, Security
+from ..security.signatures import signed
+from .link import UNAVAILABLE, broken
+from .receiving import ANSWERS, Received, Receiving
 
 
 class DataPeer(asyncio.BufferedProtocol):

@@ -21,15 +21,15 @@ from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, V
 from penstock.proto.errors import InvalidArgument, LimitReached, PenstockError, to_bytes
 from penstock.proto.wire.data_pb2 import Hello
 
-from . import data_pipe
-from .channel import reported
-from .data_receiving import BUFFER_BYTES, REQUESTS, Receiving
-from .data_sending import TAKEN_S, Data, Sending
-from .listening import cannot_listen
-from .security.access import Access
-from .security.certificates import ServerTls
-from .security.credentials import Credentials
-from .turns import Turns
+from ..channel import reported
+from ..listening import cannot_listen
+from ..security.access import Access
+from ..security.certificates import ServerTls
+from ..security.credentials import Credentials
+from ..turns import Turns
+from . import pipe
+from .receiving import BUFFER_BYTES, REQUESTS, Receiving
+from .sending import TAKEN_S, Data, Sending
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class DataPort:
         assert self._server is not None, "open first"
         self._address = address
         if address:
-            data_pipe.serve(address, self._made)
+            pipe.serve(address, self._made)
         await self._server.start_serving()
 
     def _made(self) -> Link:
@@ -106,7 +106,7 @@ class DataPort:
         """Take no more connections, and end those that are open when what they are answered is sent."""
         if self._server is not None:
             self._server.close()
-        data_pipe.end_serving(self._address, self._made)
+        pipe.end_serving(self._address, self._made)
         for connection in list(self.connections):
             connection.close()
 

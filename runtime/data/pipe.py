@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from .turns import runs_here
+from ..turns import runs_here
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def connect(address: str, loop: asyncio.AbstractEventLoop | None) -> Pipe | None
 
 
 class Pipe:
-    """The client's end, which a :class:`.data_link.DataLink` uses as its socket. For any thread."""
+    """The client's end, which a :class:`.link.DataLink` uses as its socket. For any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: MakeProtocol) -> None:
         self._loop = loop
@@ -152,7 +152,7 @@ class Pipe:
             protocol = self._protocol = self._make()
             protocol.connection_made(_Transport(self))
         while sent and not self._is_held and not self.is_ended:
-            room = protocol.get_buffer(-1)
+            room = memoryview(protocol.get_buffer(-1))
             assert len(room), "a server that reads has room"
             protocol.buffer_updated(_filled(room, sent))
         if self.is_ended and not self._is_lost:
@@ -191,7 +191,7 @@ class _Transport(asyncio.Transport):
         self._pipe.end()
 
 
-def _filled(room: Any, pieces: deque[memoryview]) -> int:
+def _filled(room: memoryview, pieces: deque[memoryview]) -> int:
     """Move as many bytes of the pieces as there are and fit; returns how many."""
     count = 0
     while pieces and count < len(room):

@@ -1,0 +1,1 @@
+"""Connections to the data ports of brokers, both ends."""
