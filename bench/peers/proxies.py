@@ -16,7 +16,7 @@ from penstock.proto.errors import PenstockError
 from ..load.load import ensure_topic
 from ..machine import cpu_s, own_memory_mib
 from ..rig import Rig
-from ..runner import RATIO, Case, Figures, alone
+from ..runner import RATIO, Case, Figures
 from . import rooms, servers
 from .pairs import Side, pairs
 
@@ -79,32 +79,48 @@ def _gateway(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
         yield state.node.address, psutil.Process(state.pid)
 
 
-def idle(rig: Rig) -> Figures:
-    """What clients that do nothing cost a gateway: memory that it has grown by, and its part of a core."""
-    rig.versions.update(_room().versions)
+def _idle(rig: Rig, address: str, server: psutil.Process, prefix: str) -> Figures:
+    """What clients that do nothing cost a server: the memory that it grows by, and a core's part more than before."""
+    rig.progress(f"{prefix or 'gateway '}: idle clients")
+    memory, before = own_memory_mib(server.pid), _busy(server, IDLE_S / 2)
+    words = _java(rig, address, "idle", CLIENTS)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as clients:
+        assert clients.stdin is not None
+        assert clients.stdout is not None
+        try:
+            if clients.stdout.readline() != b"ready\n":
+                raise PenstockError(f"no figure: the {CLIENTS} idle clients have ended")
+            time.sleep(_SETTLE_S)
+            busy = _busy(server, max(rig.seconds, IDLE_S)) - before
+            memory = own_memory_mib(server.pid) - memory
+        finally:
+            clients.stdin.close()
+            clients.kill()
+    return {f"{prefix}memory": memory, f"{prefix}CPU": busy}
+
+
+def _busy(server: psutil.Process, seconds: float) -> float:
+    """The part of a core that the server uses, in percent, for so long."""
+    began, busy = time.monotonic(), cpu_s(server)
+    time.sleep(seconds)
+    return (cpu_s(server) - busy) / (time.monotonic() - began) * 100
+
+
+def _our_idle(rig: Rig) -> Figures:
     with _gateway(rig) as (address, gateway):
-        before = own_memory_mib(gateway.pid)
-        words = _java(rig, address, "idle", CLIENTS)
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as clients:
-            assert clients.stdin is not None
-            assert clients.stdout is not None
-            try:
-                if clients.stdout.readline() != b"ready\n":
-                    raise PenstockError(f"no figure: the {CLIENTS} idle clients have ended")
-                time.sleep(_SETTLE_S)
-                began, busy = time.monotonic(), cpu_s(gateway)
-                time.sleep(max(rig.seconds, IDLE_S))
-                busy = (cpu_s(gateway) - busy) / (time.monotonic() - began) * 100
-                memory = own_memory_mib(gateway.pid) - before
-            finally:
-                clients.stdin.close()
-                clients.kill()
-    return {f"200 MiB{RATIO}memory": 200 / memory, f"5 % of a core{RATIO}CPU": 5 / busy, "memory": memory, "CPU": busy}
+        found = _idle(rig, address, gateway, "")
+    return {f"200 MiB{RATIO}memory": 200 / found["memory"], f"5 % of a core{RATIO}CPU": 5 / found["CPU"], **found}
+
+
+def _their_idle(rig: Rig) -> Figures:
+    with servers.proxy(rig) as (address, process):
+        time.sleep(_SETTLE_S)
+        return _idle(rig, address, process, f"{THEIRS} ")
 
 
 def _theirs(load: Load, kinds: Sequence[str]) -> Side:
     def side(rig: Rig) -> Figures:
-        with servers.proxy(rig) as address:
+        with servers.proxy(rig) as (address, _):
             return _loads(rig, load, kinds, address, f"{THEIRS} ")
 
     return side
@@ -159,10 +175,10 @@ def cases() -> Iterator[Case]:
     )
     yield Case(
         "rocketmq-v2-idle",
-        f"{CLIENTS} idle clients of RocketMQ 5's protocol at one gateway",
-        alone(idle),
+        f"{CLIENTS} idle clients of RocketMQ 5's protocol at one gateway, beside RocketMQ's proxy",
+        pairs(_our_idle, _their_idle, [(f"{THEIRS} {cost}", cost) for cost in ("memory", "CPU")], _room),
         unit="MiB",
-        units={"CPU": "% of a core"},
-        floors={f"200 MiB{RATIO}memory": 1.0, f"5 % of a core{RATIO}CPU": 1.0},
+        units={"CPU": "% of a core", f"{THEIRS} CPU": "% of a core"},
+        floors={f"200 MiB{RATIO}memory": 1.0, f"5 % of a core{RATIO}CPU": 1.0, f"{THEIRS} CPU{RATIO}CPU": 1.0},
         is_heavy=True,
     )

@@ -74,8 +74,10 @@ def rocketmq(rig: Rig, *, flush: bool = False) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def proxy(rig: Rig) -> Iterator[str]:
-    """RocketMQ's nameserver, and its proxy and a broker in one process, for the ``with`` block; the proxy's address.
+def proxy(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
+    """RocketMQ's nameserver, and its proxy and a broker in one process, for the ``with`` block.
+
+    Gives the proxy's address and process.
 
     That is what RocketMQ's quick start begins with (``mqbroker --enable-proxy``). There is the topic ``bench``.
     """
@@ -97,12 +99,12 @@ def proxy(rig: Rig) -> Iterator[str]:
         (folder / "proxy.json").write_text(json.dumps(settings))
         nameserver = _rocketmq(room, folder, NAMES_MEMORY, "namesrv.NamesrvStartup", "-c", "names.conf")
         served = _rocketmq(room, folder, ROCKETMQ_MEMORY, "proxy.ProxyStartup", "-pc", "proxy.json")
-        with running("names", nameserver, folder, names), running("proxy", served, folder, grpc):
+        with running("names", nameserver, folder, names), running("proxy", served, folder, grpc) as process:
             made = _rocketmq(room, folder, NAMES_MEMORY, "tools.command.MQAdminStartup", "updateTopic", *_topic(port))
             done = subprocess.run(made, cwd=folder, capture_output=True, text=True, timeout=START_S, check=False)
             if done.returncode or "success" not in done.stdout:
                 raise PenstockError(f"RocketMQ makes no topic: {(done.stderr or done.stdout).strip()[-400:]}")
-            yield f"{HOST}:{grpc}"
+            yield f"{HOST}:{grpc}", psutil.Process(process.pid)
 
 
 def _topic(broker_port: int) -> list[str]:

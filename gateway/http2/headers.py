@@ -29,7 +29,7 @@ _STATIC: Final[tuple[tuple[Field, int], ...]] = tuple(
 )
 _STATIC_LENGTH: Final = len(_STATIC)
 
-_NAME: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
 _PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 _LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
@@ -65,7 +65,7 @@ class HeaderDecoder:
 
     def _decoded(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
-        length, at, total = len(block), 0, 0
+        length, at, total, entries = len(block), 0, 0, self._entries
         while at < length:
             first = block[at]
             if first >= 0x80:
@@ -73,7 +73,7 @@ class HeaderDecoder:
                     index, at = first & 0x7F, at + 1
                 else:
                     index, at = _number(block, at, 7)
-                field, size = self._entry(index)
+                field, size = entries[index - _STATIC_LENGTH - 1] if index > _STATIC_LENGTH else self._entry(index)
             elif first >= 0x40:
                 field, size, at = self._literal(block, at, 6)
                 self._remember(field, size)
@@ -186,11 +186,13 @@ def metadata_of(fields: list[Field]) -> dict[str, str] | None:
     found: dict[str, str] = {}
     is_regular = False
     for name, value in fields:
-        if name[:1] != ":":
+        if name in _known:
+            is_regular = True
+        elif name[:1] != ":":
+            if not _is_name(name):
+                return None
             is_regular = True
         elif is_regular or name in found or name not in _PSEUDO:
-            return None
-        if name not in _known and not _is_name(name):
             return None
         found[name] = value
     if not (found.get(":method") and found.get(":scheme") and found.get(":path")):
@@ -201,7 +203,7 @@ def metadata_of(fields: list[Field]) -> dict[str, str] | None:
 
 def are_trailers(fields: list[Field]) -> bool:
     """True if these may follow a request."""
-    return all(name[:1] != ":" and (name in _known or _is_name(name)) for name, _ in fields)
+    return all(name in _known or _is_name(name) for name, _ in fields)
 
 
 def _is_name(name: str) -> bool:
