@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from penstock.deploy.ports import HOST, planned
 from penstock.proto.errors import PenstockError
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -236,8 +237,8 @@ class Connection(asyncio.Protocol):
 
     def _taken(self, data: bytes, at: int, least: int) -> int:
         """Take frames from ``at`` on; where the first one begins that is not whole, or has to wait."""
-        until_s = self.turns.ends_s()
         length = len(data)
+        until_s = self.turns.ends_s() if length - at > limits.SHORT_BYTES else math.inf
         while length - at >= HEAD.size and not self.out.is_over:
             if least <= 0 and time.perf_counter() > until_s:
                 self._is_waiting = True

@@ -18,6 +18,8 @@ TAKEN_S: Final = 30.0
 CALLS_MAX: Final = 4096
 """Of one connection, under way at a time."""
 CONNECTION_WINDOW: Final = 16 << 20
+SHORT_BYTES: Final = 64
+"""What comes at once is taken apart outside of any turn up to here: pings, windows, settings, which take no time."""
 BLOCK_BYTES_MAX: Final = FRAME_BYTES_MAX
 """Of a block of header fields, in all its frames."""
 BLOCK_FRAMES_MAX: Final = 16
