@@ -18,6 +18,9 @@ from ..turns import runs_here
 
 log = logging.getLogger(__name__)
 
+UNREAD_BYTES_MAX: Final = 4 << 20
+"""Of answers, about what the system keeps of a TCP connection within a machine; the server waits with others."""
+
 MakeProtocol = Callable[[], asyncio.BufferedProtocol]
 
 _ports: Final[dict[str, tuple[asyncio.AbstractEventLoop, MakeProtocol]]] = {}  # by address
@@ -50,6 +53,8 @@ class Pipe:
         self._sent: deque[memoryview] = deque()  # to the server
         self._came: deque[memoryview] = deque()  # from it
         self._has_come = threading.Condition()  # guards what came, for who waits for it
+        self._unread_bytes = 0  # of what came
+        self._is_full = False  # the server was told to wait; the loop's alone
         self._timeout_s: float | None = None
         self._is_held = False  # the server reads nothing
         self.is_ended = False
@@ -84,7 +89,11 @@ class Pipe:
                     raise BlockingIOError
                 if not self._has_come.wait_for(lambda: self._came or self.is_ended, self._timeout_s):
                     raise TimeoutError("no answer in time")
-            return _filled(room, self._came)
+            count = _filled(room, self._came)
+            self._unread_bytes -= count
+        if self._is_full:
+            self._call()
+        return count
 
     def has_unread(self) -> bool:
         """True if a read would not wait."""
@@ -107,10 +116,16 @@ class Pipe:
     # What the server's end calls.
 
     def put(self, content: bytes | memoryview) -> None:
-        """This is answered."""
+        """This is answered. Of nothing, which would be read as the end, nothing is taken."""
+        if not len(content):
+            return
         with self._has_come:
             self._came.append(memoryview(bytes(content)))
+            self._unread_bytes += len(content)
             self._has_come.notify()
+        if not self._is_full and self._unread_bytes > UNREAD_BYTES_MAX and self._protocol is not None:
+            self._is_full = True
+            self._protocol.pause_writing()
         self._call()
 
     def hold(self, is_held: bool) -> None:
@@ -142,8 +157,9 @@ class Pipe:
             log.exception("connection failed")
             self.end()
         if self._on_readable is not None and self.has_unread():
+            is_end = not self._came
             self._on_readable()
-            if self._came:
+            if self.has_unread() and not is_end:  # the end is read by itself, behind what came before it
                 self._call()
 
     def _deliver(self) -> None:
@@ -151,6 +167,9 @@ class Pipe:
         if protocol is None:
             protocol = self._protocol = self._make()
             protocol.connection_made(_Transport(self))
+        if self._is_full and self._unread_bytes <= UNREAD_BYTES_MAX // 4 and not self.is_ended:
+            self._is_full = False
+            protocol.resume_writing()
         while sent and not self._is_held and not self.is_ended:
             room = memoryview(protocol.get_buffer(-1))
             assert len(room), "a server that reads has room"
@@ -169,7 +188,7 @@ class _Transport(asyncio.Transport):
         self._pipe = pipe
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """What is written is taken at once."""
+        """How much is taken says the pipe."""
 
     def write(self, data: Any) -> None:
         if not self._pipe.is_ended:

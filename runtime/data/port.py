@@ -68,6 +68,7 @@ class DataPort:
         self.connections: set[Link] = set()
         self.turns = Turns()
         """Of all connections."""
+        self.is_closed = False
         self._server: asyncio.Server | None = None
         self._address = ""
 
@@ -104,6 +105,7 @@ class DataPort:
 
     def close(self) -> None:
         """Take no more connections, and end those that are open when what they are answered is sent."""
+        self.is_closed = True
         if self._server is not None:
             self._server.close()
         pipe.end_serving(self._address, self._made)
@@ -153,6 +155,9 @@ class Link(asyncio.BufferedProtocol):
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         self._port.connections.add(self)
+        if self._port.is_closed:  # it was on its way then
+            self.close()
+            return
         if len(self._port.connections) > CONNECTIONS_MAX:
             self.end(LimitReached(f"{CONNECTIONS_MAX} connections are open: use fewer clients"))
             return

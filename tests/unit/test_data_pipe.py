@@ -124,6 +124,76 @@ def test_when_the_port_closes_what_is_under_way_breaks_and_nobody_is_served_by_i
     with_port(body)
 
 
+def test_an_end_right_behind_an_answer_is_heard_of() -> None:
+    async def body(_: DataPort, asking: Asking) -> None:
+        assert await asking.ask(b"first") == b"first"
+        (echo,) = made
+        echo.link.hold(True)
+        under_way = asking.start(b"lost")
+        echo.link.answer(999, Method.APPEND, b"something")
+        echo.link.abort()
+        with pytest.raises(BrokerUnavailable, match="it ended the stream"):
+            await asyncio.wrap_future(under_way)
+        assert await asking.ask(b"again") == b"again"
+
+    with_port(body)
+
+
+def test_who_answers_nothing_at_the_end_of_a_large_answer_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = bytes(100_000)
+
+    def take(echo: Echo, number: int, _: memoryview) -> None:
+        echo.link.answer(number, echo.method, large, b"")
+
+    async def body(_: DataPort, asking: Asking) -> None:
+        monkeypatch.setattr(Echo, "take", take)
+        for _ in range(3):
+            assert await asking.ask(b"large") == large
+        assert len(asking.opened) == 1
+
+    with_port(body)
+
+
+def test_answers_that_the_client_has_not_read_hold_up_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, count = bytes(1 << 20), 50
+    unread: list[int] = []
+    had_room: list[bool] = []
+    write = data_pipe.Pipe.put
+
+    def take(echo: Echo, number: int, _: memoryview) -> None:
+        echo.link.answer(number, echo.method, large)
+        had_room.append(echo.link.has_room)
+
+    def put(pipe: data_pipe.Pipe, content: bytes | memoryview) -> None:
+        write(pipe, content)
+        unread.append(sum(map(len, pipe._came)))
+
+    async def body(_: DataPort, asking: Asking) -> None:
+        assert await asking.ask(b"first") == b"first"
+        monkeypatch.setattr(Echo, "take", take)
+        monkeypatch.setattr(data_pipe.Pipe, "put", put)
+        futures = [asking.start(b"large") for _ in range(count)]
+        assert [await asyncio.wrap_future(each) for each in futures] == [large] * count
+        assert max(unread) < data_pipe.UNREAD_BYTES_MAX + len(large)
+        assert False in had_room
+        assert len(asking.opened) == 1
+
+    with_port(body)
+
+
+def test_a_connection_that_was_on_its_way_when_the_port_closed_is_ended() -> None:
+    async def body(port: DataPort, asking: Asking) -> None:
+        pipe = data_pipe.connect(HERE, asking.streams.loop)
+        assert pipe is not None
+        port.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert pipe.is_ended
+        assert not port.connections
+
+    with_port(body)
+
+
 def test_a_client_that_leaves_is_gone_for_the_server() -> None:
     async def body(port: DataPort, asking: Asking) -> None:
         assert await asking.ask(b"first") == b"first"
