@@ -185,6 +185,18 @@ def test_a_changed_message_comes_again_as_the_next_attempt_and_its_old_handle_is
     assert code(client.call("AckMessage", acknowledged("g", topic, handle(third)))) == "OK"
 
 
+def test_a_change_of_what_is_acknowledged_is_refused_and_leaves_the_handle_as_it_was(
+    client: Client, topic: str
+) -> None:
+    client.send(message(topic))
+    (got,) = received(client, wish("g", topic)).messages
+    assert code(client.call("AckMessage", acknowledged("g", topic, handle(got)))) == "OK"
+    for invisible_ms in (0, 10_000):
+        answer = client.call("ChangeInvisibleDuration", changed("g", topic, handle(got), invisible_ms))
+        assert (v2.Code.Name(answer.status.code), answer.receipt_handle) == ("INVALID_RECEIPT_HANDLE", handle(got))
+    assert code(client.call("AckMessage", acknowledged("g", topic, handle(got)))) == "OK", "as often as it is asked"
+
+
 def test_a_dead_letter_that_comes_too_late_is_told_as_done_and_its_message_left_to_who_has_it(
     client: Client, cluster: RunningCluster, topic: str
 ) -> None:

@@ -245,7 +245,8 @@ class Finishing:
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         place = handle.broker_name, handle.group
         reply, (is_changed,) = await changed(self._brokers, *place, [handle], invisible_ms, timeout_s)
-        if not is_changed:
+        if not is_changed or reply.check_point < 0:  # acknowledged before: brokers have nothing to change, and no point
+            self._renewal.drop(handle)
             raise Refusal(_EXPIRED.code, _EXPIRED.message)
         return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
