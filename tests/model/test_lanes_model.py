@@ -109,7 +109,11 @@ class LanesMachine(RuleBasedStateMachine):
         bodies = [b"%d.%d" % (number, each) for each in range(count)]
         self.sent_whole.append(b" ".join(bodies))
         cost = 300_000 if large else 100
-        self.lanes.add([Part(Kind.SEND, bodies, None, cost=cost, deadline=self.now + 60, is_whole=True)])
+        part = Part(Kind.SEND, bodies, None, cost=cost, deadline=self.now + 60, is_whole=True)
+        if self.lanes.has_waiting or not self.lanes.queues.total:
+            assert self.lanes.join(part) is None
+        elif (batch := self.lanes.start_one(part, self.now)) is not None:
+            self.under_way.append(batch)
         self.pump()
 
     @rule(

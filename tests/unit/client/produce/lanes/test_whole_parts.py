@@ -84,6 +84,18 @@ def test_they_share_a_batch_with_others_and_each_learns_its_own_places() -> None
     assert single.offset_message_id.endswith(f"{1200:016X}")
 
 
+def test_behind_a_message_that_waits_they_are_no_part_of_it_though_of_its_batch() -> None:
+    lanes = topic(queues=1)
+    lanes.add([part(b"first")])
+    (first,) = begun(lanes)
+    one, whole = part(b"one", is_whole=False), part(b"1", b"2")
+    one.properties, whole.properties = [None], [None, None]
+    assert [lanes.join(each) for each in (one, whole)] == [None, None]
+    lanes.acknowledged(first)
+    (mixed,) = begun(lanes)
+    assert [list(each.bodies) for each in mixed.parts] == [[b"one"], [b"1", b"2"]]
+
+
 def test_with_keyed_ones_they_lie_in_a_queue_of_their_own() -> None:
     lanes = topic(queues=16)
     lanes.add([part(b"first", hash_of=0, is_whole=False)])
