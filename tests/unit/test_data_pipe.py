@@ -147,8 +147,7 @@ def test_who_answers_nothing_at_the_end_of_a_large_answer_ends_nothing(monkeypat
 
     async def body(_: DataPort, asking: Asking) -> None:
         monkeypatch.setattr(Echo, "take", take)
-        for _ in range(3):
-            assert await asking.ask(b"large") == large
+        assert [await asking.ask(b"large") for _ in range(3)] == [large] * 3
         assert len(asking.opened) == 1
 
     with_port(body)
