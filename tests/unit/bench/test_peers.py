@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.bench.page import keep, newest, render
@@ -177,11 +178,11 @@ def test_what_receives_goes_first_and_both_sides_have_the_same_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
-    def at(address: str) -> Iterator[str]:
-        yield address
+    def at(found: Any) -> Iterator[Any]:
+        yield found
 
     monkeypatch.setattr(proxies, "_broker", lambda _: at("ours"))
-    monkeypatch.setattr(proxies.servers, "proxy", lambda _: at("theirs"))
+    monkeypatch.setattr(proxies.servers, "proxy", lambda _: at(("theirs", psutil.Process())))
     monkeypatch.setattr(proxies, "_room", lambda: ROOM)
     loads: list[tuple[str, str]] = []
 
@@ -198,6 +199,29 @@ def test_what_receives_goes_first_and_both_sides_have_the_same_loads(
         result = run_case(case, a_rig(tmp_path), repeats=1)
         assert loads == [(address, kind) for address in ("ours", "theirs") for kind in kinds]
         assert all(result["measures"][f"{kind}{RATIO}RocketMQ {kind}"]["median"] == 1.5 for kind in kinds)
+
+
+def test_what_idle_clients_cost_is_divided_the_other_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def at(_: Rig) -> Iterator[tuple[str, psutil.Process]]:
+        yield "there", psutil.Process()
+
+    monkeypatch.setattr(proxies, "_gateway", at)
+    monkeypatch.setattr(proxies.servers, "proxy", at)
+    monkeypatch.setattr(proxies, "_room", lambda: ROOM)
+    monkeypatch.setattr(proxies, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(
+        proxies, "_idle", lambda _, __, ___, prefix: {f"{prefix}memory": 50.0, f"{prefix}CPU": 10.0 if prefix else 4.0}
+    )
+    measures = run_case(PEERS["rocketmq-v2-idle"], a_rig(tmp_path), repeats=1)["measures"]
+    medians = {name: measures[name]["median"] for name in PEERS["rocketmq-v2-idle"].floors}
+    assert medians == {
+        f"200 MiB{RATIO}memory": 4.0,
+        f"5 % of a core{RATIO}CPU": 1.25,
+        f"RocketMQ CPU{RATIO}CPU": 2.5,
+    }
 
 
 def test_records_name_their_commit(tmp_path: Path) -> None:
