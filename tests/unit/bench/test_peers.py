@@ -201,9 +201,7 @@ def test_what_receives_goes_first_and_both_sides_have_the_same_loads(
         assert all(result["measures"][f"{kind}{RATIO}RocketMQ {kind}"]["median"] == 1.5 for kind in kinds)
 
 
-def test_what_idle_clients_cost_is_divided_the_other_way_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_idle_clients_cost_is_divided_the_other_way_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
     def at(_: Rig) -> Iterator[tuple[str, psutil.Process]]:
         yield "there", psutil.Process()
