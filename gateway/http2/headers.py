@@ -104,7 +104,7 @@ class HeaderDecoder:
 
     def _literal(self, block: bytes, at: int, bits: int) -> tuple[Field, int, int]:
         """A field that is spelled out, its size, and where the next one begins."""
-        index, at = _number(block, at, bits)
+        index, at = _number(block, at, bits) if block[at] & 0x3F else (0, at + 1)
         if index:
             name = self._entry(index)[0][0]
             name_bytes = len(name)
@@ -147,8 +147,12 @@ def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
 
 
 def _text(block: bytes, at: int) -> tuple[bytes, int]:
-    is_huffman = block[at] >= 0x80
-    length, at = _number(block, at, 7)
+    length = block[at]
+    is_huffman = length >= 0x80
+    if length < 0x7F:  # the usual case
+        at += 1
+    else:
+        length, at = _number(block, at, 7)
     end = at + length
     if end > len(block):
         raise HeadersError("a block of header fields that ends within a field")
