@@ -52,6 +52,13 @@ class Asking:
     async def ask(self, content: bytes) -> bytes:
         return await asyncio.wrap_future(self.start(content))
 
+    async def held(self) -> Echo:
+        """The server's end, which has answered once and reads nothing any more."""
+        assert await self.ask(b"first") == b"first"
+        (echo,) = made
+        echo.link.hold(True)
+        return echo
+
 
 def with_port(body: Callable[[DataPort, Asking], Awaitable[None]], **options: Any) -> None:
     """Run ``body`` with an echoing port and a client of it, in one loop."""
@@ -94,9 +101,7 @@ def test_other_threads_ask_too() -> None:
 
 def test_a_server_that_reads_nothing_gets_nothing_until_it_goes_on() -> None:
     async def body(_: DataPort, asking: Asking) -> None:
-        assert await asking.ask(b"first") == b"first"
-        (echo,) = made
-        echo.link.hold(True)
+        echo = await asking.held()
         later = [asking.start(b"%d" % number) for number in range(3)]
         for _ in range(10):
             await asyncio.sleep(0)
@@ -109,9 +114,7 @@ def test_a_server_that_reads_nothing_gets_nothing_until_it_goes_on() -> None:
 
 def test_when_the_port_closes_what_is_under_way_breaks_and_nobody_is_served_by_it_any_more() -> None:
     async def body(port: DataPort, asking: Asking) -> None:
-        assert await asking.ask(b"first") == b"first"
-        (echo,) = made
-        echo.link.hold(True)
+        echo = await asking.held()
         under_way = asking.start(b"lost")
         port.close()
         with pytest.raises(BrokerUnavailable, match="it ended the stream"):
@@ -126,9 +129,7 @@ def test_when_the_port_closes_what_is_under_way_breaks_and_nobody_is_served_by_i
 
 def test_an_end_right_behind_an_answer_is_heard_of() -> None:
     async def body(_: DataPort, asking: Asking) -> None:
-        assert await asking.ask(b"first") == b"first"
-        (echo,) = made
-        echo.link.hold(True)
+        echo = await asking.held()
         under_way = asking.start(b"lost")
         echo.link.answer(999, Method.APPEND, b"something")
         echo.link.abort()
