@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from penstock.gateway.http2.call import Call
+from penstock.gateway.http2.call import Call, CallOver
 from penstock.gateway.http2.frames import Status as End
 from penstock.gateway.v2.wire.definition_pb2 import PRODUCER, SIMPLE_CONSUMER, Code, Status
 from penstock.gateway.v2.wire.service_pb2 import (
@@ -75,6 +75,8 @@ class Telemetry:
             await asyncio.gather(reading, return_exceptions=True)
             self._clients.closed(client, stream)
         error = None if reading.cancelled() else reading.exception()
+        if isinstance(error, CallOver):
+            raise error
         if error is not None:
             status = status_of(error if isinstance(error, Exception) else RuntimeError(repr(error)), "Telemetry")
             is_clients_fault = status.code // 10000 == 4

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
+from penstock.gateway.http2 import server
 from penstock.gateway.http2.frames import Code, Setting, settings
 from penstock.gateway.v2 import callers, service, telemetry
 from penstock.gateway.v2.clients import Clients
@@ -47,6 +50,27 @@ def test_a_stream_ends_with_its_connection() -> None:
         client = clients.get("client")
         assert client is not None
         assert client.streams == []
+
+    asyncio.run(run())
+
+
+def test_streams_of_connections_that_end_together_end_without_a_word(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_CANCELLED_AT_ONCE", 1)
+
+    async def run() -> None:
+        served = Service(None)
+        streams = served.methods({}, {}, {}, {}, telemetry_of(Clients()))
+        async with serving(streams) as it, contextlib.AsyncExitStack() as peers:
+            for number in range(20):
+                peer = await peers.enter_async_context(it.peer())
+                peer.begin(1, TELEMETRY, **{"x-mq-client-id": f"client-{number}"})
+            await eventually(lambda: served._streams == 20, WAIT_S, "they have begun")
+            for connection in it.server.connections:
+                connection.abort("all end")
+            await eventually(lambda: served._streams == 0, WAIT_S, "they have ended")
+        assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
 
     asyncio.run(run())
 
