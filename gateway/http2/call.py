@@ -346,7 +346,8 @@ class Call:
 
     async def _run(self) -> None:
         try:
-            await self._connection.turns.have()
+            if self._task is not None:
+                await self._connection.turns.have()
             if isinstance(self.request, Packed):
                 self.request = await self._unpacked(self.request)
             await self._method.answer(self)

@@ -37,13 +37,17 @@ class Brokers:
         """The result of a call that may block."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """The route that is known of ``topic``, or None: another object whenever it has changed."""
+        return self.calls.directory.known(topic)
+
     async def route(self, topic: str) -> TopicRoute:
         """The route of a topic that exists; from memory, but for the first time.
 
         Raises:
             TopicNotFound: it does not exist. RouteNotFound: no broker lives. NameserverUnavailable.
         """
-        known = self.calls.directory.known(topic)
+        known = self.known_route(topic)
         if known is None or not known.exists:
             # Only topics that exist are watched: names that strangers make up would be watched for ever. However many
             # ask for one, a single lookup waits for a thread. One under way may be too old for who asks now.

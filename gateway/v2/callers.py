@@ -33,7 +33,7 @@ _TEXT_MAX: Final = 1024
 _NOBODYS: Final = "no user has this"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Caller:
     """The client that made a call."""
 

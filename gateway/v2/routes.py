@@ -61,7 +61,7 @@ class Routes:
         self._groups = groups
         self._host = host
         self._port = port
-        self._cached: OrderedDict[tuple[Any, ...], tuple[TopicRoute, QueryRouteResponse]] = OrderedDict()
+        self._cached: OrderedDict[tuple[Any, ...], tuple[TopicRoute, QueryRouteResponse]] = OrderedDict()  # by request
 
     async def query(self, caller: Caller, request: QueryRouteRequest) -> QueryRouteResponse:
         """Every queue that may be both read and written; those of a topic that is only one of it where there are none.
@@ -72,13 +72,13 @@ class Routes:
             Refusal, PenstockError: no such topic.
         """
         topic = topic_of(request.topic, caller.namespace)
-        route = await self._brokers.served_route(topic)
-        endpoints = self._endpoints(request.endpoints, only_one=caller.is_node_js)
-        key = (topic, request.topic.SerializeToString(), endpoints.SerializeToString())
+        key = (request.SerializeToString(), caller.namespace, caller.is_node_js)
         cached = self._cached.get(key)
-        if cached is not None and cached[0] is route:
+        if cached is not None and cached[0] is self._brokers.known_route(topic):
             self._cached.move_to_end(key)
             return cached[1]
+        route = await self._brokers.served_route(topic)
+        endpoints = self._endpoints(request.endpoints, only_one=caller.is_node_js)
         answer = QueryRouteResponse(status=ok(), message_queues=_queues(route, request.topic, endpoints))
         self._cached[key] = route, answer
         if len(self._cached) > _CACHED:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from google.protobuf.message import Message as Wire
@@ -15,6 +16,7 @@ from penstock.gateway.http2.frames import Status as End
 from penstock.gateway.http2.method import Method
 from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code
+from penstock.proto.requests import parsed
 from penstock.runtime.channel import MESSAGE_BYTES_MAX, Requests
 from penstock.runtime.security.access import Access
 
@@ -27,6 +29,10 @@ SERVICE: Final = wire.DESCRIPTOR.services_by_name["MessagingService"]
 STREAMS_MAX: Final = 10_000
 """Telemetry streams of all clients at a time."""
 
+REPEATED: Final = frozenset({"Heartbeat", "QueryRoute", "QueryAssignment"})
+"""Idle clients call these with the same few requests again and again, which nothing that answers them changes."""
+REPEATED_MAX: Final = 1024
+REPEATED_BYTES_MAX: Final = 512
 Unary = Callable[[Caller, Any], Awaitable[Any]]
 Plain = Callable[[Caller, bytes], Awaitable[bytes | None]]
 Taking = Callable[[Caller, Call], bool]
@@ -87,12 +93,18 @@ class Service:
     def _unary(
         self, name: str, method: Unary | None, plain: Plain | None, asked: type[Wire], answer: type[Any]
     ) -> Answer:
+        repeated = lru_cache(maxsize=REPEATED_MAX)(partial(parsed, asked)) if name in REPEATED else None
+
         async def answered(call: Call) -> None:
             try:
                 caller = caller_of(call, self._access)
                 told = None if plain is None else await plain(caller, call.request)
                 if told is None:
-                    request = await self._requests.decoded(asked, call.request)
+                    content = call.request
+                    if repeated is not None and len(content) <= REPEATED_BYTES_MAX:
+                        request = repeated(content)
+                    else:
+                        request = await self._requests.decoded(asked, content)
                     told = (await _implemented(name, method)(caller, request)).SerializeToString()
             except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller, and logged
                 told = answer(status=status_of(error, name)).SerializeToString()

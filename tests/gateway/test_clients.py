@@ -5,6 +5,7 @@ import contextlib
 import hmac
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import grpc
 import pytest
 
 from penstock.gateway.config import GatewaySecurity, GatewayTls
-from penstock.gateway.v2.callers import Caller
+from penstock.gateway.v2.callers import NODE_JS, Caller
 from penstock.gateway.v2.groups import Groups
 from penstock.gateway.v2.routes import Routes
 from penstock.gateway.v2.wire import definition_pb2 as v2
@@ -85,20 +86,51 @@ def test_a_route_names_every_queue_behind_the_address_that_the_client_has_reache
 class _Two(OneBroker):
     """Each topic has two queues at each of two broker groups."""
 
+    def __init__(self) -> None:
+        self.routes: dict[str, TopicRoute] = {}
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        return self.routes.get(topic)
+
     async def served_route(self, topic: str) -> TopicRoute:
-        route = TopicRoute(topic=topic, exists=True)
-        for name in ("broker-b", "broker-a"):
-            route.shards.add(broker_name=name).members.add(role=common_pb2.MASTER)
-            route.queues.add(broker_name=name, perm=6, read_queues=2, write_queues=2)
-        return route
+        if topic not in self.routes:
+            made = self.routes[topic] = TopicRoute(topic=topic, exists=True)
+            for name in ("broker-b", "broker-a"):
+                made.shards.add(broker_name=name).members.add(role=common_pb2.MASTER)
+                made.queues.add(broker_name=name, perm=6, read_queues=2, write_queues=2)
+        return self.routes[topic]
+
+
+def routes_of(brokers: Any) -> Routes:
+    return Routes(brokers, Groups(brokers), "127.0.0.1", 8081)
+
+
+JAVA = Caller("client", "JAVA", "", "127.0.0.1:1", 5.0)
 
 
 def test_queues_of_broker_groups_alternate_so_that_who_takes_them_in_turn_waits_long_at_none() -> None:
-    brokers: Any = _Two()
-    routes = Routes(brokers, Groups(brokers), "127.0.0.1", 8081)
-    answer = asyncio.run(routes.query(Caller("client", "JAVA", "", "127.0.0.1:1", 5.0), route("normal")))
+    answer = asyncio.run(routes_of(_Two()).query(JAVA, route("normal")))
     found = [(queue.broker.name, queue.id) for queue in answer.message_queues]
     assert found == [("broker-a", 0), ("broker-b", 0), ("broker-a", 1), ("broker-b", 1)]
+
+
+def test_a_request_that_comes_again_has_the_route_of_now_for_its_caller() -> None:
+    async def run() -> None:
+        brokers = _Two()
+        routes = routes_of(brokers)
+        request = route("normal")
+        request.endpoints.addresses.add(host="127.0.0.2", port=8081)
+        first = await routes.query(JAVA, request)
+        assert await routes.query(replace(JAVA, client_id="another"), request) is first
+        only_one = await routes.query(replace(JAVA, language=NODE_JS), request)
+        assert [len(each.message_queues[0].broker.endpoints.addresses) for each in (first, only_one)] == [2, 1]
+        await routes.query(replace(JAVA, namespace="space"), request)
+        assert brokers.routes.keys() == {"normal", "space%normal"}
+        del brokers.routes["normal"]
+        (await brokers.served_route("normal")).queues.pop()
+        assert len((await routes.query(JAVA, request)).message_queues) == 2
+
+    asyncio.run(run())
 
 
 def test_bad_routes_have_their_code(client: Client) -> None:
