@@ -8,10 +8,8 @@ priorities are left aside. Against floods of frames that cost the client nothing
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
-import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -93,8 +91,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = self.out.transport = transport
-        with contextlib.suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.connections[self] = None
         self.out.send(limits.GREETING)
 
