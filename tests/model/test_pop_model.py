@@ -1,4 +1,5 @@
-"""POP against a model: any order of receives, receipts, failures and failovers, some of which cut off what was written.
+"""POP against a model: any order of receives, receipts, failures and failovers, some of which cut off what was written,
+and behind log files that went.
 
 Simple consumers remember what brokers told them and nothing else. At every moment nobody is given what another one has,
 nothing comes that was acknowledged, and a receipt is good for its time; in the end every message is acknowledged once,
@@ -63,6 +64,8 @@ class Popping(RuleBasedStateMachine):
         self.done: set[bytes] = set()
         self.may_be_done: set[bytes] = set()
         self.ends: list[int] = []  # of what was appended and is not confirmed: where a failover may cut
+        self.places: list[int] = []  # where records begin
+        self.begin = 0  # whoever is master next has nothing of the log before
         self.fails_after = -1  # so many appends: the next one fails, once
         self.is_away_for = 0  # so many calls there are no replicas
         self.node = self._do(self._first())
@@ -75,6 +78,7 @@ class Popping(RuleBasedStateMachine):
         node.put_group(Group(GROUP, retry_max_times=TRIES))
         node.settle()
         self._watch(node)
+        await node.receive(1)  # the group is there before its messages
         return node
 
     def _watch(self, node: Broker) -> None:
@@ -84,6 +88,7 @@ class Popping(RuleBasedStateMachine):
             self.fails_after -= 1
             if self.fails_after == -1:
                 raise DiskFull("the test ends it here")
+            self.places.append(node.store.end_offset)
             result = append(topic, records, **named)
             self.ends.append(node.store.end_offset)
             return result
@@ -207,6 +212,23 @@ class Popping(RuleBasedStateMachine):
     def disk_fills_up(self, count: int) -> None:
         self.fails_after = count
 
+    @rule(at=st.integers(0, 9))
+    def files_go(self, at: int) -> None:
+        """What the brokers need of the log's beginning is recorded again, and whoever comes finds nothing else."""
+        if not self.node.role.holds:
+            self.node.pop._settle_at = 0.0
+            self._try(self._let_go(at))
+
+    async def _let_go(self, at: int) -> None:
+        await self.node.pop.turn()
+        held = min((hold.offset for hold in self.node.pop.holds()), default=self.node.store.end_offset)
+        places = [place for place in self.places if self.begin < place <= held]
+        if places:
+            begin = places[-1 - at % len(places)]
+            self.node.repeat(begin)
+            self.node.settle()
+            self.begin = begin
+
     def heal(self) -> None:
         self.fails_after = self.is_away_for = -1
         self.node.role.holds, self.node.role.confirms = False, True
@@ -223,10 +245,11 @@ class Popping(RuleBasedStateMachine):
         if end < self.node.store.end_offset:
             self.node.store.truncate_to(end, rebuild=True)
         self.ends = [each for each in self.ends if each <= end]
+        self.places = [each for each in self.places if each < end]
         former, has_replicas = self.node, self.is_away_for <= 0
 
         async def after() -> Broker:
-            node = Broker.after(former, holds=not has_replicas)
+            node = Broker.after(former, begin=self.begin, holds=not has_replicas)
             assert isinstance(node, Broker)
             node.role.waits_for_replicas, node.role.confirms = True, has_replicas
             node.role.epoch = former.role.epoch + 1

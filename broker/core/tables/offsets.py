@@ -19,6 +19,7 @@ from .table import LOADED, StateRecord, Table, json_entries
 from .topics import TOPIC_DELETED
 
 OFFSETS: Final = "OFFSETS"
+AGAIN: Final = "again"
 QUEUES_PER_RECORD: Final = 16_384  # so that no record outgrows the body limit
 
 OffsetsByQueue = Mapping[str, Mapping[int, int]]
@@ -86,7 +87,8 @@ class Offsets(Table):
                 row = self._rows.get((group, topic), {})  # as it is when this part is recorded
                 part = [each for each in queue_ids[start : start + QUEUES_PER_RECORD] if each in row]
                 old = {each: row[each][0] for each in part if row[each][1] < position}
-                yield from offset_records(group, {topic: old})
+                for kind, document in offset_records(group, {topic: old}):
+                    yield kind, {**document, AGAIN: True}
 
     def load(self, document: Mapping[str, Any], log_end: int) -> None:
         rows = [

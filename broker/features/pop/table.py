@@ -2,19 +2,19 @@
 
 | Tag | Body |
 |---|---|
-| ``POP_GROUP`` | ``{"group": g}``: its messages are given out by ops |
+| ``POP_GROUP`` | ``{"group": g}``: its messages are given out by ops. When it is said again, ``"cuts"`` are the positions below which ops of its queues count no more |
 | ``POP_DONE`` | ``{"ops": offset, "position": p, "held": q}``: the first op that is needed and its place in the log; the log is needed from ``q`` on, or not at all (0) |
-| ``OFFSETS`` | of :mod:`...core.tables.offsets`; with ``"by": "POP"`` it says what the ops have said. Another one that moves a group's offset voids what ops before it said of that queue: an administrator has set it |
+| ``OFFSETS`` | of :mod:`...core.tables.offsets`; with ``"by": "POP"`` it says what the ops have said. Another one that moves a group's offset voids what ops before it said of that queue: an administrator has set it. One with ``"again"`` voids nothing |
 | ``GROUP_DELETED``, ``TOPIC_DELETED`` | void likewise what was said of the group, or topic |
 """  # noqa: E501  a table
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from ...core.tables.groups import GROUP_DELETED
-from ...core.tables.offsets import OFFSETS
+from ...core.tables.offsets import AGAIN, OFFSETS, QUEUES_PER_RECORD, offset_records
 from ...core.tables.table import LOADED, StateRecord, Table, json_entries
 from ...core.tables.topics import TOPIC_DELETED
 
@@ -22,6 +22,8 @@ POP_GROUP: Final = "POP_GROUP"
 POP_DONE: Final = "POP_DONE"
 BY: Final = "by"
 POP: Final = "POP"
+
+R = TypeVar("R")
 
 Key = tuple[str, str, int]
 """Group, topic, queue id; an empty name stands for all, and the queue is -1 then."""
@@ -59,9 +61,7 @@ class PopTable(Table):
         if position < self.base:
             return
         if kind == POP_GROUP:
-            if position > self.cut(str(document["group"]), "", -1):
-                self.groups[str(document["group"])] = position
-                self.changes += 1
+            self._enter(position, str(document["group"]), document.get("cuts", {}))
         elif kind == POP_DONE:
             if position > self._done_at:
                 self._done(position, int(document["ops"]), int(document["position"]), int(document["held"]))
@@ -73,7 +73,7 @@ class PopTable(Table):
     def repeated(self, position: int) -> Iterator[StateRecord]:
         for group, held in list(self.groups.items()):
             if held < position and group in self.groups:
-                yield POP_GROUP, {"group": group}
+                yield from self._group_records(group)
         if self.ops and self._done_at < position:
             yield POP_DONE, {"ops": self.ops, "position": self.position, "held": self.held}
 
@@ -93,6 +93,29 @@ class PopTable(Table):
         yield from json_entries((_text(key), cut) for key, cut in list(self._cuts.items()))
         yield "}"
 
+    def _group_records(self, group: str) -> Iterator[StateRecord]:
+        """All that is said of a group: what a log had before these records says nothing to who hears of it only now."""
+        cuts = [(_text(key), cut) for key, cut in self._cuts.items() if key[0] in ("", group)]
+        for part in _parts(cuts) or [[]]:
+            if group in self.groups:
+                yield POP_GROUP, {"group": group} | ({"cuts": dict(part)} if part else {})
+        for part in _parts([key for key in self._offsets if key[0] == group]):
+            offsets: dict[str, dict[int, int]] = {}
+            for _, topic, queue_id in part:
+                if (offset := self.known(group, topic, queue_id)) is not None:
+                    offsets.setdefault(topic, {})[queue_id] = offset
+            for kind, document in offset_records(group, offsets):
+                yield kind, {**document, BY: POP}
+
+    def _enter(self, position: int, group: str, cuts: Mapping[str, Any]) -> None:
+        if position <= self.cut(group, "", -1):
+            return
+        self.groups[group] = position
+        for text, cut in cuts.items():
+            key = _key(text)
+            self._cuts[key] = max(self._cuts.get(key, LOADED), int(cut))
+        self.changes += 1
+
     def _done(self, position: int, ops: int, op_position: int, held: int) -> None:
         self.ops, self.position, self.held, self._done_at = ops, op_position, held, position
         self._cuts = {key: cut for key, cut in self._cuts.items() if cut >= op_position}
@@ -102,6 +125,7 @@ class PopTable(Table):
         group = str(document["group"])
         if group not in self.groups:
             return
+        is_known = document.get(BY) == POP or bool(document.get(AGAIN))
         for topic, queues in document["offsets"].items():
             for text, offset in queues.items():
                 key = group, str(topic), int(text)
@@ -110,7 +134,7 @@ class PopTable(Table):
                     continue
                 self._offsets[key] = int(offset), position
                 self.changes += 1
-                if document.get(BY) != POP and int(offset) != known:
+                if int(offset) != known and not is_known:
                     self._cuts[key] = position
                     self.on_moved(*key)
 
@@ -127,6 +151,11 @@ class PopTable(Table):
         self._cuts[key] = max(self._cuts.get(key, LOADED), position)
         self.changes += 1
         self.on_moved(*key)
+
+
+def _parts(rows: Sequence[R]) -> list[Sequence[R]]:
+    """As many at once as one record holds."""
+    return [rows[start : start + QUEUES_PER_RECORD] for start in range(0, len(rows), QUEUES_PER_RECORD)]
 
 
 def _text(key: Key) -> str:

@@ -176,10 +176,10 @@ class Kit(Writes):
         return self.core.features[kind]
 
     @classmethod
-    def restarted(cls, before: Kit, **settings: Any) -> Kit:
-        """A broker that starts on the other's log and has nothing else of it."""
+    def restarted(cls, before: Kit, *, begin: int = 0, **settings: Any) -> Kit:
+        """A broker that starts on the other's log, from ``begin`` on, and has nothing else of it."""
         again = cls(store=before.store, **(before._settings | settings))
-        again._replay(0)
+        again._replay(begin)
         again.dispatch()
         return again
 

@@ -45,19 +45,10 @@ class Received(NamedTuple):
         )
 
 
-class Node(Kit):
-    """A broker with a topic ``orders`` of four queues, and a clock that stands still."""
+class Pops(Kit):
+    """What its consumers ask a broker, by a clock that stands still."""
 
     manual: ManualClock
-
-    def __init__(self, *arguments: Any, manual: ManualClock | None = None, **settings: Any) -> None:
-        self.manual = manual or ManualClock(START)
-        super().__init__(*arguments, clock=self.manual, **settings)
-
-    @classmethod
-    def after(cls, before: Node, **settings: Any) -> Node:
-        """The broker that goes on with the other's log, and has nothing else of it."""
-        return cls.restarted(before, manual=before.manual, **settings)  # type: ignore[return-value]
 
     @property
     def pop(self) -> Pop:
@@ -138,6 +129,19 @@ class Node(Kit):
     def records(self, topic: str = RETRY) -> list[Record]:
         self.settle()
         return read(self.store, topic)
+
+
+class Node(Pops):
+    """A broker with a topic ``orders`` of four queues."""
+
+    def __init__(self, *arguments: Any, manual: ManualClock | None = None, **settings: Any) -> None:
+        self.manual = manual or ManualClock(START)
+        super().__init__(*arguments, clock=self.manual, **settings)
+
+    @classmethod
+    def after(cls, before: Node, **settings: Any) -> Node:
+        """The broker that goes on with the other's log, and has nothing else of it."""
+        return cls.restarted(before, manual=before.manual, **settings)  # type: ignore[return-value]
 
 
 def bodies(messages: Sequence[Received]) -> list[bytes]:

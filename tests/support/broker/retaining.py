@@ -85,6 +85,16 @@ class Node(Kit):
         return min(int(path.name) for path in (self.root / "commitlog").iterdir())
 
 
+def follow(slave: Kit, master: Kit) -> None:
+    """Bring the slave, which may begin with an empty store, up to the master's log."""
+    if not slave.store.end_offset:
+        slave.store.start_at(master.store.min_offset)
+    while (at := slave.store.end_offset) < master.store.end_offset:
+        slave.store.append_bytes(at, master.store.read_bytes(at, 1 << 20))
+    slave.confirm()
+    slave.dispatch()
+
+
 @contextlib.asynccontextmanager
 async def node(root: Path, **how: Any) -> AsyncIterator[Node]:
     found = Node(root, **how)

@@ -12,7 +12,7 @@ import pytest
 from penstock.broker.core.tables.queue_ends import QUEUE_ENDS, QueueEnd, QueueEnds, end_records
 from penstock.broker.core.tables.topics import TOPIC_DELETED, Topic
 from tests.support.broker.kit import Kit
-from tests.support.broker.retaining import KEEPS, SEGMENT, Node, node
+from tests.support.broker.retaining import KEEPS, SEGMENT, Node, follow, node
 from tests.support.broker.stores import batch, bodies
 from tests.support.loops import in_own_loop
 
@@ -43,15 +43,6 @@ def slave_of(master: Kit, root: Path) -> Iterator[Kit]:
     follow(slave, master)
     yield slave
     slave.close()
-
-
-def follow(slave: Kit, master: Kit) -> None:
-    if not slave.store.end_offset:
-        slave.store.start_at(master.store.min_offset)
-    while (at := slave.store.end_offset) < master.store.end_offset:
-        slave.store.append_bytes(at, master.store.read_bytes(at, 1 << 20))
-    slave.confirm()
-    slave.dispatch()
 
 
 @in_own_loop

@@ -1,0 +1,83 @@
+"""POP where log files go: whoever begins with what is left of the log knows what is in flight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.features.pop.pop import SETTLE_S
+from tests.support.broker.kit import FEATURES, in_loop
+from tests.support.broker.popping import GROUP, Pops, bodies
+from tests.support.broker.retaining import KEEPS, SEGMENT, follow
+from tests.support.broker.retaining import Node as Retaining
+
+SIZES = {"segment_bytes": SEGMENT, "consume_queue_bytes": 400}
+
+
+class Master(Pops, Retaining):
+    """A broker whose log files go as soon as nobody needs them."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, fileReservedTime=0, deleteWhen="12")
+
+    async def let_go(self) -> None:
+        """A log file more is written, and those that nobody needs go."""
+        self.fill_files(2)
+        await self.pass_s(SETTLE_S)
+        await self.retention.clean()
+
+    def fill_files(self, files: int) -> None:
+        Retaining.fill(self, files)  # type: ignore[arg-type]
+
+
+class Slave(Pops):
+    def __init__(self, master: Master, root: Path) -> None:
+        self.manual = master.manual
+        super().__init__(root, features=FEATURES, master=False, clock=master.manual, sizes=SIZES)
+        follow(self, master)
+
+
+@pytest.mark.parametrize("files", [1, 2])
+@in_loop
+async def test_a_slave_that_began_behind_files_that_went_gives_out_nothing_twice(tmp_path: Path, files: int) -> None:
+    master = Master(tmp_path / "master")
+    master.put_topic(KEEPS)
+    master.add_topic()
+    assert await master.receive() == []
+    for _ in range(files):
+        await master.let_go()
+    Pops.fill(master, 5)
+    messages = await master.receive(4, invisible_ms=3_600_000)
+    await master.acknowledge(messages[1])
+    for _ in range(3):
+        await master.let_go()
+        slave = Slave(master, tmp_path / f"slave-{master.store.end_offset}")
+        assert slave.store.min_offset > 0
+        slave.change_role(master=True)
+        assert bodies(await slave.receive()) == [b"4"]
+        assert await slave.acknowledge(*messages) == []
+        slave.close()
+
+
+@in_loop
+async def test_it_knows_what_a_reset_has_voided(tmp_path: Path) -> None:
+    master = Master(tmp_path / "master")
+    master.put_topic(KEEPS)
+    master.add_topic()
+    assert await master.receive() == []
+    await master.let_go()
+    Pops.fill(master, 1, queue_id=1)
+    waiting = await master.receive(invisible_ms=3_600_000)
+    Pops.fill(master, 3)
+    await master.acknowledge(*await master.receive())
+    await master.pass_s(SETTLE_S)
+    assert master.committed() == 3
+    master.commit(GROUP, {"orders": {0: 0}})
+    for _ in range(2):
+        await master.let_go()
+    slave = Slave(master, tmp_path / "slave")
+    assert slave.store.min_offset > 0
+    slave.change_role(master=True)
+    assert bodies(await slave.receive()) == [b"0", b"1", b"2"]
+    assert await slave.acknowledge(*waiting) == []
