@@ -26,7 +26,7 @@ from ..core.core import Core
 from ..core.failed import check_group_count
 from ..core.journal import Journal
 from ..core.tables.groups import GROUP, Group
-from ..core.tables.offsets import OffsetsByQueue, offset_records
+from ..core.tables.offsets import RESET, OffsetsByQueue, offset_records
 from ..core.tables.tables import Tables
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues, in_turns
 from .consumer_sessions import ConsumerSessions
@@ -232,7 +232,7 @@ class OffsetService:
                 topic: {each: offset for each, offset in taken.items() if self.committed(group, topic, each) >= 0}
                 for topic, taken in accepted.items()
             }
-        self._take(group, kept, request.epoch)
+        self._take(group, kept, request.epoch, is_reset=request.force)
         if request.force:
             for topic, taken in accepted.items():
                 for queue_id, offset in taken.items():
@@ -368,15 +368,17 @@ class OffsetService:
             return OffsetOutOfRange(f"topic {topic} queue {queue_id}: offset {offset} is not in {low}..{high}")
         return None
 
-    def _take(self, group: str, accepted: OffsetsByQueue, epoch: int) -> None:
+    def _take(self, group: str, accepted: OffsetsByQueue, epoch: int, *, is_reset: bool) -> None:
         if self._journal is not None:
-            self._take_at_master(self._journal, group, accepted)
+            self._take_at_master(self._journal, group, accepted, is_reset=is_reset)
             return
         for topic, queues in accepted.items():
             for queue_id, offset in queues.items():
                 self._pending.put(group, topic, queue_id, offset, epoch)
 
-    def _take_at_master(self, journal: Journal, group: str, accepted: OffsetsByQueue) -> None:
+    def _take_at_master(
+        self, journal: Journal, group: str, accepted: OffsetsByQueue, *, is_reset: bool = False
+    ) -> None:
         confirm, befores = self._store.confirm_offset, list[int]()
         if confirm >= journal.state_end:
             self._taken.clear()
@@ -384,19 +386,24 @@ class OffsetService:
         for key in keys:
             before, end = self._taken.get(key, (-1, 0))
             befores.append(self._tables.committed(*key) if confirm >= end else before)
-        record_offsets(journal, self._tables, group, accepted)
+        record_offsets(journal, self._tables, group, accepted, is_reset=is_reset)
         self._taken.update(zip(keys, ((before, journal.state_end) for before in befores), strict=True))
 
 
-def record_offsets(journal: Journal, tables: Tables, group: str, offsets: OffsetsByQueue) -> None:
-    """Set committed offsets as given, where they are others than now. The last record wins, back or forth."""
+def record_offsets(
+    journal: Journal, tables: Tables, group: str, offsets: OffsetsByQueue, *, is_reset: bool = False
+) -> None:
+    """Set committed offsets as given, where they are others than now, or this ``is_reset``.
+
+    The last record wins, back or forth.
+    """
     changed = {
         topic: kept
         for topic, queues in offsets.items()
-        if (kept := {q: o for q, o in queues.items() if tables.committed(group, topic, q) != o})
+        if (kept := {q: o for q, o in queues.items() if is_reset or tables.committed(group, topic, q) != o})
     }
     for kind, document in offset_records(group, changed):
-        journal.put(kind, document)
+        journal.put(kind, {**document, RESET: True} if is_reset else document)
 
 
 def _ensure_group(journal: Journal, tables: Tables, group: str) -> None:

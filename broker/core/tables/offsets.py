@@ -20,6 +20,7 @@ from .topics import TOPIC_DELETED
 
 OFFSETS: Final = "OFFSETS"
 AGAIN: Final = "again"
+RESET: Final = "reset"
 QUEUES_PER_RECORD: Final = 16_384  # so that no record outgrows the body limit
 
 OffsetsByQueue = Mapping[str, Mapping[int, int]]

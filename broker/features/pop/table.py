@@ -4,7 +4,7 @@
 |---|---|
 | ``POP_GROUP`` | ``{"group": g}``: its messages are given out by ops. When it is said again, ``"cuts"`` are the positions below which ops of its queues count no more |
 | ``POP_DONE`` | ``{"ops": offset, "position": p, "held": q}``: the first op that is needed and its place in the log; the log is needed from ``q`` on, or not at all (0) |
-| ``OFFSETS`` | of :mod:`...core.tables.offsets`; with ``"by": "POP"`` it says what the ops have said. Another one that moves a group's offset voids what ops before it said of that queue: an administrator has set it. One with ``"again"`` voids nothing |
+| ``OFFSETS`` | of :mod:`...core.tables.offsets`; with ``"by": "POP"`` it says what the ops have said. Another one that moves a group's offset, and a reset, void what ops before it said of that queue: an administrator has set it. One with ``"again"`` voids nothing |
 | ``GROUP_DELETED``, ``TOPIC_DELETED`` | void likewise what was said of the group, or topic |
 """  # noqa: E501  a table
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from ...core.tables.groups import GROUP_DELETED
-from ...core.tables.offsets import AGAIN, OFFSETS, QUEUES_PER_RECORD, offset_records
+from ...core.tables.offsets import AGAIN, OFFSETS, QUEUES_PER_RECORD, RESET, offset_records
 from ...core.tables.table import LOADED, StateRecord, Table, json_entries
 from ...core.tables.topics import TOPIC_DELETED
 
@@ -134,7 +134,7 @@ class PopTable(Table):
                     continue
                 self._offsets[key] = int(offset), position
                 self.changes += 1
-                if int(offset) != known and not is_known:
+                if document.get(RESET) or (int(offset) != known and not is_known):
                     self._cuts[key] = position
                     self.on_moved(*key)
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.broker.consume.consume import Consume
+from penstock.broker.consume.offsets import to_wire
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.table import LOADED
 from penstock.broker.features.pop.table import PopTable
@@ -24,7 +25,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 from penstock.proto.wire import pop_pb2 as wire
-from penstock.proto.wire.broker_pb2 import Filter
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, Filter
 from penstock.proto.wire.common_pb2 import GroupConfig
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN
 from tests.support.broker.kit import SYNC, in_loop
@@ -319,6 +320,19 @@ async def test_a_reset_voids_what_was_given_out_and_counts_at_the_next_master_to
     await again.pass_s(60)
     assert again.records() == []
     assert again.metrics()["penstock_pop_in_flight", ""] == 0
+
+
+@in_loop
+async def test_a_reset_to_where_the_group_is_already_brings_back_what_was_acknowledged_beyond() -> None:
+    node = opened()
+    messages = await node.receive(5, invisible_ms=3_600_000)
+    await node.acknowledge(*messages[1:])
+    await node.pass_s(1)
+    assert node.committed() == 0
+    offsets = to_wire({"orders": {0: 0}})
+    await node[Consume].offsets.commit(CommitOffsetsRequest(group=GROUP, force=True, offsets=offsets))
+    again = Node.after(node)
+    assert bodies(await again.receive()) == [b"%d" % number for number in range(10)]
 
 
 @in_loop
