@@ -211,17 +211,17 @@ class Finisher:
         self._state.end = self._core.store.end_offset
 
     def _ensure(self, journal: Journal, kind: Kind, group: Group) -> Target:
-        is_dead = kind is Kind.DEAD
-        name = (names.DLQ_PREFIX if is_dead else names.RETRY_PREFIX) + group.name
-        topic = ensure_group_topic(self._core, journal, name, DEAD_QUEUES if is_dead else max(group.retry_queues, 1))
+        name, queues = _topic_of(kind, group.name), DEAD_QUEUES if kind is Kind.DEAD else max(group.retry_queues, 1)
+        topic = ensure_group_topic(self._core, journal, name, queues)
         return Target(name, max(topic.write_queues, 1))
 
     def _post(self, journal: Journal, op: Op, records: Records, chosen: Longs, point: int) -> None:
         """Append the copies of an op, unless they are there."""
-        target = self._ensure(journal, op.kind, self._core.tables.group_or_default(op.group))
         mark = ProducerMark(PRODUCER_ID, 0, LANE, point + 1, len(chosen))
-        if not len(chosen) or self._reposter.is_done(target, mark, below=point + 2):
-            return
+        known = Target(_topic_of(op.kind, op.group), 1)
+        if not len(chosen) or self._reposter.is_done(known, mark, below=point + 2):
+            return  # the topic may have been deleted since
+        target = self._ensure(journal, op.kind, self._core.tables.group_or_default(op.group))
         times, _ = tried_times(records, op.topic)
         are_again = op.topic.startswith(names.RETRY_PREFIX)
         due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
@@ -268,6 +268,11 @@ class Finisher:
     @staticmethod
     def _op(kind: Kind, queue: PopQueue, offsets: Longs, at_ms: int = 0) -> Op:
         return Op(kind, queue.group, queue.topic, queue.queue_id, offsets, 0, at_ms, queue.is_orderly)
+
+
+def _topic_of(kind: Kind, group: str) -> str:
+    """Where the copies of an op go."""
+    return (names.DLQ_PREFIX if kind is Kind.DEAD else names.RETRY_PREFIX) + group
 
 
 def _told(statuses: list[ReceiptStatus]) -> list[ReceiptStatus]:

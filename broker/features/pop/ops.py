@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -101,6 +101,16 @@ class Op(NamedTuple):
             *(size, self.kind, self.is_orderly, len(group), len(topic)), *(self.queue_id, self.next, self.at_ms, count)
         )
         return b"".join((head, group, topic, content))
+
+
+def joined(ops: Iterable[Op]) -> list[Op]:
+    """The ops of a record with those as one that were encoded as several."""
+    found: dict[tuple[Kind, str, str, int], Op] = {}
+    for op in ops:
+        key = op[:4]
+        known = found.get(key)
+        found[key] = op if known is None else known._replace(offsets=np.concatenate((known.offsets, op.offsets)))
+    return list(found.values())
 
 
 def read_ops(body: bytes | memoryview) -> Iterator[Op]:

@@ -20,7 +20,7 @@ from ...core.journal import Journal, Target
 from ...core.reposting import records_of
 from ...core.tables.offsets import offset_records
 from .kernels import NEVER
-from .ops import Kind, Op, read_ops
+from .ops import Kind, Op, joined, read_ops
 from .queue import PopQueue
 from .table import BY, POP, POP_DONE, PopTable
 
@@ -100,7 +100,7 @@ class PopState:
             count = 0
             async for point, position, ops in self._read(max(low, self._table.ops), high):
                 _check_master(journal)  # the queues are the next mastership's by now
-                posted = [op for op in ops if op.kind in (Kind.REPOST, Kind.DEAD)]
+                posted = joined(op for op in ops if op.kind in (Kind.REPOST, Kind.DEAD))
                 if posted:
                     self.unfinished = point, posted
                 for op in ops:

@@ -6,9 +6,11 @@ import pytest
 
 from penstock.broker.core.journal import Journal
 from penstock.broker.core.tables.groups import Group
+from penstock.broker.features.pop import ops
 from penstock.broker.features.pop.queue import PopQueue
+from penstock.proto.errors import DiskFull
 from tests.support.broker.kit import in_loop
-from tests.support.broker.popping import DEAD, GROUP, Node
+from tests.support.broker.popping import DEAD, GROUP, RETRY, Node, opened
 
 
 @in_loop
@@ -48,3 +50,37 @@ async def test_messages_at_which_a_turn_breaks_keep_no_others(monkeypatch: pytes
     monkeypatch.undo()
     await node.pass_s(1)
     assert len(node.records()) == 2
+
+
+@in_loop
+async def test_a_topic_of_dead_letters_that_was_deleted_does_not_come_back_with_the_next_master() -> None:
+    node = opened()
+    node.put_group(Group(GROUP, retry_max_times=0))
+    await node.receive(2)
+    await node.receive(2, invisible_ms=600_000)
+    await node.pass_s(31)
+    assert len(node.records(DEAD)) == 2
+    node.delete_topic(DEAD)
+    node.settle()
+    again = Node.after(node)
+    await again.pass_s(1)
+    assert again.tables.topic(DEAD) is None
+    await again.pass_s(600)
+    assert [record.body for record in again.records(DEAD)] == [b"2", b"3"]
+
+
+@in_loop
+async def test_the_next_master_posts_all_that_one_op_decides_however_far_apart_it_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ops, "_GAP_MAX", 4)
+    node = opened()
+    messages = await node.receive()
+    await node.acknowledge(*messages[1:9])
+    left = node.fail_appends(to=RETRY)
+    with pytest.raises(DiskFull):
+        await node.pass_s(31)
+    left[0] = 1 << 30
+    again = Node.after(node)
+    await again.pass_s(1)
+    assert [record.body for record in again.records()] == [b"0", b"9"]
