@@ -91,6 +91,7 @@ class Retention(Feature):
         self._writable = True
         self._journal: Journal | None = None
         self._is_state_complete = self._store.min_offset == 0
+        self._is_new_role = False
         self._is_aligned = False
         self._forewarning = Forewarning(self._store, self._tables, protected=self._protect_unread)
         self._kept_by = ""
@@ -100,6 +101,7 @@ class Retention(Feature):
     def on_role(self, journal: Journal | None) -> None:
         self._journal = journal
         self._is_state_complete = self._store.min_offset == 0  # what the former master did is not known
+        self._is_new_role = True
 
     def start(self) -> None:
         """Is there space, and where do the queues of short-lived topics begin?"""
@@ -119,6 +121,9 @@ class Retention(Feature):
             try:
                 self.watch()
                 await asyncio.to_thread(self._store.reserve.adjust)
+                if self._is_new_role:  # at once: whoever begins with an empty store now may be master next
+                    self._is_new_role = False
+                    await self._complete_state()
                 if self._clock.monotonic_s() >= due:
                     due = self._clock.monotonic_s() + self._interval_s
                     await self.clean()
@@ -150,9 +155,7 @@ class Retention(Feature):
             StorageError, OSError: the rest is for the next round.
         """
         removal = self._store.removal
-        if not self._is_state_complete and self._journal is not None:
-            self._is_state_complete = True  # unless the repetition says otherwise
-            await self._repeat_state(self._store.min_offset)  # an earlier role, or start, may have lost sight of some
+        await self._complete_state()
         for _ in self._expire_topics():
             await asyncio.sleep(0)
         files, self.use = removal.files(), removal.disk_use()
@@ -288,6 +291,12 @@ class Retention(Feature):
                 await asyncio.to_thread(store.checkpoint)
             except DiskFull as error:
                 log.warning("checkpoint before a deletion not written error=%s", error)
+
+    async def _complete_state(self) -> None:
+        """Have the log say all that the tables know: in an earlier role, or before a start, files may have gone."""
+        if not self._is_state_complete and self._journal is not None:
+            self._is_state_complete = True  # unless the repetition says otherwise
+            await self._repeat_state(self._store.min_offset)
 
     async def _repeat_state(self, position: int) -> int:
         """Record again what the tables have from records below ``position``; the end of the last record."""

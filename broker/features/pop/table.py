@@ -99,9 +99,9 @@ class PopTable(Table):
         for part in _parts(cuts) or [[]]:
             if group in self.groups:
                 yield POP_GROUP, {"group": group} | ({"cuts": dict(part)} if part else {})
-        for part in _parts([key for key in self._offsets if key[0] == group]):
+        for keys in _parts([key for key in self._offsets if key[0] == group]):
             offsets: dict[str, dict[int, int]] = {}
-            for _, topic, queue_id in part:
+            for _, topic, queue_id in keys:
                 if (offset := self.known(group, topic, queue_id)) is not None:
                     offsets.setdefault(topic, {})[queue_id] = offset
             for kind, document in offset_records(group, offsets):

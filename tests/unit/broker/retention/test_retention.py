@@ -159,6 +159,31 @@ async def test_a_master_that_does_not_know_where_its_state_is_recorded_records_i
 
 
 @in_own_loop
+async def test_who_becomes_master_records_at_once_what_went_with_its_own_files(tmp_path: Path) -> None:
+    async with node(tmp_path, master=False) as it:
+        it.put_topic(KEEPS)
+        it.fill()
+        it.at_four()
+        await it.retention.clean()
+        assert it.store.min_offset > 0
+        it.change_role(master=True)
+        running = asyncio.create_task(it.retention.run())  # by a clock that stands still: no round is due
+
+        def known_by_an_empty_slave() -> Topic | None:
+            it.confirm()
+            tables = it.tables.fresh()
+            for result in it.store.replay(it.store.min_offset):
+                tables.take(result)
+            return tables.topic("keeps")
+
+        try:
+            assert await eventually(known_by_an_empty_slave, what="the state in what is left of the log") == KEEPS
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@in_own_loop
 async def test_a_snapshot_that_cannot_be_written_keeps_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
