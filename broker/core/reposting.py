@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -50,7 +50,7 @@ class Records(NamedTuple):
 
 async def records_of(
     store: Store, topic: str, queue_id: int, start: int, end: int
-) -> AsyncIterator[tuple[int, int, Record]]:
+) -> AsyncGenerator[tuple[int, int, Record], None]:
     """Offset, position in the log, and record of each of the queue's offsets ``[start, end)`` that has one."""
     from ..store.absent import bring  # loads the kernels
 

@@ -21,6 +21,7 @@ coordinator use it; differs: participants ask the coordinator themselves, and du
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -32,6 +33,7 @@ import numpy as np
 from penstock.formats.record.form import RecordForm
 from penstock.formats.record.kernels import PlaceStatus, place_batch
 from penstock.formats.record.layout import BLANK_BYTES, Host, body_of, decode_record
+from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.formats.record.reposting.rewriting import put_queues
 from penstock.proto import names
@@ -50,7 +52,7 @@ from penstock.proto.wire import pipeline_pb2
 from ...core.core import Core
 from ...core.intake import check_types, client_mark, writable_topic
 from ...core.journal import Journal, Target
-from ...core.reposting import Reposter
+from ...core.reposting import Reposter, records_of
 from ...core.wire import TURN, check_count, check_name, in_turns
 from .staging_table import STAGED, STAGED_GONE, Chunk, Keys, Staged, StagedId, gone_body, staged_body
 from .writers import CHUNK_MAX, KEYS_MAX, Writers
@@ -320,8 +322,36 @@ class Staging:
         target = Target(name, 1 if topic is None else max(topic.write_queues, 1))
         if self._reposter.is_done(target, mark):
             return 0  # by an attempt that did not come to its end
+        if self._may_be_forgotten(target, mark, record):
+            if await self._is_in_log(target, decode_record(records).queue_id, mark, chunk.position):
+                return 0
+            if journal.is_over:
+                raise NotMaster(f"broker {self._broker_name} has ceased to be master meanwhile: publish again")
         self._core.writable()
         return self._reposter.post(journal, target, mark, lambda: _in_queues(records, target.queues))
+
+    def _may_be_forgotten(self, target: Target, mark: ProducerMark, record: memoryview) -> bool:
+        """True if the duplicate table may have forgotten since ``record`` was staged that it was published."""
+        producers = self._core.tables.producers
+        if producers.last_sequence(mark.producer_id, target.topic, mark.lane) is not None:
+            return False
+        return producers.has_forgotten(decode_record(record).store_timestamp_ms)
+
+    async def _is_in_log(self, target: Target, queue_id: int, mark: ProducerMark, position: int) -> bool:
+        """True if the chunk of that mark, staged at ``position``, was published: the log behind it is looked through.
+
+        ``queue_id``: of its first record, as it was staged.
+        """
+        store, prefix = self._store, mark_property(*mark)
+        await self._core.dispatcher.wait_dispatched(store.end_offset)
+        for each in {queue_id, queue_id % target.queues}:
+            start = store.removal.first_from(target.topic, each, position)
+            end = store.reader.queue_range(target.topic, each)[1]
+            async with contextlib.aclosing(records_of(store, target.topic, each, start, end)) as found:
+                async for _, _, record in found:
+                    if record.properties.startswith(prefix):
+                        return True
+        return False
 
     async def _record_gone(self, name: str, batch: int, keys: list[str], *, published_ms: int | None = None) -> None:
         """Several records, if there are very many keys: the first says already that the batch is published."""
