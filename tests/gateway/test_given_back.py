@@ -125,3 +125,21 @@ def test_an_answer_that_is_renewed_is_given_back_unless_its_client_has_got_it(ho
                 assert world.changed == [(True, [7, 8])]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("again", ["its attempt", "another"])
+def test_an_answer_is_given_back_when_its_attempt_is_made_again(again: str) -> None:
+    """Its client failed behind its connection, and lives on."""
+
+    async def scenario() -> None:
+        world: Any = World("")
+        renewal = Renewal(world, lambda _: True)
+        receiving = Receiving(world, Clients(), Finishing(world, renewal), renewal)
+        for attempt in ("one", "one" if again == "its attempt" else "two"):
+            assert world.changed == []
+            request = wish("g", "topic", wait_s=60, auto_renew=True, attempt_id=attempt)
+            assert len([each async for each in receiving.receive(CALLER, request)]) == 4
+        assert world.changed == ([(True, [7, 8])] if again == "its attempt" else [])
+        assert renewal.holds_any
+
+    asyncio.run(scenario())

@@ -254,6 +254,19 @@ def test_the_message_groups_of_one_queue_wait_for_each_other(
     assert received(client, wish("locking", f"{topic}-fifo", batch=1)).bodies == [b"b"]
 
 
+def test_a_push_consumer_that_makes_its_attempt_again_gets_again_what_it_has_not_acknowledged(
+    client: Client, topic: str
+) -> None:
+    for body in (b"one", b"two"):
+        client.send(message(topic, body))
+    request = wish("g", topic, auto_renew=True, attempt_id="a")
+    first = received(client, request, 2)
+    client.call("AckMessage", acknowledged("g", topic, handle(first.messages[0])))
+    (again,) = received(client, request).messages
+    assert (again.body, again.system_properties.delivery_attempt) == (b"two", 1)
+    assert code(client.call("AckMessage", acknowledged("g", topic, handle(again)))) == "OK"
+
+
 def test_an_orderly_group_gets_one_batch_at_a_time_and_the_same_for_the_same_attempt(
     client: Client, cluster: RunningCluster
 ) -> None:

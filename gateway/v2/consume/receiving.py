@@ -52,6 +52,7 @@ SMALL_TOPIC: Final = 100_000
 """A new group begins with the oldest message of a broker group that has lost none, and has no more than these."""
 _LONGER_S: Final = 0.005
 _BEGINS: Final = 10_000
+_ATTEMPTS: Final = 4096
 
 Answers = AsyncGenerator[ReceiveMessageResponse | bytes | Callable[[], None], None]
 
@@ -78,6 +79,8 @@ class Receiving:
         self._finishing = finishing
         self._renewal = renewal
         self._begins: OrderedDict[tuple[str, str, str], Any] = OrderedDict()  # by group, topic, broker name
+        # What push consumers' attempts were answered with last, by client, group, topic, broker name and queue.
+        self._attempts: OrderedDict[tuple[str, str, str, str, int], tuple[str, list[Receipt]]] = OrderedDict()
         self._first = 0  # of the broker groups that come in question, moves on
         self._turns = Turns()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -92,6 +95,8 @@ class Receiving:
         wish = _wish(caller, request, client.request_s)
         route = await self._brokers.served_route(wish.subscription.topic)
         broker_name = self._broker_of(route, request.message_queue.broker.name)
+        place = caller.client_id, wish.group, route.topic, broker_name, request.message_queue.id
+        await self._give_back_answered(place, wish.attempt_id)
         received: list[Given] = []
         is_told = False
         try:
@@ -105,11 +110,31 @@ class Receiving:
                 yield given.content
             yield ReceiveMessageResponse(delivery_timestamp=timestamp(time.time_ns() // 1_000_000))
             if received and request.auto_renew:  # they are renewed as long as the client lives, if it has them
+                self._answered(place, wish.attempt_id, _receipts_of(received))
                 yield partial(self._take_back, broker_name, wish.group, _receipts_of(received))
             is_told = True
         finally:
             if received and not is_told:
                 self._take_back(broker_name, wish.group, _receipts_of(received))
+
+    def _answered(self, place: tuple[str, str, str, str, int], attempt_id: str, receipts: list[Receipt]) -> None:
+        if attempt_id:
+            self._attempts[place] = attempt_id, receipts
+            if len(self._attempts) > _ATTEMPTS:
+                self._attempts.popitem(last=False)
+
+    async def _give_back_answered(self, place: tuple[str, str, str, str, int], attempt_id: str) -> None:
+        """Have come again what this attempt was answered with before.
+
+        Clients make an attempt again only where the answer failed at their end, behind the connection that has shown
+        it came: nobody would acknowledge these, and they would be renewed as long as the client lives.
+        """
+        answered, receipts = self._attempts.pop(place, ("", []))
+        if attempt_id and answered == attempt_id:
+            for receipt in receipts:
+                self._renewal.drop(receipt)
+            _, group, _, broker_name, _ = place
+            await self._given_back(broker_name, group, receipts)
 
     def _take_back(self, broker_name: str, group: str, receipts: list[Receipt]) -> None:
         """The client has not got these: others are to get them soon."""
