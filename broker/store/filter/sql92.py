@@ -6,7 +6,8 @@ parentheses, comments; literals are decimals, floating-point numbers and ``'text
 know no case, property names do. A property that is missing is NULL, and so is a comparison of its text with a number
 if the text is no number; NULL is neither true nor false. No text has an empty part.
 Source: RocketMQ's ``SelectorParser``; differs: a number in a property may be written as any number, where RocketMQ
-refuses ``10.5`` beside a whole one; ``NOT`` binds as in SQL, where RocketMQ takes ``NOT a = 3`` for ``(NOT a) = 3``.
+refuses ``10.5`` beside a whole one; ``NOT`` binds as in SQL, where RocketMQ takes ``NOT a = 3`` for ``(NOT a) = 3``;
+of two properties a missing one is NULL, where RocketMQ takes two missing ones for equal, and one for unlike any other.
 """
 
 from __future__ import annotations
