@@ -91,7 +91,8 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
     root, identity = config.store.root, config.identity
     _make_directory(root, "storePathRootDir")
     if config.store.commit_log_path:
-        _make_directory(Path(config.store.commit_log_path), "storePathCommitLog")
+        for directory in config.store.log_directories:
+            _make_directory(Path(directory), "storePathCommitLog")
     try:
         known = check_identity(root, identity.cluster, identity.broker_name)
         MembershipFile(root).check_use(identity.broker_id, is_elected=config.replication.is_elected)
