@@ -29,6 +29,7 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits: type, whe
 _ZEROS = bytes(1 << 20)
 _BROUGHT_AT_ONCE = 128 << 10
 _CANNOT_TELL = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+_LOCKS_NO_DIRECTORY = (errno.EBADF, errno.ENOLCK, *_CANNOT_TELL)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _MADV_SEQUENTIAL, _MADV_POPULATE_READ = 2, 22  # the latter since Linux 5.14
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -210,6 +211,24 @@ class Disk:
             asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             return int(_FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[4])
         return None
+
+    def lock_directory(self, path: str) -> int | None:
+        """A descriptor that keeps the directory locked while it is open; None where another one does.
+
+        No file is made there, and the lock is of this opening, not of the process: another of the same process is kept
+        out too. A file system that locks no directories, as NFS, keeps nobody out.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            if error.errno not in _LOCKS_NO_DIRECTORY:
+                os.close(descriptor)
+                raise
+        return descriptor
 
 
 def storage_error(error: OSError, path: str, doing: str) -> StorageError:

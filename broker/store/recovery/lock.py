@@ -16,7 +16,11 @@ _TEXT_BYTES_MAX = 4096
 
 
 class StoreLock:
-    """The lock on the first byte of ``<root>/lock``, as RocketMQ takes it; held until :meth:`release`."""
+    """The lock on the first byte of ``<root>/lock``, as RocketMQ takes it; held until :meth:`release`.
+
+    The directories of the log are locked, too: they may lie outside of the root, and a second broker whose file names
+    them, with a root of its own, would write over what the first one has.
+    """
 
     def __init__(self, disk: Disk, root: str) -> None:
         """Take it.
@@ -26,6 +30,7 @@ class StoreLock:
         """
         self._disk = disk
         self._name = os.path.realpath(root)
+        self._directories: list[int] = []
         path = f"{root}/{LOCK}"
         with _held_guard:
             if self._name in _held:
@@ -42,7 +47,24 @@ class StoreLock:
             disk.pwrite(self._descriptor, b"lock", 0)
             _held.add(self._name)
 
+    def add_log_directory(self, path: str) -> None:
+        """Lock a directory that gets log files.
+
+        Raises:
+            StoreLocked: another store has it.
+        """
+        descriptor = self._disk.lock_directory(path)
+        if descriptor is None:
+            raise StoreLocked(
+                f"{path}: another broker writes its log there, or storePathCommitLog names it twice: give each broker "
+                "directories of its own, and each directory one name",
+                pid=0,
+            )
+        self._directories.append(descriptor)
+
     def release(self) -> None:
+        while self._directories:
+            self._disk.close(self._directories.pop())
         with _held_guard:
             _held.discard(self._name)
             self._disk.close(self._descriptor)

@@ -91,6 +91,8 @@ class _Opening:
         _, _, boot = self._abort.read().partition(" ")
         has_booted = bool(boot) and boot != boot_id()
         self._log.directories.prepare()
+        for directory in self._log.directories.writable:
+            self._lock.add_log_directory(directory)
         self._log.load()
         self._others.load()
         self._checkpoint = Checkpoint(self._disk, str(self._config.root))

@@ -255,6 +255,9 @@ class SimulatedDisk(Disk):
     def lock(self, descriptor: int) -> int | None:
         return None
 
+    def lock_directory(self, path: str) -> int | None:
+        return next(self._descriptors)
+
     def lose(self, path: str) -> None:
         """Take away that file or directory, for good, as somebody with a shell may."""
         directory, name = self._parent(path)

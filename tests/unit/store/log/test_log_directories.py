@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from penstock.broker.store import Disk, Store, StoreConfig
 from penstock.broker.store.disk import Bytes
 from penstock.inspection import list_store
 from penstock.inspection.verify import verify
-from penstock.proto.errors import Corrupt, DiskFull, WrongStore
+from penstock.proto.errors import Corrupt, DiskFull, StoreLocked, WrongStore
 from tests.support import golden
 from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config
 from tests.unit.store.recovery.test_golden_stores import golden_config
@@ -187,4 +188,39 @@ def test_rocketmqs_files_open_wherever_they_are_spread(name: str, tmp_path: Path
     assert (store.min_offset, store.end_offset) == (expected["minOffset"], expected["maxOffset"])
     for message, raw in golden.records(name)[::7]:
         assert store.lookup.view(message["physicalOffset"]) == raw
+    store.close()
+
+
+def test_two_stores_with_roots_of_their_own_do_not_share_a_log_directory(tmp_path: Path) -> None:
+    first = Store.open(store_config(tmp_path / "one", commit_log_path=f"{tmp_path}/log"))
+    _fill(first, 2)
+    (file,) = (tmp_path / "log").iterdir()
+    before = file.read_bytes()
+    other = store_config(tmp_path / "two", commit_log_path=f"{tmp_path}/log2,{tmp_path}/log")
+    with pytest.raises(StoreLocked, match=f"{tmp_path}/log: another broker writes its log there"):
+        Store.open(other)
+    assert file.read_bytes() == before
+    _fill(first, 2)
+    first.close()
+    (tmp_path / "log").rename(tmp_path / "kept")
+    Store.open(other).close()  # what it had locked itself was given back
+
+
+def test_a_log_directory_with_two_names_in_the_list_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    (tmp_path / "log").mkdir()
+    with pytest.raises(StoreLocked, match="or storePathCommitLog names it twice"):
+        Store.open(store_config(tmp_path / "one", commit_log_path=f"{tmp_path}/log,{tmp_path}/link"))
+
+
+@pytest.mark.parametrize("code", [errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_that_locks_no_directories_keeps_nobody_out(
+    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    store = Store.open(_config(tmp_path))
+    _fill(store, 2)
     store.close()
