@@ -162,5 +162,5 @@ def read_table(path: Path, name: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("table not read path=%s error=%r", path, error)
+        log.warning("table not read path=%s error=%s: %s", path, type(error).__name__, error)
         return {}

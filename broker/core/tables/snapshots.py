@@ -38,7 +38,7 @@ from typing import Any, Final
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt, StorageError
 from penstock.runtime.clock import SteadyClock
-from penstock.runtime.whole_files import replace_file, sync_directory
+from penstock.runtime.whole_files import damage, replace_file, sync_directory
 
 from .table import Table
 from .tables import Tables
@@ -287,8 +287,8 @@ class Snapshots:
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                log.warning("snapshot damaged path=%s error=%r", path, error)
-                damaged.append(f"{path}: {error!r}")
+                log.warning("snapshot damaged path=%s error=%s", path, damage(error))
+                damaged.append(f"{path}: {damage(error)}")
                 continue
             file.counter = int(document.get("dataVersion", {}).get("counter", 0))
             if damaged:

@@ -236,6 +236,18 @@ def test_a_file_without_a_good_copy_needs_a_whole_log(tmp_path: Path) -> None:
         loaded(tmp_path, log_has_all=False)
 
 
+def test_a_damaged_file_is_named_in_a_short_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written(tmp_path)
+    (tmp_path / "topics.json").write_bytes(b"\xff" * 1_000_000)
+    loaded(tmp_path)
+    (line,) = [each for each in caplog.messages if each.startswith("snapshot damaged")]
+    assert f"path={tmp_path}/topics.json error='utf-8' codec can't decode byte 0xff in position 0" in line
+    assert len(line) < 500
+    with pytest.raises(Corrupt) as refused:
+        loaded(tmp_path, log_min=1)
+    assert len(str(refused.value)) < 500
+
+
 def test_a_snapshot_ahead_of_the_log_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
     written(tmp_path, position=5000)
     tables, found = loaded(tmp_path, log_end=150)
