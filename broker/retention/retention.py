@@ -179,7 +179,8 @@ class Retention(Feature):
     def describe(self, families: Families) -> None:
         store = self._store
         families.gauge("penstock_disk_used_percent", "Of the fullest disk that the store needs", self.use.percent)
-        families.gauge("penstock_disk_full", "1: messages are refused", int(store.refusal is not None))
+        is_full = store.refusal is not None or store.removal.is_out_of_space
+        families.gauge("penstock_disk_full", "1: messages are refused", int(is_full))
         families.gauge("penstock_disk_reserve_held", "0: given away because the disk is full", store.reserve.is_held)
         families.gauge(
             "penstock_damaged_records", "Records that readers met and that cannot be read", len(store.reader.damages)

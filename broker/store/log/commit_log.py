@@ -304,6 +304,11 @@ class CommitLog(ReadableLog):
         """Make no file that would leave less than ``size`` bytes of the disk."""
         self._allocator.keep_free = size
 
+    @property
+    def is_out_of_space(self) -> bool:
+        """True if messages are refused since there is no space for the file that they need."""
+        return self._allocator.is_out_of_space
+
     def discard_unused(self) -> None:
         """Delete files made ahead, as a clean stop does."""
         self._allocator.discard()

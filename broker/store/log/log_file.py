@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock.formats.directory import file_name, file_start
-from penstock.proto.errors import Corrupt, StorageError, WrongStore
+from penstock.proto.errors import Corrupt, DiskFull, StorageError, WrongStore
 
 from ..disk import Bytes, Disk, storage_error
 from .log_directories import LogDirectories
@@ -220,6 +220,17 @@ class FileAllocator:
             made: Future[LogFile] = Future()
             made.set_result(file)
             self._coming[base] = made
+
+    @property
+    def is_out_of_space(self) -> bool:
+        """True if the last file that an append needed found no space, and finds none now."""
+        if not isinstance(self._failed, DiskFull):
+            return False
+        try:
+            self._directories.for_new(0, self.keep_free)
+        except OSError:
+            return True
+        return False
 
     def discard(self) -> None:
         """Delete the files that nobody took."""

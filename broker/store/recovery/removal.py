@@ -69,6 +69,11 @@ class Removal:
         emptiest = min(map(self._use, self._log.directories.writable), key=lambda use: use.percent)
         return max(emptiest, self._use(self._queues.files.directory), key=lambda use: use.percent)
 
+    @property
+    def is_out_of_space(self) -> bool:
+        """True if the next log file fits nowhere, however low :meth:`disk_use` is: one is large on a small disk."""
+        return self._log.is_out_of_space
+
     def take_out(self, end: int) -> int:
         """Let the log begin at ``end``, where one of its files but the last ends; how many files were taken out.
 

@@ -6,7 +6,12 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
+from penstock.broker.core.metrics import Families
 from penstock.broker.retention.retention import Retention
+from penstock.broker.store import Disk
+from penstock.proto.errors import DiskFull
 from penstock.proto.wire import broker_pb2, common_pb2
 from tests.support.broker.running_broker import Caller, running
 from tests.support.loops import in_own_loop
@@ -92,3 +97,27 @@ async def test_a_restart_after_a_deletion_is_clean_and_reads_the_rest(tmp_path: 
         assert broker.core.tables.topic("orders") is not None
         _, data = await caller.fetch((0, expected[0]))
         assert len(data) > 200_000
+
+
+@in_own_loop
+async def test_the_metric_of_a_full_disk_says_so_as_well_where_only_the_next_log_file_finds_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, diskSpaceWarningLevelRatio=100, cleanFileForciblyEnable="false") as (broker, caller):
+
+        def shown() -> float:
+            families = Families({})
+            Retention(broker.core).describe(families)
+            (found,) = [each for each in families.made if each.name == "penstock_disk_full"]
+            return float(found.samples[0].value)
+
+        await caller.create_topic(queues=1)
+        assert shown() == 0
+        with monkeypatch.context() as small:
+            small.setattr(Disk, "free_bytes", lambda _disk, _path: 0)
+            with pytest.raises(DiskFull):
+                await fill(caller, 5 * MIB)
+            assert shown() == 1
+        assert shown() == 0  # there is space again, and messages are welcome
+        await fill(caller, MIB)
+        assert shown() == 0
