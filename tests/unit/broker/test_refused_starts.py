@@ -42,7 +42,10 @@ def test_a_wrong_configuration_ends_the_process_with_code_2_and_one_clear_line(t
             {"storePathCommitLog": "/nowhere/at/all/log"},
             "storePathCommitLog /nowhere/at/all/log: there is no",
         ),
-        ({"storePathCommitLog": "/tmp,/nowhere/log"}, "storePathCommitLog /nowhere/log: there is no directory /nowhere"),
+        (
+            {"storePathCommitLog": "/tmp,/nowhere/log"},
+            "storePathCommitLog /nowhere/log: there is no directory /nowhere",
+        ),
         ({"brokerName": "no/slash"}, "brokerName"),
     ],
 )
