@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar, Self
 
 from penstock.client.cluster import parse_addresses
-from penstock.runtime.conf import IGNORED_KEY, bind, check_listening, key, load_properties
+from penstock.proto.errors import ConfigError
+from penstock.runtime.conf import IGNORED_KEY, bind, check_listening, key, load_properties, require
 from penstock.runtime.security.settings import SecuritySettings, TlsServerMode, TlsSettings
 
 PORT_DEFAULT = 8081
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}|[0-9A-Fa-f:.]{2,45}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,13 @@ class GatewayConfig:
     security: GatewaySecurity = field(default_factory=GatewaySecurity)
 
     def __post_init__(self) -> None:
-        parse_addresses(self.nameservers)
+        try:
+            parse_addresses(self.nameservers)
+        except ConfigError as error:
+            raise ConfigError(f"namesrvAddr: {error.message}") from None
         check_listening(self.bind_address, self.listen_port)
+        is_host = _HOST.fullmatch(self.host) is not None and self.host not in ("0.0.0.0", "::")  # noqa: S104  compared
+        require(not self.host or is_host, "gatewayIP1 must be a host or an address that clients can reach", self.host)
 
 
 def load_gateway_config(path: str | Path, ignore_unsupported: Collection[str] = ()) -> GatewayConfig:

@@ -244,7 +244,12 @@ def bind(
     relied_on = relied_on or {}
     ignored = {*accepted, *_parse(tuple[str, ...], settings[IGNORED_KEY].value if IGNORED_KEY in settings else "")}
     for name in sorted(ignored - relied_on.keys()):
-        raise ConfigError(f"{path}: {name!r} cannot be ignored: no start is refused for it{hint(name, relied_on)}")
+        where = (
+            f":{settings[IGNORED_KEY].line}: {IGNORED_KEY}" if IGNORED_KEY in settings and name not in accepted else ""
+        )
+        raise ConfigError(
+            f"{path}{where}: {_shown(name)} cannot be ignored: no start is refused for it{hint(name, relied_on)}"
+        )
     missed = []
     for name, (value, number) in settings.items():
         if name in known:

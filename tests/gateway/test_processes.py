@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from penstock.client import Admin
 from penstock.deploy.plan import new_plan
+from penstock.gateway.config import load_gateway_config
 from penstock.gateway.v2.wire import definition_pb2 as v2
 from penstock.gateway.v2.wire import service_pb2 as wire
+from penstock.proto.errors import ConfigError
 from tests.support.broker.running_broker import broker_process
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.cluster.cluster import free_ports
@@ -65,6 +68,31 @@ def test_a_bad_configuration_is_refused_by_its_key(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert re.search("listenPort", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("namesrvAddr = 10.0.0.1", "namesrvAddr: nameserver address '10.0.0.1': must be host:port"),
+        ("namesrvAddr =", "namesrvAddr: nameservers '': name at least one"),
+        ("gatewayIP1 = two words", "gatewayIP1 must be a host or an address that clients can reach, not 'two words'"),
+        ("gatewayIP1 = http://here:8081", "gatewayIP1 must be a host or an address that clients can reach"),
+        ("gatewayIP1 = 0.0.0.0", "gatewayIP1 must be a host or an address that clients can reach"),
+        ("ignoreUnsupported = nonsense", "ignoreUnsupported: 'nonsense' cannot be ignored"),
+    ],
+)
+def test_a_value_that_no_client_could_use_is_refused_with_file_and_line(tmp_path: Path, line: str, said: str) -> None:
+    config = tmp_path / "gateway.conf"
+    config.write_text(f"# a gateway\n{line}\n")
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{config}:2: {said}')}"):
+        load_gateway_config(config)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "::1", "broker-1.example.org", "my_host"])
+def test_a_gateways_own_host_is_a_name_or_an_address(tmp_path: Path, host: str) -> None:
+    config = tmp_path / "gateway.conf"
+    config.write_text(f"gatewayIP1 = {host}\n")
+    assert load_gateway_config(config).host == host
 
 
 def test_a_plan_with_a_gateway_gives_it_rocketmqs_port_and_the_clusters_users() -> None:
