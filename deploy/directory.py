@@ -75,7 +75,8 @@ class ClusterDirectory:
         notes: list[str] = []
         for name in ("shards", "replicas", "nameservers", "coordinator", "base_port"):
             wanted, present = given.get(name), getattr(plan, name)
-            if wanted and wanted != present:
+            is_any = wanted is None or (name == "base_port" and wanted == 0)
+            if not is_any and wanted != present:
                 option = "--" + name.replace("_", "-")
                 raise DeployUsage(
                     f"{self.directory} holds a cluster with {option} {present}, not {wanted}: leave the option out, "
