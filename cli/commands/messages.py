@@ -134,6 +134,8 @@ def tail(
             quiet = 0 if messages else quiet + 1
             if quiet % QUIET_POLLS == QUIET_POLLS - 1:
                 _require_topic(admin, topic)
+    if ended and left:  # so many were asked for that did not come; without --count Ctrl-C is the end
+        raise click.exceptions.Exit(128 + ended[0])
 
 
 def _require_topic(admin: Admin, topic: str) -> None:

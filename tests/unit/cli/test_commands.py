@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,27 @@ def test_tail_prints_a_line_per_message(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[0].endswith(" broker-a:0:7 [paid] (order-17) café")
+
+
+@pytest.mark.parametrize(
+    ("count", "number", "code"),
+    [(["-n", "9"], signal.SIGTERM, 143), (["-n", "9"], signal.SIGINT, 130), ([], signal.SIGTERM, 0)],
+)
+def test_a_tail_that_a_signal_ends_before_its_count_is_not_done(
+    monkeypatch: pytest.MonkeyPatch, count: list[str], number: signal.Signals, code: int
+) -> None:
+    class Ended(FakeConsumer):
+        def poll(self, timeout_s: float, max_messages: int) -> list[FakeMessage]:
+            signal.raise_signal(number)
+            return super().poll(timeout_s, max_messages)
+
+    monkeypatch.setattr("penstock.client.PullConsumer", Ended, raising=False)
+    former = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(["tail", "orders", *count]) == code
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
 
 
 def test_cluster_status_has_every_field_for_living_and_dead_brokers(
