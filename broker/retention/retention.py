@@ -56,6 +56,7 @@ from .unread import Unread, first_unread
 log = logging.getLogger(__name__)
 
 WATCH_S: Final = 1.0
+TELL_S: Final = 60.0
 FIRST_S_MAX: Final = 60.0
 CONFIRM_S: Final = 5.0
 MAKE_WAY_STEPS: Final = 300
@@ -95,6 +96,7 @@ class Retention(Feature):
         self._is_aligned = False
         self._forewarning = Forewarning(self._store, self._tables, protected=self._protect_unread)
         self._kept_by = ""
+        self._failure, self._failures, self._tells_at_s = "", 0, 0.0  # the last one told, and those since then
         self.files_deleted = 0
         self.use = DiskUse(0, 1)
 
@@ -128,7 +130,15 @@ class Retention(Feature):
                     due = self._clock.monotonic_s() + self._interval_s
                     await self.clean()
             except (PenstockError, OSError) as error:
-                log.error("cleaning failed, will be tried again error=%s: %s", type(error).__name__, error)
+                self._tell(f"{type(error).__name__}: {error}")
+
+    def _tell(self, failure: str) -> None:
+        """Log why a round failed: what every round fails of, once a minute."""
+        self._failures += 1
+        now_s = self._clock.monotonic_s()
+        if failure != self._failure or now_s >= self._tells_at_s:
+            log.error("cleaning failed, will be tried again failures=%d error=%s", self._failures, failure)
+            self._failure, self._failures, self._tells_at_s = failure, 0, now_s + TELL_S
 
     def watch(self) -> None:
         """Refuse messages while the disk is too full, welcome them again when it is not."""

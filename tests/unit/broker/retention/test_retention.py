@@ -360,4 +360,25 @@ async def test_cleaning_goes_on_after_an_error(tmp_path: Path, caplog: pytest.Lo
         await eventually(lambda: len(calls) >= 3, what="three rounds")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert "cleaning failed" in caplog.text
+        (line,) = [each for each in caplog.messages if each.startswith("cleaning failed")]  # of three and more rounds
+        assert line.endswith("failures=1 error=OSError: [Errno 5] input/output error")
+
+
+@in_own_loop
+async def test_a_failure_of_every_round_is_told_once_a_minute_with_their_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node(tmp_path) as it:
+        now_s = 1000.0
+        monkeypatch.setattr(it.retention._clock, "monotonic_s", lambda: now_s, raising=False)
+        for _ in range(130):
+            it.retention._tell("OSError: no such directory")
+            now_s += 1.0
+        it.retention._tell("OSError: input/output error")
+    told = [each.partition("failures=")[2] for each in caplog.messages if each.startswith("cleaning failed")]
+    assert told == [
+        "1 error=OSError: no such directory",
+        "60 error=OSError: no such directory",
+        "60 error=OSError: no such directory",
+        "10 error=OSError: input/output error",
+    ]
