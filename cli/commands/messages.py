@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 QUIET_POLLS = 4
 """Polls without a message after which it is looked whether the topic is still there."""
+MISSING_LOOKS = 3
+"""So often in a row it is not there before it counts as deleted."""
 IN_FLIGHT = 1000
 BODY_SHOWN = 2000
 """Characters of a body on a terminal."""
@@ -106,6 +109,7 @@ def tail(
 ) -> None:
     """Print messages as they arrive, one per line, until Ctrl-C."""
     from penstock.client import Admin, PullConsumer
+    from penstock.proto.errors import TopicNotFound
 
     ended: list[int] = []
     left = count
@@ -122,7 +126,7 @@ def tail(
             consumer.subscribe(topic, expression)
         else:
             consumer.assign(consumer.queues(topic), expression)
-        quiet = 0
+        quiet, missing = 0, 0
         while not ended and left != 0:
             messages = consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500))
             for message in messages:
@@ -133,21 +137,26 @@ def tail(
                 left = left - 1 if left is not None else None
             quiet = 0 if messages else quiet + 1
             if quiet % QUIET_POLLS == QUIET_POLLS - 1:
-                _require_topic(admin, topic)
+                missing = missing + 1 if _is_missing(admin, topic) else 0
+                if missing == MISSING_LOOKS:
+                    raise TopicNotFound(f"topic {topic!r} is gone: it was deleted", topic=topic)
     if ended and left:  # so many were asked for that did not come; without --count Ctrl-C is the end
         raise click.exceptions.Exit(128 + ended[0])
 
 
-def _require_topic(admin: Admin, topic: str) -> None:
-    """Raise TopicNotFound once the topic is deleted: nothing would come any more, and nothing would say so."""
+def _is_missing(admin: Admin, topic: str) -> bool:
+    """True if living brokers have no such topic: deleted, nothing would come any more, and nothing would say so.
+
+    A nameserver that has just started knows no broker yet, and not all of them at once: so one look decides nothing.
+    """
     from penstock.proto.errors import Retryable, TopicNotFound
 
-    try:
-        admin.topic(topic)
-    except TopicNotFound:
-        raise TopicNotFound(f"topic {topic!r} is gone: it was deleted", topic=topic) from None
-    except Retryable:  # whether nameservers are away is not what a reader has asked
-        return
+    with contextlib.suppress(Retryable):  # whether nameservers are away is not what a reader has asked
+        try:
+            admin.topic(topic)
+        except TopicNotFound:
+            return bool(admin.cluster().brokers)
+    return False
 
 
 def passing_group() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from penstock.cli.main import main
 from penstock.cli.statuses import cluster_document
 from penstock.client import Listing, SendReceipt, SendStatus
 from penstock.client.administer.admin_results import (
+    ClusterInfo,
     GroupInfo,
     GroupLag,
     GroupMember,
@@ -288,6 +290,33 @@ def test_tail_prints_a_line_per_message(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[0].endswith(" broker-a:0:7 [paid] (order-17) café")
+
+
+@pytest.mark.parametrize("brokers", [[], ["a shard without the topic"]])
+def test_a_tail_goes_on_while_brokers_register_again_after_a_restart_of_everything(
+    monkeypatch: pytest.MonkeyPatch, brokers: list[str]
+) -> None:
+    looks = itertools.count(1)
+    away = 3 if brokers else 50  # the first look is before anything is restarted
+
+    class Restarted(FakeAdmin):
+        def topic(self, topic: str) -> TopicInfo:
+            return super().topic(topic if not 1 < next(looks) <= away else "unknown yet")
+
+        def cluster(self) -> ClusterInfo:
+            return ClusterInfo([], brokers)  # type: ignore[arg-type]
+
+    class Quiet(FakeConsumer):
+        polls = 0
+
+        def poll(self, timeout_s: float, max_messages: int) -> list[FakeMessage]:
+            self.polls += 1
+            return super().poll(timeout_s, max_messages) if self.polls > 4 * away else []
+
+    monkeypatch.setattr("penstock.client.Admin", Restarted, raising=False)
+    monkeypatch.setattr("penstock.client.PullConsumer", Quiet, raising=False)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert main(["tail", "orders", "-n", "1"]) == 0
 
 
 @pytest.mark.parametrize(
