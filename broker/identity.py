@@ -26,7 +26,7 @@ def check_identity(root: Path, cluster: str, broker_name: str) -> bool:
         owner = (str(document["cluster"]), str(document["name"]))
     except FileNotFoundError:
         return False
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
         raise WrongStore(
             f"{path}: damaged ({damage(error)}); make sure that the store is {cluster}/{broker_name}'s and delete the "
             "file",

@@ -43,7 +43,7 @@ class MembershipFile:
             self.held = Membership(str(fields["coordinator"]), int(fields["broker_id"]), str(fields["boot"]))
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"{self._path}: damaged ({damage(error)}): restore it, or delete it, and this broker counts as one "
                 "that may have lost messages until it has caught up with a master",

@@ -283,10 +283,12 @@ class Snapshots:
             try:
                 text = path.read_text(encoding="utf-8")
                 document = parse_rocketmq_json(text)
+                for number in (LOG_POSITION, NEWEST_RECORD):
+                    int(document.get(number, 0))
                 file.table.load(document, self._log_end)
             except FileNotFoundError:
                 continue
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError) as error:
                 log.warning("snapshot damaged path=%s error=%s", path, damage(error))
                 damaged.append(f"{path}: {damage(error)}")
                 continue
@@ -321,5 +323,5 @@ def _reaching_behind(path: Path, position: int) -> Document | None:
             return None
         is_behind = int(document[LOG_POSITION]) > position or int(document.get(NEWEST_RECORD, position)) >= position
         return document if is_behind else None
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, OverflowError, RecursionError, TypeError):
         return None

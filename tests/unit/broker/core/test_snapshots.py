@@ -248,6 +248,18 @@ def test_a_damaged_file_is_named_in_a_short_line(tmp_path: Path, caplog: pytest.
     assert len(str(refused.value)) < 500
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, '{"logPosition":1e999,"topicConfigTable":{}}'])
+def test_a_file_that_the_parser_or_a_number_cannot_take_is_damaged_too(tmp_path: Path, text: str) -> None:
+    written(tmp_path)
+    (tmp_path / "topics.json").write_text(text)
+    with pytest.raises(Corrupt, match=r"topics.json: .*kept for inspection"):
+        loaded(tmp_path, log_min=1)
+    assert loaded(tmp_path)[1].replay_from == 0  # the log has it all
+    (tmp_path / "penstockIdentity.json").write_text(text.replace("logPosition", "name"))
+    with pytest.raises(WrongStore, match="damaged"):
+        check_identity(tmp_path, "c", "b")
+
+
 def test_a_snapshot_ahead_of_the_log_does_not_hide_what_is_written_next(tmp_path: Path) -> None:
     written(tmp_path, position=5000)
     tables, found = loaded(tmp_path, log_end=150)
