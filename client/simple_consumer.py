@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.proto import names
-from penstock.proto.errors import ClientClosed, InvalidArgument, PenstockError, TopicNotFound
+from penstock.proto.errors import ClientClosed, InvalidArgument, InvalidReceipt, PenstockError, TopicNotFound
 from penstock.proto.receipts import Receipt
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.conf import require
@@ -103,7 +103,9 @@ class SimpleConsumer(Client):
 
         Raises:
             InvalidName, InvalidArgument: the topic's name or the expression is wrong.
+            ClientClosed: the consumer is closed.
         """
+        self.require_open()
         subscription = parse_subscription(topic, expression)
         with self._lock:
             if topic not in self._subscriptions and len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -158,7 +160,7 @@ class SimpleConsumer(Client):
                 failures.pop((name, begins_first), None)
                 messages, unwanted = found
                 if unwanted:
-                    self._settling.acknowledge(_lots(unwanted), CALL_TIMEOUT_S)
+                    self._settling.acknowledge(_lots(unwanted)[0], CALL_TIMEOUT_S)
                 if messages:
                     return messages
             is_first = False
@@ -179,7 +181,8 @@ class SimpleConsumer(Client):
             OutcomeUnknown, Retryable: nobody answered in time; repeat it.
         """
         self.require_open()
-        self._settling.acknowledge(_lots(messages), timeout_s)
+        lots, void = _lots(messages)
+        self._settling.acknowledge(lots, timeout_s, void)
 
     def change_invisible(
         self, message: ReceivedMessage, invisible_s: float, *, timeout_s: float = CALL_TIMEOUT_S
@@ -193,6 +196,8 @@ class SimpleConsumer(Client):
         """
         self.require_open()
         invisible_ms = round(arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX, has_zero=True) * 1000)
+        if not isinstance(message, ReceivedMessage):
+            raise arguments.wrong("message", message, "a message that was received", InvalidArgument)
         renewed = self._settling.change(message.parsed, invisible_ms, timeout_s)
         message.renew(renewed)
         return message
@@ -200,7 +205,8 @@ class SimpleConsumer(Client):
     def give_back(self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Have messages come again at once that nobody has begun with; this counts as no try. Raises as :meth:`ack`."""
         self.require_open()
-        self._settling.give_back(_lots(messages), timeout_s)
+        lots, void = _lots(messages)
+        self._settling.give_back(lots, timeout_s, void)
 
     def forward_to_dead_letters(
         self, messages: Receivable | Sequence[Receivable], *, timeout_s: float = CALL_TIMEOUT_S
@@ -210,7 +216,8 @@ class SimpleConsumer(Client):
         May be repeated, as an acknowledgement. So one that was acknowledged before stays that, without an error.
         """
         self.require_open()
-        self._settling.forward(_lots(messages), timeout_s)
+        lots, void = _lots(messages)
+        self._settling.forward(lots, timeout_s, void)
 
     def close(self) -> None:
         """Disconnect. What was received and not acknowledged comes again when its time is over. May be repeated."""
@@ -269,18 +276,25 @@ class SimpleConsumer(Client):
         return _Plan(subscriptions, routes, parts)
 
 
-def _lots(messages: Receivable | Sequence[Receivable]) -> Lots:
-    """The receipts of messages."""
+def _lots(messages: Receivable | Sequence[Receivable]) -> tuple[Lots, list[object]]:
+    """The receipts of messages, and what among them is none. Raises InvalidArgument: that is no list of them."""
     several: Sequence[Any] = [messages] if isinstance(messages, (ReceivedMessage, str)) else messages
+    if not isinstance(several, Iterable):
+        raise arguments.wrong("messages", messages, "a message that was received, its receipt, or a list", InvalidArgument)
     lots: dict[Lot, list[int]] = {}
+    void: list[object] = []
     last, offsets = None, []
     for each in several:
         if type(each) is ReceivedMessage:
             lot, offset = each.lot, each.offset
         else:
-            receipt = each.parsed if isinstance(each, ReceivedMessage) else Receipt.parse(each)
+            try:
+                receipt = each.parsed if isinstance(each, ReceivedMessage) else Receipt.parse(each)
+            except InvalidReceipt:  # told when the others are done with
+                void.append(each)
+                continue
             lot, offset = Lot.of(receipt), receipt.offset
         if lot is not last:
             last, offsets = lot, lots.setdefault(lot, [])
         offsets.append(offset)
-    return lots
+    return lots, void

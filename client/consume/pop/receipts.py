@@ -53,7 +53,9 @@ class Settling:
         self._calls = calls
         self._group = group
 
-    def acknowledge(self, receipts: Lots, timeout_s: float) -> None:
+    # ``void``: what was handed in with the receipts and is none. It is told when the others are done with.
+
+    def acknowledge(self, receipts: Lots, timeout_s: float, void: Sequence[object] = ()) -> None:
         """Be done with these messages. Raises as :meth:`~penstock.client.SimpleConsumer.ack`."""
 
         def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.AcknowledgeReply:
@@ -61,16 +63,16 @@ class Settling:
             take = wire.AcknowledgeReply.FromString
             return self._calls.at_data_port(broker_name, Method.ACKNOWLEDGE, content, take, timeout_s)
 
-        self._each(receipts, ask)
+        self._each(receipts, ask, void)
 
-    def forward(self, receipts: Lots, timeout_s: float) -> None:
+    def forward(self, receipts: Lots, timeout_s: float, void: Sequence[object] = ()) -> None:
         """Make dead letters of these messages. Raises likewise."""
 
         def ask(broker_name: str, parts: list[wire.Receipts]) -> Any:
             request = wire.ForwardRequest(group=self._group, receipts=parts)
             return self._calls.at_master(broker_name, "ForwardToDeadLetters", request, timeout_s, service=POP)
 
-        self._each(receipts, ask)
+        self._each(receipts, ask, void)
 
     def change(self, receipt: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         """Have a message come again at another time; its new receipt. Raises likewise."""
@@ -83,32 +85,30 @@ class Settling:
             )
         return receipt._replace(check_point=answer.check_point, epoch=answer.epoch, visible_ms=answer.visible_ms)
 
-    def give_back(self, receipts: Lots, timeout_s: float) -> None:
+    def give_back(self, receipts: Lots, timeout_s: float, void: Sequence[object] = ()) -> None:
         """Have messages come again at once that nobody has begun with; those whose time is over do by themselves."""
 
         with contextlib.suppress(ReceiptExpired):
-            self._change(receipts, timeout_s, is_given_back=True)
+            self._change(receipts, timeout_s, void, is_given_back=True)
 
-    def _change(self, lots: Lots, timeout_s: float, **how: Any) -> list[Any]:
+    def _change(self, lots: Lots, timeout_s: float, void: Sequence[object] = (), **how: Any) -> list[Any]:
         def ask(broker_name: str, parts: list[wire.Receipts]) -> wire.ChangeInvisibleReply:
             request = wire.ChangeInvisibleRequest(group=self._group, receipts=parts, **how)
             content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
             return self._calls.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
 
-        return self._each(lots, ask)
+        return self._each(lots, ask, void)
 
-    def _each(self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any]) -> list[Any]:
-        """The answers; one error for all receipts that were refused."""
-        for lot in lots:
-            if lot.group != self._group:
-                raise InvalidReceipt(
-                    f"receipt of group {lot.group}: this consumer is of group {self._group}: "
-                    "acknowledge in the group that received the message"
-                )
+    def _each(
+        self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any], void: Sequence[object]
+    ) -> list[Any]:
+        """The answers; one error for all receipts that were refused, and for what is none."""
+        foreign = [lot for lot in lots if lot.group != self._group]
+        own = {lot: lots[lot] for lot in lots if lot.group == self._group} if foreign else lots
         answers = []
         expired: list[Receipt] = []
         unknown: list[Receipt] = []
-        for broker_name, some in _calls(lots):
+        for broker_name, some in _calls(own):
             answer = ask(broker_name, [_part(lot, offsets) for lot, offsets in some])
             answers.append(answer)
             if not answer.statuses:
@@ -119,10 +119,18 @@ class Settling:
                     expired.append(receipt)
                 elif status != wire.RECEIPT_OK:
                     unknown.append(receipt)
-        if unknown:
-            raise InvalidReceipt(
-                f"{_named(unknown)}: no such receipt was given out", receipts=[each.text() for each in unknown]
-            )
+        unknown += (lot.receipt(offset) for lot in foreign for offset in lots[lot])
+        if void or unknown:
+            if void:
+                reason = f"receipt {void[0]!r:.80}: is none: give that of a message that was received"
+            elif foreign:
+                reason = (
+                    f"receipt of group {foreign[0].group}: this consumer is of group {self._group}: "
+                    "acknowledge in the group that received the message"
+                )
+            else:
+                reason = f"{_named(unknown)}: no such receipt was given out"
+            raise InvalidReceipt(reason, receipts=[*void, *(each.text() for each in unknown)])
         if expired:
             raise ReceiptExpired(
                 f"{_named(expired)}: its time is over, or was changed: the message comes again",

@@ -137,6 +137,39 @@ def test_receipts_that_are_none_are_refused_by_name(cluster: RunningCluster) -> 
         consumer.ack(changed)
 
 
+def test_what_is_no_receipt_keeps_no_other_from_being_acknowledged(cluster: RunningCluster) -> None:
+    cluster.put(TOPIC, [b"%d" % number for number in range(6)])
+    with simple(cluster) as consumer, SimpleConsumer(cluster.namesrv, group="others", consume_from="first") as other:
+        other.subscribe(TOPIC)
+        foreign = received(other, 1)[0].receipt
+        messages = received(consumer, 6)
+        for settle, void, first, second in zip(
+            (consumer.ack, consumer.forward_to_dead_letters, consumer.ack),
+            ("junk", None, foreign),
+            messages[::2],
+            messages[1::2],
+            strict=True,
+        ):
+            with pytest.raises(InvalidReceipt) as refused:
+                settle([first, void, second])  # type: ignore[list-item]
+            assert refused.value.details["receipts"] == [void]
+            for message in (first, second):
+                with pytest.raises(ReceiptExpired, match="acknowledged before"):
+                    consumer.change_invisible(message, 60)
+
+
+def test_what_is_no_message_is_refused_by_name(cluster: RunningCluster) -> None:
+    with simple(cluster) as consumer:
+        for call in (consumer.ack, consumer.give_back, consumer.forward_to_dead_letters):
+            for value in (None, 5):
+                with pytest.raises(InvalidArgument, match=f"messages={value}: must be a message"):
+                    call(value)  # type: ignore[operator]
+        with pytest.raises(InvalidArgument, match="message=None: must be a message"):
+            consumer.change_invisible(None, 60)  # type: ignore[arg-type]
+    with pytest.raises(ClientClosed):
+        consumer.subscribe(TOPIC)
+
+
 def test_dead_letters_on_demand_are_messages_like_others_to_who_subscribes_them(cluster: RunningCluster) -> None:
     cluster.put(TOPIC, [b"bad", b"good"])
     with simple(cluster) as consumer:
