@@ -7,7 +7,7 @@ from typing import Any, Final, SupportsIndex
 
 from penstock.proto.errors import ConfigError, InvalidArgument, PenstockError
 
-from .cluster import check_timeout
+from .cluster import require_timeout
 from .message import MessageQueue
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -50,9 +50,7 @@ def timeout(value: float | None) -> float:
     Raises:
         InvalidArgument: anything else.
     """
-    if value is None:
-        raise wrong("timeout_s", value, "0 or more seconds", InvalidArgument)
-    return check_timeout(value)
+    return require_timeout(value)
 
 
 def client_id(value: object) -> str:

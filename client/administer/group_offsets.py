@@ -76,6 +76,14 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
     return GroupLag(group, sum(queue.lag for queue in queues), queues, sorted(set(unreachable)))
 
 
+def _place(value: Any) -> tuple[str, int]:
+    """A queue as its broker's name and its id. Raises InvalidArgument: it is none."""
+    parts = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(parts) != 2 or not isinstance(parts[0], str) or type(parts[1]) is not int:
+        raise InvalidArgument(f"queues: {value!r:.60} must be (broker name, queue id), as ('broker-a', 3)")
+    return parts[0], parts[1]
+
+
 def reset(
     calls: Calls,
     group: str,
@@ -97,6 +105,7 @@ def reset(
         raise InvalidArgument(f"offset={offset!r:.60}: must be a whole number")
     if isinstance(queues, str) or not isinstance(queues, (Iterable, type(None))):
         raise InvalidArgument(f"queues={queues!r:.60}: must be a list of (broker name, queue id)")
+    queues = None if queues is None else [_place(each) for each in queues]
     committed = _committed(calls.describe_group(group, timeout_s)[0])  # a misspelt name must not make a group
     stats = topic_stats(calls, topic, timeout_s)
     if stats.unreachable:

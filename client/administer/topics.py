@@ -41,7 +41,10 @@ def checked_brokers(brokers: Sequence[str] | None) -> list[str] | None:
     """The names as a list, or None. Raises InvalidArgument, InvalidName."""
     if brokers is not None and (isinstance(brokers, str) or not isinstance(brokers, Iterable)):
         raise InvalidArgument(f"brokers={brokers!r:.60}: must be a list of names of broker groups")
-    return None if brokers is None else [check_broker_name(name) for name in brokers]
+    names = None if brokers is None else [check_broker_name(name) for name in brokers]
+    if names == []:  # nothing would be done, and nobody told
+        raise InvalidArgument("brokers=[]: must name at least one broker group; leave it out for all of them")
+    return names
 
 
 def with_type(attributes: Mapping[str, str] | None, type_name: str | None) -> dict[str, str]:

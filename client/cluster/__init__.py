@@ -22,7 +22,7 @@ from .queues import (
     topic_queues,
     writable_queues,
 )
-from .retry import again, back_off_s, check_timeout, may_pass, pause_before_retry_s, reworded
+from .retry import again, back_off_s, check_timeout, may_pass, pause_before_retry_s, require_timeout, reworded
 from .routes import master_of
 from .subscription import Expression, Sql, Subscription, parse_subscription
 
@@ -53,6 +53,7 @@ __all__ = [
     "pause_before_retry_s",
     "queues_in",
     "readable_queues",
+    "require_timeout",
     "reworded",
     "rpc_error",
     "store_host_of",

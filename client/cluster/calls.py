@@ -17,6 +17,7 @@ import grpc
 from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
+    BrokerUnavailable,
     Forbidden,
     GroupNotFound,
     PenstockError,
@@ -32,7 +33,7 @@ from penstock.runtime.security.credentials import Credentials, Tls
 
 from .connections import BROKER, Connections, Service, fetched
 from .directory import ROUTE_TIMEOUT_S, Directory
-from .retry import again, check_timeout
+from .retry import again, require_timeout
 from .routes import covers, master_of
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class Calls:
         Raises:
             PenstockError: the last one.
         """
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
         is_first = True
 
@@ -165,7 +166,7 @@ class Calls:
         self, method: str, request: Any, timeout_s: float
     ) -> tuple[dict[str, Any], dict[str, PenstockError]]:
         """One call at every nameserver: the answers by address, and the errors of the others."""
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         stubs = ((address, self.connections.nameserver(address)) for address in self.connections.addresses)
         return _gathered(
             [
@@ -234,8 +235,14 @@ class Calls:
 
         Raises:
             GroupNotFound: nobody has it; with the nearest group there is.
+            BrokerUnavailable: no broker answers.
         """
         answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
+        if not answers and silent:
+            raise BrokerUnavailable(
+                f"group {group!r}: {', '.join(silent)} did not answer, and nobody else would know: ask again when some do",
+                group=group,
+            )
         if not any(answers.values()):
             raise self.group_not_found(group, timeout_s, silent)
         return answers, silent

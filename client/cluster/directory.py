@@ -34,7 +34,7 @@ from penstock.proto.wire.nameserver_pb2 import (
 from penstock.runtime.nearest import hint
 
 from .connections import Connections
-from .retry import back_off_s, check_timeout
+from .retry import back_off_s, require_timeout
 from .routes import completed, master_of, merge
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Directory:
         Raises:
             NameserverUnavailable: no nameserver answers.
         """
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         with self._asking:
             if time.monotonic() - self._seen_at >= age_s:
                 self._view = self.connections.query_nameserver("QueryCluster", Empty(), timeout_s)
@@ -199,7 +199,7 @@ class Directory:
 
     def route(self, topic: str, timeout_s: float = ROUTE_TIMEOUT_S) -> TopicRoute:
         """Where ``topic`` lives; ``exists`` is false where no living broker group has it."""
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         update: RouteUpdate = self.connections.query_nameserver("QueryRoute", RouteQuery(topics=[topic]), timeout_s)
         return update.routes[0]
 
@@ -221,7 +221,7 @@ class Directory:
 
     def topics(self, timeout_s: float = ROUTE_TIMEOUT_S) -> list[str]:
         """The names of all topics, also of broker groups that are down, with internal ones; sorted."""
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         return sorted(self.connections.query_nameserver("ListTopics", Empty(), timeout_s).topics)
 
     def topic_not_found(self, topic: str, timeout_s: float) -> TopicNotFound:

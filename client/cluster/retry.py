@@ -137,6 +137,13 @@ def again(call: Callable[[], T], timeout_s: float, healing: type[PenstockError] 
     raise AssertionError("no end but by return or raise")
 
 
+def require_timeout(timeout_s: float | None) -> float:
+    """As :func:`check_timeout`, of a call that has no default of its own. Raises InvalidArgument also for None."""
+    if timeout_s is None:
+        raise InvalidArgument("timeout_s=None: must be 0 or more seconds")
+    return check_timeout(timeout_s)
+
+
 @overload
 def check_timeout(timeout_s: float) -> float: ...
 @overload

@@ -251,12 +251,32 @@ def test_settings_of_a_group_of_a_wrong_type_are_refused_by_name(
             lambda admin: admin.reset_offset("g", "orders", "first", queues=5),
             "queues=5: must be a list of (",
         ),
+        (
+            lambda admin: admin.reset_offset("g", "orders", "first", queues=["broker-a:0"]),
+            "queues: 'broker-a:0' must be (broker name, queue id), as ('broker-a', 3)",
+        ),
+        (lambda admin: admin.create_topic("x", brokers=[]), "brokers=[]: must name at least one broker group"),
         (lambda admin: admin.list_topics(timeout_s="5"), "timeout_s='5': must be 0 or more seconds"),
+        (lambda admin: admin.list_topics(timeout_s=None), "timeout_s=None: must be 0 or more seconds"),
+        (lambda admin: admin.create_topic("x", timeout_s=None), "timeout_s=None: must be 0 or more seconds"),
+        (lambda admin: admin.topic("orders", timeout_s=None), "timeout_s=None: must be 0 or more seconds"),
+        (lambda admin: admin.group("g", timeout_s=None), "timeout_s=None: must be 0 or more seconds"),
+        (lambda admin: admin.cluster(timeout_s=None), "timeout_s=None: must be 0 or more seconds"),
+        (lambda admin: admin.forget_shard("broker-c", timeout_s=None), "timeout_s=None: must be 0 or more seconds"),
     ],
 )
 def test_arguments_of_a_wrong_type_are_refused_by_name(admin: Admin, asks: Callable[[Any], object], told: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(told)):
         asks(admin)
+
+
+def test_no_group_is_said_to_be_missing_where_nobody_answers(cluster: RunningCluster, admin: Admin) -> None:
+    admin.create_group("billing")
+    faults = [each.faults for each in cluster.brokers.values()]
+    with faults[0].holding("DescribeGroup"), faults[1].holding("DescribeGroup"):
+        for ask in (admin.group, admin.group_lag):
+            with pytest.raises(BrokerUnavailable, match="group 'billing': broker-a, broker-b did not answer"):
+                ask("billing", timeout_s=0.3)
 
 
 def test_the_cluster_lists_living_and_silent_members(cluster: RunningCluster, admin: Admin) -> None:
