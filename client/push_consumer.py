@@ -249,11 +249,16 @@ class PushConsumer(Consumer):
         timeout_s = self._core.config.close_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
         self._ended.set()
-        if self._is_started and not self._core.is_closed:
-            before_s = deadline_s - min(COMMIT_SHARE_S, timeout_s / 2)
-            self._workers.close(before_s, caller)
-            self._redelivery.close(before_s)
-        self._core.close(deadline_s)
+        try:
+            if self._is_started and not self._core.is_closed:
+                before_s = deadline_s - min(COMMIT_SHARE_S, timeout_s / 2)
+                self._workers.close(before_s, caller)
+                self._redelivery.close(before_s)
+        except BaseException:  # Ctrl-C: what listeners are at comes again
+            deadline_s = time.monotonic()
+            raise
+        finally:
+            self._core.close(deadline_s)
         if self._trace is not None:
             self._trace.tracer.close(deadline_s - time.monotonic())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -147,12 +148,24 @@ class ConsumerCore:
         return found
 
     def close(self, deadline_s: float) -> None:
-        """Commit, release and disconnect; over at about ``deadline_s``. May be called again."""
+        """Commit, release and disconnect; over at about ``deadline_s``. May be called again.
+
+        Ctrl-C makes it quick and goes on: a member that stayed would keep its queues, with nobody to work on them.
+        """
         if self._is_closing:
             return
         self._is_closing = True
-        if self.owner is not None:
-            self.owner.leave(deadline_s)
+        try:
+            if self.owner is not None:
+                self.owner.leave(deadline_s)
+            self._end(deadline_s)
+        except BaseException:
+            self._end(time.monotonic())
+            raise
+        log.info("consumer closed group=%s client=%s", self.group, self.client_id)
+
+    def _end(self, deadline_s: float) -> None:
+        """Everything of :meth:`close` but what users are told; what was begun may be begun again."""
         self.is_closed = True
         self._wake_waiting()
         if self.owner is not None:
@@ -162,7 +175,6 @@ class ConsumerCore:
         with self.buffers.lock:
             for local in self.buffers.queues.values():
                 self.buffers.drop_buffered(local)
-        log.info("consumer closed group=%s client=%s", self.group, self.client_id)
 
     def _wake_waiting(self) -> None:
         with self.buffers.lock:

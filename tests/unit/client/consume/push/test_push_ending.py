@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.client import Admin
+from penstock.client import Admin, PushConsumer
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.push.worker_threads import WorkerThreads
 from penstock.client.message import MessageView
@@ -71,6 +72,45 @@ def test_wait_ends_at_a_signal_and_leaves_the_former_handlers(cluster: RunningCl
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
         assert made.wait(10) is True
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("where", ["a listener", "the last commit"])
+def test_a_close_that_ctrl_c_interrupts_leaves_no_member_and_no_thread(
+    cluster: RunningCluster, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put("orders", [b"1"], 0)
+    began, may_end = threading.Event(), threading.Event()
+
+    def listener(message: MessageView) -> None:
+        began.set()
+        may_end.wait(20)
+
+    consumer = PushConsumer(cluster.namesrv, group="g", listener=listener, consume_from="first")
+    consumer.subscribe("orders")
+    consumer.start()
+    assert began.wait(20)
+    wait: Any = consumer._workers._threads
+    name = "join"
+    if where != "a listener":
+        may_end.set()
+        wait, name = consumer._core.owner, "_end"
+    interrupted, real = [], getattr(wait, name)
+
+    def interrupt_once(*arguments: Any) -> Any:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(wait, name, interrupt_once)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    with Admin(cluster.namesrv) as admin:
+        wait_until(lambda: not admin.group("g").members, what="no member")
+    may_end.set()
+    own = ("penstock-member-g", "penstock-session", "penstock-fetch-g", "penstock-consume-g")
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith(own)], what="no thread")
+    consumer.close()
 
 
 def test_wait_ends_when_closed_and_raises_what_broke_the_consumer() -> None:
