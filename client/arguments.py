@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from typing import Any, Final, SupportsIndex
 
 from penstock.proto.errors import ConfigError, InvalidArgument, PenstockError
 
 from .cluster import require_timeout
-from .message import MessageQueue
+from .message import MessageQueue, MessageView
 
 OFFSET_MAX: Final = (1 << 63) - 1
+LEVEL_MAX: Final = (1 << 31) - 1
 _QUEUE_ID_MAX: Final = (1 << 31) - 1
 
 
@@ -60,6 +62,13 @@ def client_id(value: object) -> str:
     raise wrong("client_id", value, "printable text")
 
 
+def queues(value: Any) -> list[MessageQueue]:
+    """``value``, queues. Raises InvalidArgument for anything else."""
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise wrong("queues", value, "a list of MessageQueue", InvalidArgument)
+    return [queue(each) for each in value]
+
+
 def queue(value: Any) -> MessageQueue:
     """``value``, a queue, or a tuple of its parts. Raises InvalidArgument for anything else."""
     parts = tuple(value) if isinstance(value, (tuple, list)) else ()
@@ -67,3 +76,12 @@ def queue(value: Any) -> MessageQueue:
         name = f"queue_id of topic {parts[0][:100]} at broker {parts[1][:100]}"
         return MessageQueue(parts[0], parts[1], whole(name, parts[2], 0, _QUEUE_ID_MAX, InvalidArgument))
     raise wrong("queue", value, "a MessageQueue: topic, broker name, queue id", InvalidArgument)
+
+
+def messages(value: Any) -> Iterable[MessageView]:
+    """``value``, a message that was received or several. Raises InvalidArgument for anything else."""
+    found = [value] if isinstance(value, MessageView) else list(value) if isinstance(value, Iterable) else [value]
+    for each in found:
+        if not isinstance(each, MessageView):
+            raise wrong("message", each, "a message that was received, or a list of such", InvalidArgument)
+    return found

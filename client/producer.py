@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from penstock.formats.destination import Ordinary
 from penstock.proto import names
-from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument, OutcomeUnknown
+from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, OutcomeUnknown
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster import Calls, check_timeout, local_host
@@ -20,7 +20,7 @@ from .consume.consumer_config import new_client_id
 from .inherited import Client
 from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt
 from .produce.buffer import Buffer
-from .produce.config import ProducerConfig
+from .produce.config import ProducerConfig, config_of
 from .produce.delivery import Shipping, TopicDelivery
 from .produce.drafts import Draft, PartMaker
 from .produce.health import BrokerHealth
@@ -77,7 +77,7 @@ class Producer(Client):
         from .produce.encoding import Encoder  # loads the kernels, and with them the compiler
 
         self.group = names.check_group(group)
-        self.config = (config or ProducerConfig()).replaced(settings)
+        self.config = config_of(config, on_delivery).replaced(settings)
         self._maker = PartMaker(self.config, telemetry_of(self.config.telemetry, self.group))
         self.producer_id = secrets.randbits(64) or 1
         self.client_id = new_client_id()  # as brokers call it
@@ -171,7 +171,7 @@ class Producer(Client):
             DeliveryFailed: only some were stored. When all failed alike, that error itself.
         """
         deadline = self._deadline(timeout_s)
-        messages = list(messages)
+        messages = list(messages) if isinstance(messages, Iterable) else messages  # refused there
         futures = self.send_batch_async(messages, queue=queue, wait=wait, timeout_s=timeout_s)
         return results_of(list(zip(messages, futures, strict=True)), deadline)
 
@@ -187,9 +187,7 @@ class Producer(Client):
 
         Blocks as :meth:`send_async`.
         """
-        drafts = [Draft.of(message) for message in messages]
-        if not drafts:
-            raise InvalidArgument("a batch of no messages: give at least one")
+        drafts = Draft.batch(messages)
         deadline = self._deadline(timeout_s)
         for draft in drafts:
             draft.queue, draft.wait = queue, wait

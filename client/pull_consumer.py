@@ -13,6 +13,7 @@ from penstock.proto.errors import ClientClosed, InvalidArgument, MessageNotFound
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from . import arguments
+from .arguments import LEVEL_MAX
 from .cluster import Expression, check_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
@@ -141,7 +142,7 @@ class PullConsumer(Consumer):
             NameserverUnavailable: no nameserver answers.
             InvalidArgument: topics are subscribed.
         """
-        chosen = frozenset(map(arguments.queue, queues))
+        chosen = frozenset(arguments.queues(queues))
         self._begin(is_manual=True)
         self._settle(self._auto_commit)
         for topic in {each.topic for each in chosen}:
@@ -217,11 +218,12 @@ class PullConsumer(Consumer):
             BrokerUnavailable, OutcomeUnknown: there is no master; perhaps some are kept.
             Refused: not kept, by the broker's own error.
         """
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = arguments.timeout(timeout_s)
+        delay_level = arguments.whole("delay_level", delay_level, -LEVEL_MAX, LEVEL_MAX, InvalidArgument)
         self._core.require_open()
         deadline_s = time.monotonic() + timeout_s
         sizes: dict[MessageQueue, dict[int, int]] = {}
-        for each in [message] if isinstance(message, MessageView) else message:
+        for each in arguments.messages(message):
             sizes.setdefault(each.message_queue, {})[each.queue_offset] = each.size
         for queue, of_queue in sizes.items():
             for offsets in parts(of_queue):
@@ -241,9 +243,11 @@ class PullConsumer(Consumer):
             CommitRefused: a queue belongs to another member now, or an offset is beyond the queue's end.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer; commit again.
         """
-        timeout_s = check_timeout(timeout_s)
+        timeout_s = arguments.timeout(timeout_s)
         self._core.require_open()
         if offsets is not None:
+            if not isinstance(offsets, Mapping):
+                raise arguments.wrong("offsets", offsets, "a mapping of queues to offsets", InvalidArgument)
             offsets = {each: arguments.offset(f"offset of {each}", offset) for each, offset in offsets.items()}
         with self._lock:
             locals_ = [local for local in self._core.buffers.queues.values() if local.standing is not Standing.WAITING]
@@ -272,6 +276,7 @@ class PullConsumer(Consumer):
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, asked of the broker, or None if nothing was committed."""
+        queue = arguments.queue(queue)
         found = query_committed(self._core.connections, self._core.address_of(queue), self._core.group, queue)
         return None if found == NEVER_COMMITTED else found
 
@@ -306,6 +311,7 @@ class PullConsumer(Consumer):
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset whose message was stored at that time or later, else the queue's end."""
+        queue = arguments.queue(queue)
         time_ms = arguments.whole(
             "timestamp_ms", timestamp_ms, -arguments.OFFSET_MAX, arguments.OFFSET_MAX, InvalidArgument
         )
@@ -423,7 +429,7 @@ class PullConsumer(Consumer):
         return part
 
     def _chosen(self, queues: Iterable[MessageQueue] | None) -> Collection[MessageQueue]:
-        return self.assignment() if queues is None else [arguments.queue(each) for each in queues]
+        return self.assignment() if queues is None else arguments.queues(queues)
 
 
 def _views(taken: list[tuple[MessageQueue, Taken]]) -> list[MessageView]:

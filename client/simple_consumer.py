@@ -280,7 +280,9 @@ def _lots(messages: Receivable | Sequence[Receivable]) -> tuple[Lots, list[objec
     """The receipts of messages, and what among them is none. Raises InvalidArgument: that is no list of them."""
     several: Sequence[Any] = [messages] if isinstance(messages, (ReceivedMessage, str)) else messages
     if not isinstance(several, Iterable):
-        raise arguments.wrong("messages", messages, "a message that was received, its receipt, or a list", InvalidArgument)
+        raise arguments.wrong(
+            "messages", messages, "a message that was received, its receipt, or a list", InvalidArgument
+        )
     lots: dict[Lot, list[int]] = {}
     void: list[object] = []
     last, offsets = None, []

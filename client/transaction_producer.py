@@ -18,6 +18,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError
 from penstock.proto.wire.transactions_pb2 import COMMIT, ROLLBACK, EndReply, EndRequest
 
+from .arguments import wrong
 from .cluster import check_timeout
 from .message import Message, MessageView, SendReceipt
 from .produce.delivery import TopicDelivery
@@ -132,6 +133,8 @@ class TransactionProducer(Producer):
             Refused, Retryable, OutcomeUnknown: the message is not stored, or not known to be; ``execute`` is not
                 called. After it, without a ``check``: the end got no answer, or was refused.
         """
+        if not callable(execute):
+            raise wrong("execute", execute, "a function of a message", InvalidArgument)
         made = self.transaction(timeout_s=timeout_s, check_after_s=check_after_s)
         try:
             receipt = made.send(topic, body, tag, keys, properties, sharding_key, timeout_s=timeout_s)

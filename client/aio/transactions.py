@@ -7,7 +7,9 @@ import inspect
 from typing import Any
 
 from penstock.formats.record.properties import TRANSACTION_ID
+from penstock.proto.errors import InvalidArgument
 
+from ..arguments import wrong
 from ..message import Message, SendReceipt
 from ..signatures import taking
 from ..transact.transaction import Transaction, TransactionState
@@ -78,6 +80,8 @@ class AsyncTransactionProducer(AsyncProducer):
 
         What is waited for is as in :meth:`~penstock.client.TransactionProducer.send_in_transaction`.
         """
+        if not callable(execute):
+            raise wrong("execute", execute, "a function of a message", InvalidArgument)
         made = self._sync.transaction(timeout_s=timeout_s, check_after_s=check_after_s)
         try:
             receipt = await asyncio.to_thread(made.send, topic, body, tag, keys, properties, sharding_key)

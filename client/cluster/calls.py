@@ -240,7 +240,7 @@ class Calls:
         answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
         if not answers and silent:
             raise BrokerUnavailable(
-                f"group {group!r}: {', '.join(silent)} did not answer, and nobody else would know: ask again when some do",
+                f"group {group!r}: {', '.join(silent)} did not answer, and nobody else knows it: ask again later",
                 group=group,
             )
         if not any(answers.values()):

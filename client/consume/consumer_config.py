@@ -40,7 +40,7 @@ class ConsumerConfig:
     close_timeout_ms: int = 5000
     check_crc: bool = True  # of every message; 0.2 µs per KiB, outside the interpreter lock
     skip_damaged: bool = False  # step over records that their broker cannot read, with an error in the log
-    offsets_directory: Path | None = None  # broadcasting; None: ~/.penstock/offsets
+    offsets_directory: str | os.PathLike[str] | None = None  # broadcasting; None: ~/.penstock/offsets
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -53,10 +53,16 @@ class ConsumerConfig:
             self.retry_delays_ms,
         )
 
+        require(
+            isinstance(self.offsets_directory, (str, os.PathLike, type(None))),
+            "consumer offsets_directory must be a path",
+            self.offsets_directory,
+        )
+
     @property
     def offsets_root(self) -> Path:
         """Where broadcasting keeps its offsets."""
-        return self.offsets_directory or Path.home() / ".penstock" / "offsets"
+        return Path(self.offsets_directory or Path.home() / ".penstock" / "offsets")
 
 
 def check_consume_from(consume_from: str | int) -> str | int:

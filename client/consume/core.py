@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.proto.errors import BrokerUnavailable, ClientClosed, InvalidArgument, PenstockError
-from penstock.proto.names import check_group
+from penstock.proto.names import check_group, check_topic
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .. import arguments
@@ -121,7 +121,7 @@ class ConsumerCore:
         Raises:
             TopicNotFound, RouteNotFound, NameserverUnavailable: there is no such topic, or nobody to ask.
         """
-        return sorted(readable_queues(self.directory.topic(topic)))
+        return sorted(readable_queues(self.directory.topic(check_topic(topic))))
 
     def address_of(self, queue: MessageQueue) -> str:
         """The broker to ask about ``queue``.
@@ -140,10 +140,11 @@ class ConsumerCore:
         """The queue's buffer; the caller holds the lock.
 
         Raises:
-            InvalidArgument: it is not this consumer's.
+            InvalidArgument: it is not this consumer's. ClientClosed: nor is any other.
         """
         found = self.buffers.queues.get(queue)
-        if found is None:
+        if found is None or self.is_closed:
+            self.require_open()
             raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 from penstock.formats.record.layout import BODY_BYTES_MAX
@@ -75,6 +76,11 @@ class ProducerConfig:
     """True, or a tracer of OpenTelemetry: a span of each message, whose context travels with it."""
 
     def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.type in ("int", "float"):
+                is_number = isinstance(value, Real) and not isinstance(value, bool)
+                require(is_number, f"{each.name} must be a number", repr(value))
         require(0 <= self.linger_ms <= 30_000, "linger_ms must be 0..30000", self.linger_ms)
         require(1 <= self.batch_count_max <= 65_536, "batch_count_max must be 1..65536", self.batch_count_max)
         require(
@@ -106,3 +112,10 @@ class ProducerConfig:
             return dataclasses.replace(self, **settings)
         except TypeError as error:
             raise ConfigError(f"producer settings {settings!r}: {error}") from error
+
+
+def config_of(config: object, on_delivery: object) -> ProducerConfig:
+    """``config``, or the defaults for None; both are what a producer is made with. Raises ConfigError: they are not."""
+    require(config is None or isinstance(config, ProducerConfig), "config must be a ProducerConfig", repr(config))
+    require(on_delivery is None or callable(on_delivery), "on_delivery must be callable", repr(on_delivery))
+    return config if isinstance(config, ProducerConfig) else ProducerConfig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -108,6 +108,16 @@ class Draft:
             *(message.deliver_at, message.delay_s, message.delay_level),
             message_id=message.message_id,
         )
+
+    @classmethod
+    def batch(cls, messages: Sequence[Message]) -> list[Draft]:
+        """Those of messages that are sent together. Raises InvalidArgument: that is no list of any."""
+        if not isinstance(messages, Iterable):
+            raise InvalidArgument(f"messages={messages!r:.60}: must be a list of Message")
+        drafts = [cls.of(message) for message in messages]
+        if not drafts:
+            raise InvalidArgument("a batch of no messages: give at least one")
+        return drafts
 
     @property
     def destination(self) -> Destination:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from penstock.formats.record.properties import (
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, TransactionEnded
 
+from .. import arguments
 from ..cluster import check_timeout, reworded
 from ..message import SendReceipt
 from ..produce.accumulator import Accumulator
@@ -69,6 +71,8 @@ class Transaction:
         transaction_id: str | None = None,
         trace: SendTrace | None = None,
     ) -> None:
+        if not isinstance(transaction_id, (str, type(None))):
+            raise arguments.wrong("transaction_id", transaction_id, "text", InvalidArgument)
         self.id = transaction_id or new_unique_key()
         """What tells it from every other transaction: property ``__transactionId__`` of its messages."""
         self.state = TransactionState.UNKNOWN
@@ -371,7 +375,10 @@ def own_properties(transaction_id: str, check_after_s: float | None) -> bytes:
     """What the halves of a transaction say of it, as a property string."""
     own = {TRANSACTION_ID: transaction_id}
     if check_after_s is not None:
-        own[CHECK_IMMUNITY_SECONDS] = str(max(0, round(check_after_s)))
+        is_length = isinstance(check_after_s, (int, float)) and 0 <= check_after_s < math.inf
+        if not is_length:
+            raise arguments.wrong("check_after_s", check_after_s, "0 or more seconds", InvalidArgument)
+        own[CHECK_IMMUNITY_SECONDS] = str(round(check_after_s))
     return encode_properties(own)
 
 

@@ -99,9 +99,7 @@ class Settling:
 
         return self._each(lots, ask, void)
 
-    def _each(
-        self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any], void: Sequence[object]
-    ) -> list[Any]:
+    def _each(self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any], void: Sequence[object]) -> list[Any]:
         """The answers; one error for all receipts that were refused, and for what is none."""
         foreign = [lot for lot in lots if lot.group != self._group]
         own = {lot: lots[lot] for lot in lots if lot.group == self._group} if foreign else lots

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from penstock.client import ConsumerConfig, PullConsumer, PushConsumer, SimpleConsumer
 from penstock.client.message import MessageQueue
-from penstock.proto.errors import ConfigError, InvalidArgument
+from penstock.proto.errors import ClientClosed, ConfigError, InvalidArgument, InvalidName
 from tests.support.client.pull_consumers import begun, consumer
 from tests.support.client.running_cluster import RunningCluster
 
@@ -34,7 +35,7 @@ NOT_OF_SIMPLE = [{"invisible_s": each} for each in (NAN, INF, 1e30, 0, -1, "x", 
 
 
 def refused(name: str, call: Callable[[], object]) -> None:
-    with pytest.raises((ConfigError, InvalidArgument)) as error:
+    with pytest.raises((ConfigError, InvalidArgument, InvalidName)) as error:
         call()
     assert name in error.value.message
     assert "must be" in error.value.message or "choose one" in error.value.message
@@ -80,6 +81,16 @@ def test_a_pull_consumer_goes_on_after_what_it_has_refused() -> None:
                 refused("max_messages", lambda value=value: puller.poll_batch(0, max_messages=value))
             for value in (None, NAN, -1):
                 refused("timeout_s", lambda value=value: puller.poll(value))
+            for value in (None, 5, "x"):
+                refused("message", lambda value=value: puller.send_back(value))
+                refused("queues", lambda value=value: puller.assign(value))
+                refused("queue", lambda value=value: puller.committed(value))
+                refused("queue", lambda value=value: puller.offset_for_time(value, 0))
+            refused("offsets", lambda: puller.commit([Q0]))  # type: ignore[arg-type]
+            refused("delay_level", lambda: puller.send_back([], delay_level=None))  # type: ignore[arg-type]
+            refused("timeout_s", lambda: puller.send_back([], timeout_s=None))  # type: ignore[arg-type]
+            refused("timeout_s", lambda: puller.commit(timeout_s=None))  # type: ignore[arg-type]
+            refused("topic name", lambda: puller.queues(None))  # type: ignore[arg-type]
             assert [each.body for each in puller.poll(INF, max_messages=2)] == [b"0", b"1"]
             puller.commit({Q0: np.int64(2)})  # as columns have them
             puller.seek(Q0, np.int64(1))
@@ -89,6 +100,15 @@ def test_a_pull_consumer_goes_on_after_what_it_has_refused() -> None:
             puller.seek_to_end()
             assert [each.body for each in puller.poll(INF)] == [b"more"]
             waiting.join()
+        for call in (lambda: puller.seek(Q0, 0), lambda: puller.position(Q0), lambda: puller.pause([Q0])):
+            with pytest.raises(ClientClosed):
+                call()
+
+
+def test_the_directory_of_offsets_is_a_path_in_any_form(tmp_path: Path) -> None:
+    for given in (str(tmp_path), tmp_path):
+        assert ConsumerConfig(offsets_directory=given).offsets_root == tmp_path
+    refused("offsets_directory", lambda: ConsumerConfig(offsets_directory=5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("queue", [5, "x", ("orders",), ("orders", "broker-a", "0"), ("orders", 5, 0), (*Q0[:2], -1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,23 @@ def test_oneway_sends_once_and_tells_nothing(one: RunningCluster, broker: Runnin
     assert broker.faults.requests["Append"][0].no_wait
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"linger_ms": None}, "linger_ms must be a number, not 'None'"),
+        ({"send_timeout_s": "3"}, "send_timeout_s must be a number, not '3'"),
+        ({"send_retries": True}, "send_retries must be a number, not True"),
+        ({"config": {"linger_ms": 1}}, "config must be a ProducerConfig"),
+        ({"config": {}}, "config must be a ProducerConfig"),
+        ({"on_delivery": 5}, "on_delivery must be callable, not '5'"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused_by_name(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Producer("127.0.0.1:1", **settings)
+    assert told.replace("'", "") in str(refused.value).replace("'", "").replace('"', "")
+
+
 def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, broker: RunningBroker) -> None:
     with Producer(one.namesrv, body_bytes_max=1000) as producer:
         with pytest.raises(InvalidName):
@@ -55,6 +73,9 @@ def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, 
             producer.produce_many(TOPIC, [b"x", b"y"], sharding_keys=["a"])
         with pytest.raises(InvalidArgument, match="at least one"):
             producer.send_batch([])
+        for value in (None, Message(TOPIC, b"x")):
+            with pytest.raises(InvalidArgument, match=r"messages=.*: must be a list of Message"):
+                producer.send_batch(value)  # type: ignore[arg-type]
     assert not broker.faults.requests["Append"]
 
 
