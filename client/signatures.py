@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -19,6 +20,10 @@ def taking(
     """
 
     def decorate(passing: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
-        return functools.update_wrapper(passing, method, assigned=() if passing.__doc__ else ("__doc__",), updated=())
+        answer = inspect.signature(passing).return_annotation
+        made = functools.update_wrapper(passing, method, assigned=() if passing.__doc__ else ("__doc__",), updated=())
+        signature = inspect.signature(method).replace(return_annotation=answer)  # not what ``method`` answers
+        made.__signature__ = signature  # type: ignore[attr-defined]
+        return made
 
     return decorate
