@@ -208,6 +208,8 @@ class PushConsumer(Consumer):
                 raise
         self._is_started = True
         self._workers.start()
+        if self._ended.is_set():  # whoever closes it may have come before there were workers to end
+            self._workers.close(time.monotonic())
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until SIGINT, SIGTERM or :meth:`close`; false when ``timeout_s`` ran out before.

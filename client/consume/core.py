@@ -73,12 +73,16 @@ class ConsumerCore:
 
         Raises:
             NameserverUnavailable: no nameserver answers; nothing has begun.
+            ClientClosed: it is closed, perhaps meanwhile, by another thread.
         """
         self.require_open()
         assert self.owner is None, "a consumer begins once"
         owner.start()
         self.owner = owner
         self.fetcher.start()
+        if self._is_closing:  # whoever closes it may have come before there was an owner to end
+            self._end(time.monotonic())
+            self.require_open()
 
     def subscribe(self, subscription: Subscription) -> None:
         """Want a topic, or other messages of it; the owner is told, if there is one already."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from penstock.client import PullConsumer, PushConsumer
 from penstock.client.consume.control import ControlLoop
-from penstock.client.pull_consumer import PullConsumer
-from penstock.proto.errors import GroupNotFound
+from penstock.client.consume.core import ConsumerCore
+from penstock.client.consume.owner import QueueOwner
+from penstock.proto.errors import ClientClosed, GroupNotFound
+from tests.support.waiting import wait_until
+
+
+def threads_of(group: str) -> list[str]:
+    names = [each.name for each in threading.enumerate()]
+    return [name for name in names if name.startswith("penstock-") and f"-{group}" in name]
 
 
 def test_a_consumer_that_cannot_go_on_says_so_as_often_as_it_is_asked_and_keeps_nothing_of_it() -> None:
@@ -20,6 +30,42 @@ def test_a_consumer_that_cannot_go_on_says_so_as_often_as_it_is_asked_and_keeps_
                 puller.poll(0)
             depths.append(len(failed.traceback))
         assert depths == depths[:1] * 3
+
+
+def test_a_consumer_that_is_closed_while_it_subscribes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, is_closed = threading.Event(), threading.Event()
+
+    def look_up(owner: QueueOwner, topics: Iterable[str]) -> None:
+        looks.set()
+        assert is_closed.wait(30)
+
+    monkeypatch.setattr(QueueOwner, "_look_up", look_up)
+    puller = PullConsumer("127.0.0.1:1", group="late")
+    with ThreadPoolExecutor() as pool:
+        subscribed = pool.submit(puller.subscribe, "orders")
+        assert looks.wait(30)
+        puller.close()
+        is_closed.set()
+        with pytest.raises(ClientClosed, match="of group late is closed"):
+            subscribed.result(30)
+    wait_until(lambda: not threads_of("late"), what="no thread")
+
+
+def test_a_push_consumer_that_is_closed_while_it_starts_leaves_no_worker_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(QueueOwner, "_look_up", lambda owner, topics: None)
+    pusher = PushConsumer("127.0.0.1:1", group="late", listener=print)
+    pusher.subscribe("orders")
+    begin = ConsumerCore.begin
+
+    def begin_and_close(core: ConsumerCore, owner: QueueOwner) -> None:
+        begin(core, owner)
+        pusher.close()
+
+    monkeypatch.setattr(ConsumerCore, "begin", begin_and_close)
+    pusher.start()
+    wait_until(lambda: not threads_of("late"), what="no thread")
 
 
 def test_what_is_posted_runs_also_while_each_tick_fails() -> None:
