@@ -171,12 +171,18 @@ class TransactionProducer(Producer):
         """Flush, then stop, as :meth:`~penstock.client.Producer.close`; open transactions are left to ``check``."""
         timeout_s = check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
-        if self._handed_over is not None:
-            self._handed_over.close(timeout_s)
-        self._sessions.close()
-        self._checks.close(min(timeout_s, CHECKS_CLOSE_S))
-        self._at_brokers.shutdown(wait=False, cancel_futures=True)
-        super().close(max(deadline - time.monotonic(), 0.0))
+        try:
+            if self._handed_over is not None:
+                self._handed_over.close(timeout_s)
+        except BaseException:  # Ctrl-C: brokers ask about what got no answer
+            timeout_s, deadline = 0.0, time.monotonic()
+            self._handed_over.close(0.0)
+            raise
+        finally:
+            self._sessions.close()
+            self._checks.close(min(timeout_s, CHECKS_CLOSE_S))
+            self._at_brokers.shutdown(wait=False, cancel_futures=True)
+            super().close(max(deadline - time.monotonic(), 0.0))
 
     # What transactions ask for.
 
