@@ -171,12 +171,14 @@ class TransactionProducer(Producer):
         """Flush, then stop, as :meth:`~penstock.client.Producer.close`; open transactions are left to ``check``."""
         timeout_s = check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
+        handed_over = self._handed_over
         try:
-            if self._handed_over is not None:
-                self._handed_over.close(timeout_s)
+            if handed_over is not None:
+                handed_over.close(timeout_s)
         except BaseException:  # Ctrl-C: brokers ask about what got no answer
             timeout_s, deadline = 0.0, time.monotonic()
-            self._handed_over.close(0.0)
+            if handed_over is not None:
+                handed_over.close(0.0)
             raise
         finally:
             self._sessions.close()

@@ -18,7 +18,8 @@ def test_a_close_that_ctrl_c_interrupts_leaves_no_thread_behind(monkeypatch: pyt
         before = set(threading.enumerate())
         producer = TransactionProducer(cluster.namesrv, group="payments", check=lambda _: TransactionState.COMMIT)
         producer.send_in_transaction("orders", b"x", execute=lambda _: TransactionState.COMMIT)
-        interrupted, settle = [], HandedOver.settle
+        interrupted: list[bool] = []
+        settle = HandedOver.settle
 
         def interrupt_once(self: HandedOver, *arguments: Any) -> None:
             if not interrupted:

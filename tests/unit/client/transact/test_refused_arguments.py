@@ -25,7 +25,7 @@ def test_nothing_is_stored_where_execute_is_no_function() -> None:
         async def run() -> None:
             async with AsyncTransactionProducer(cluster.namesrv, group="payments") as producer:
                 with pytest.raises(InvalidArgument, match="must be a function of a message"):
-                    await producer.send_in_transaction("orders", b"x", execute=TransactionState.COMMIT)
+                    await producer.send_in_transaction("orders", b"x", execute=TransactionState.COMMIT)  # type: ignore[arg-type]
 
         asyncio.run(run())
         with pytest.raises(TopicNotFound):  # it is made with the first half

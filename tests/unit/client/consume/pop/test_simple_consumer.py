@@ -163,7 +163,7 @@ def test_what_is_no_message_is_refused_by_name(cluster: RunningCluster) -> None:
         for call in (consumer.ack, consumer.give_back, consumer.forward_to_dead_letters):
             for value in (None, 5):
                 with pytest.raises(InvalidArgument, match=f"messages={value}: must be a message"):
-                    call(value)  # type: ignore[operator]
+                    call(value)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match="message=None: must be a message"):
             consumer.change_invisible(None, 60)  # type: ignore[arg-type]
     with pytest.raises(ClientClosed):
