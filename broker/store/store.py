@@ -16,7 +16,6 @@ from .disk import Bytes, Disk, named_errors
 from .log.commit import Committer
 from .log.flush import Checkpointer, Flusher
 from .log.placement import Placement
-from .log.reserve import BYTES_MAX, Reserve
 from .lookup import Lookup
 from .picking import Picker
 from .reading import Reader
@@ -70,8 +69,7 @@ class Store:
         self.lookup = Lookup(opened.log, opened.queues, opened.others, opened.index, opened.dispatcher)
         self.picker = Picker(disk, opened.log, opened.queues)
         self.removal = Removal(disk, opened.log, opened.queues, opened.index, opened.others)
-        reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
-        self.reserve = Reserve(disk, self._root, reserve_bytes, opened.log.keep_free)
+        self.reserve = opened.reserve
         self.refusal: StorageError | None = None  # set and taken back by the owner (retention)
         self._is_closed = False  # owner; nothing is read or written from then on
         self._flusher = Flusher(config, opened.log, opened.synced, self._tell_flushed, self._tell_fatal)

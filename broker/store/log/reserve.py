@@ -32,6 +32,11 @@ class Reserve:
         self.is_held = False
         self._is_known = False
 
+    def give_if_short(self) -> None:
+        """Give away what a former process has set aside where there is less than that left: a start writes, too."""
+        if self._disk.free_bytes(self._root) < self.size:
+            self.release()
+
     def adjust(self) -> None:
         """Give the space away when there is less than that left, take it back when there is twice as much.
 

@@ -21,6 +21,7 @@ from ..disk import Disk, make_directories_durably
 from ..dispatch import Dispatcher
 from ..index.index import Index
 from ..log.commit_log import CommitLog
+from ..log.reserve import BYTES_MAX, Reserve
 from ..queues.consume_queue import ConsumeQueues
 from ..queues.other_queues import OtherQueues
 from ..results import RecoveryReport
@@ -51,6 +52,7 @@ class Opened:
     index: Index
     dispatcher: Dispatcher
     others: OtherQueues
+    reserve: Reserve
     synced: int  # of the log
     report: RecoveryReport
 
@@ -80,6 +82,8 @@ class _Opening:
         self._abort = Marker(disk, str(config.root), ABORT)
         self._doubt = Marker(disk, str(config.root), DOUBT)
         self._log = CommitLog(config, disk, clock)
+        reserve_bytes = min(BYTES_MAX, config.segment_bytes // 4)
+        self._reserve = Reserve(disk, str(config.root), reserve_bytes, self._log.keep_free)
         self._queues = self._new_queues()
         self._others = OtherQueues(disk, str(config.root))
         self._index = Index(config, disk, clock)
@@ -93,6 +97,7 @@ class _Opening:
         self._log.directories.prepare()
         for directory in self._log.directories.writable:
             self._lock.add_log_directory(directory)
+        self._reserve.give_if_short()
         self._log.load()
         self._others.load()
         self._checkpoint = Checkpoint(self._disk, str(self._config.root))
@@ -162,6 +167,7 @@ class _Opening:
             self._index,
             dispatcher,
             self._others,
+            self._reserve,
             synced,
             report,
         )

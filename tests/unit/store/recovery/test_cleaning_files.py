@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.store import Disk, Store
+from penstock.broker.store.disk import Data
 from penstock.broker.store.log.reserve import Reserve
 from penstock.broker.store.log.warming import Warming
 from penstock.proto import names
@@ -279,6 +281,26 @@ def test_the_reserve_goes_when_space_is_short_and_comes_back(tmp_path: Path) -> 
     disk.free = 100
     again.adjust()
     assert not path.exists(), "one that a former process left counts as well"
+
+
+def test_a_start_on_a_full_disk_has_the_reserve_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "penstockReserve"
+
+    class FullDisk(SmallDisk):
+        free = 0
+
+        def pwrite(self, descriptor: int, data: Data, position: int) -> None:
+            if path.exists() and data != b"lock":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().pwrite(descriptor, data, position)
+
+    store = filled(tmp_path)
+    store.reserve.adjust()
+    store.close()
+    assert path.exists()
+    store = Store.open(store_config(tmp_path), disk=FullDisk())
+    assert len(bodies(store, "t")) == 60
+    store.close()
 
 
 def test_new_files_can_be_warmed_and_locked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
