@@ -169,7 +169,7 @@ class Retention(Feature):
         for _ in self._expire_topics():
             await asyncio.sleep(0)
         files, self.use = removal.files(), removal.disk_use()
-        end = next_to_go(files, self._rules, now_ms=self.now_ms(), percent=self.use.percent)
+        end = next_to_go(files, self._rules, now_ms=self.now_ms(), percent=self._percent)
         old = [file.end for file in files if self.now_ms() - file.modified_ms >= MAKE_WAY_FROM_MS]
         self._make_way(min(end, old[-1] if old else 0))
         await self._forewarning.look(max(end, self._store.min_offset), self.now_ms(), self._clock.monotonic_s())
@@ -273,7 +273,12 @@ class Retention(Feature):
     def _choose(self, files: list[FileAge], must_keep: int, holds: Iterable[Hold]) -> Choice:
         wishes = [Wish(hold.who, hold.offset) for hold in holds]
         now_ms = self.now_ms()
-        return choose(files, self._rules, now_ms=now_ms, percent=self.use.percent, must_keep=must_keep, wishes=wishes)
+        return choose(files, self._rules, now_ms=now_ms, percent=self._percent, must_keep=must_keep, wishes=wishes)
+
+    @property
+    def _percent(self) -> int:
+        """How full the disk is, for the rules: wholly, where a log file that is needed fits nowhere."""
+        return 100 if self._store.removal.is_out_of_space else self.use.percent
 
     async def _all_holds(self) -> list[Hold]:
         holds = self.core.features.holds()

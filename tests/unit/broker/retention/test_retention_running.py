@@ -100,6 +100,24 @@ async def test_a_restart_after_a_deletion_is_clean_and_reads_the_rest(tmp_path: 
 
 
 @in_own_loop
+async def test_files_go_by_force_where_the_next_one_does_not_fit_however_low_the_ratio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"diskSpaceWarningLevelRatio": 100, "diskSpaceCleanForciblyRatio": 99, "cleanResourceInterval": 100}
+    async with running(tmp_path, **settings) as (broker, caller):
+        await caller.create_topic(queues=1)
+        await fill(caller, 3 * MIB)
+        store = broker.core.store
+        monkeypatch.setattr(Disk, "free_bytes", lambda _disk, _path: 1 << 40 if store.min_offset else 0)
+        with pytest.raises(DiskFull):
+            await fill(caller, 5 * MIB)
+        end = store.end_offset
+        await eventually(lambda: store.min_offset > 0, what="a deletion")
+        await fill(caller, MIB)
+        assert store.end_offset > end
+
+
+@in_own_loop
 async def test_the_metric_of_a_full_disk_says_so_as_well_where_only_the_next_log_file_finds_no_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
