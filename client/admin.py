@@ -85,10 +85,10 @@ class Admin(Client):
         brokers: Sequence[str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TopicInfo:
-        """Create ``topic`` with ``queues`` queues at each broker group (or those of ``brokers``); routes show it.
+        """Create ``topic`` with ``queues`` queues at each broker group that lives, or those of ``brokers``.
 
         ``type``: it refuses messages of others: the attribute ``message.type``. NORMAL, FIFO (with a sharding key),
-        DELAY, TRANSACTION; MIXED, and None, take all.
+        DELAY, TRANSACTION; MIXED, and None, take all. Broker groups that are down have it once it is created again.
         ``order_topic``: a sharding key keeps its queue also while that shard is down: sends of the key wait for it
         until their time-out, and the keys of other shards go on. New shards get keys by :meth:`update_topic` alone.
 
