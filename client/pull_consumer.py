@@ -358,12 +358,14 @@ class PullConsumer(Consumer):
     def _close(self, timeout_s: float, *, processed: bool) -> None:
         timeout_s = check_timeout(timeout_s)
         deadline_s = time.monotonic() + timeout_s
-        if not self._core.is_closed:
-            self._settle(processed and self._auto_commit, all_done=processed)
-        self._core.close(deadline_s)
-        if self._trace is not None:
-            self._trace.settled(success=False)
-            self._trace.tracer.close(deadline_s - time.monotonic())
+        try:
+            if not self._core.is_closed:
+                self._settle(processed and self._auto_commit, all_done=processed)
+            self._core.close(deadline_s)
+        finally:
+            if self._trace is not None:
+                self._trace.settled(success=False)
+                self._trace.tracer.close(deadline_s - time.monotonic())
 
     def _settle(self, processed: bool, *, all_done: bool = True) -> None:
         """The caller has come back: what it got last is processed, and revoked queues may go."""

@@ -256,13 +256,14 @@ class PushConsumer(Consumer):
                 before_s = deadline_s - min(COMMIT_SHARE_S, timeout_s / 2)
                 self._workers.close(before_s, caller)
                 self._redelivery.close(before_s)
+            self._core.close(deadline_s)
         except BaseException:  # Ctrl-C: what listeners are at comes again
             deadline_s = time.monotonic()
+            self._core.close(deadline_s)
             raise
         finally:
-            self._core.close(deadline_s)
-        if self._trace is not None:
-            self._trace.tracer.close(deadline_s - time.monotonic())
+            if self._trace is not None:
+                self._trace.tracer.close(deadline_s - time.monotonic())
 
 
 @contextmanager

@@ -68,6 +68,21 @@ def test_a_push_consumer_that_is_closed_while_it_starts_leaves_no_worker_behind(
     wait_until(lambda: not threads_of("late"), what="no thread")
 
 
+def test_a_close_of_a_pull_consumer_that_ctrl_c_interrupts_ends_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(deadline_s: float) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    puller = PullConsumer("127.0.0.1:1", group="g", trace=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(puller._core, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            puller.close()
+    left = [each for each in threading.enumerate() if each not in before and each.name == "penstock-trace"]
+    wait_until(lambda: not any(each.is_alive() for each in left), what="no thread")
+    puller.close()
+
+
 def test_what_is_posted_runs_also_while_each_tick_fails() -> None:
     ran = threading.Event()
 

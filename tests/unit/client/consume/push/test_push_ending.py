@@ -85,7 +85,7 @@ def test_a_close_that_ctrl_c_interrupts_leaves_no_member_and_no_thread(
         began.set()
         may_end.wait(20)
 
-    consumer = PushConsumer(cluster.namesrv, group="g", listener=listener, consume_from="first")
+    consumer = PushConsumer(cluster.namesrv, group="g", listener=listener, consume_from="first", trace=True)
     consumer.subscribe("orders")
     consumer.start()
     assert began.wait(20)
@@ -108,7 +108,7 @@ def test_a_close_that_ctrl_c_interrupts_leaves_no_member_and_no_thread(
     with Admin(cluster.namesrv) as admin:
         wait_until(lambda: not admin.group("g").members, what="no member")
     may_end.set()
-    own = ("penstock-member-g", "penstock-session", "penstock-fetch-g", "penstock-consume-g")
+    own = ("penstock-member-g", "penstock-session", "penstock-fetch-g", "penstock-consume-g", "penstock-trace")
     wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith(own)], what="no thread")
     consumer.close()
 
