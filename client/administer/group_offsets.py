@@ -11,6 +11,7 @@ from penstock.proto.errors import GroupNotFound, InvalidArgument, OffsetOutOfRan
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import TopicQueues
 
+from ..arguments import whole
 from ..cluster import Calls, asked, offsets_by_broker, offsets_in, queues_in, topic_offsets
 from ..message import MessageQueue
 from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats
@@ -79,9 +80,9 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
 def _place(value: Any) -> tuple[str, int]:
     """A queue as its broker's name and its id. Raises InvalidArgument: it is none."""
     parts = tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(parts) != 2 or not isinstance(parts[0], str) or type(parts[1]) is not int:
+    if len(parts) != 2 or not isinstance(parts[0], str):
         raise InvalidArgument(f"queues: {value!r:.60} must be (broker name, queue id), as ('broker-a', 3)")
-    return parts[0], parts[1]
+    return parts[0], whole("queues: queue id", parts[1], 0, kind=InvalidArgument)
 
 
 def reset(

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -375,9 +376,10 @@ def own_properties(transaction_id: str, check_after_s: float | None) -> bytes:
     """What the halves of a transaction say of it, as a property string."""
     own = {TRANSACTION_ID: transaction_id}
     if check_after_s is not None:
-        is_length = isinstance(check_after_s, (int, float)) and 0 <= check_after_s < math.inf
-        if not is_length:
-            raise arguments.wrong("check_after_s", check_after_s, "0 or more seconds", InvalidArgument)
+        given: Any = check_after_s
+        is_number = isinstance(given, Real)
+        if not is_number or not 0 <= given < math.inf:
+            raise arguments.wrong("check_after_s", given, "0 or more seconds", InvalidArgument)
         own[CHECK_IMMUNITY_SECONDS] = str(round(check_after_s))
     return encode_properties(own)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+
 from penstock.client import Admin
 from penstock.client.cluster.connections import Connections
 from penstock.client.consume.group.consumer_session import Claims, ConsumerSession
@@ -195,7 +197,7 @@ def test_the_holder_hears_of_a_reset() -> None:
         wait_until(lambda: one.heard.joined, what="join")
         one.session.claim([Q[2]])
         wait_until(lambda: one.heard.granted, what="grant")
-        admin.reset_offset("g", "T", offset=9, queues=[("broker-a", 2)])
+        admin.reset_offset("g", "T", offset=9, queues=[("broker-a", np.int64(2))])
         wait_until(lambda: one.heard.resets == [(Q[2], 9)], what="reset")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.client import InvalidArgument, TopicNotFound, TransactionProducer, TransactionState
@@ -43,3 +44,11 @@ def test_no_transaction_is_begun_with_it(given: dict[str, Any]) -> None:
         pytest.raises(InvalidArgument, match=f"{name}=.*: must be"),
     ):
         producer.transaction(**given)
+
+
+def test_a_length_of_time_may_be_numpys() -> None:
+    with TransactionProducer("127.0.0.1:1", group="payments") as producer:
+        numbers: list[Any] = [np.int64(5), np.float32(5)]
+        for each in numbers:
+            with producer.transaction(check_after_s=each):
+                pass
