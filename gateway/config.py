@@ -14,7 +14,7 @@ from penstock.runtime.conf import IGNORED_KEY, bind, check_listening, key, load_
 from penstock.runtime.security.settings import SecuritySettings, TlsServerMode, TlsSettings
 
 PORT_DEFAULT = 8081
-_HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}|[0-9A-Fa-f:.]{2,45}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}|[0-9A-Fa-f:.]{2,45}|\[[0-9A-Fa-f:.]{2,45}\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class GatewayConfig:
         except ConfigError as error:
             raise ConfigError(f"namesrvAddr: {error.message}") from None
         check_listening(self.bind_address, self.listen_port)
-        is_host = _HOST.fullmatch(self.host) is not None and self.host not in ("0.0.0.0", "::")  # noqa: S104  compared
+        is_host = _HOST.fullmatch(self.host) is not None and self.host.strip("[]") not in ("0.0.0.0", "::")  # noqa: S104  compared
         require(not self.host or is_host, "gatewayIP1 must be a host or an address that clients can reach", self.host)
 
 
