@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from penstock.client import BrokerUnavailable
 from penstock.formats.record.layout import QueueOffset, Record, encode_record
 from penstock.gateway.http2.frames import ACK, Type, frame, rst_stream
 from penstock.gateway.http2.frames import Code as HttpCode
@@ -141,5 +143,29 @@ def test_an_answer_is_given_back_when_its_attempt_is_made_again(again: str) -> N
             assert len([each async for each in receiving.receive(CALLER, request)]) == 4
         assert world.changed == ([(True, [7, 8])] if again == "its attempt" else [])
         assert renewal.holds_any
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_does_not_take_what_is_given_back_leaves_time_for_the_attempt() -> None:
+    class Silent(World):
+        async def at_data_port(self, _: str, method: Method, content: bytes, *rest: Any, late: Any = None) -> Any:
+            _, timeout_s = rest
+            if method != Method.RECEIVE:
+                await asyncio.sleep(timeout_s)
+                raise BrokerUnavailable("no answer")
+            left.append(timeout_s)
+            return self.answer
+
+    left: list[float] = []
+
+    async def scenario() -> None:
+        world: Any = Silent("")
+        renewal = Renewal(world, lambda _: True)
+        receiving = Receiving(world, Clients(), Finishing(world, renewal), renewal)
+        request = wish("g", "topic", wait_s=0, auto_renew=True, attempt_id="one")
+        for _ in range(2):
+            assert len([each async for each in receiving.receive(replace(CALLER, deadline_s=1.0), request)]) == 4
+        assert left[1] > 0.2
 
     asyncio.run(scenario())

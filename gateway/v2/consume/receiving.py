@@ -96,7 +96,7 @@ class Receiving:
         route = await self._brokers.served_route(wish.subscription.topic)
         broker_name = self._broker_of(route, request.message_queue.broker.name)
         place = caller.client_id, wish.group, route.topic, broker_name, request.message_queue.id
-        await self._give_back_answered(place, wish.attempt_id)
+        await self._give_back_answered(place, wish)
         received: list[Given] = []
         is_told = False
         try:
@@ -123,18 +123,19 @@ class Receiving:
             if len(self._attempts) > _ATTEMPTS:
                 self._attempts.popitem(last=False)
 
-    async def _give_back_answered(self, place: tuple[str, str, str, str, int], attempt_id: str) -> None:
+    async def _give_back_answered(self, place: tuple[str, str, str, str, int], wish: _Wish) -> None:
         """Have come again what this attempt was answered with before.
 
         Clients make an attempt again only where the answer failed at their end, behind the connection that has shown
-        it came: nobody would acknowledge these, and they would be renewed as long as the client lives.
+        it came: nobody would acknowledge these, and they would be renewed as long as the client lives. A broker that
+        does not take them leaves half of the time to the receive.
         """
         answered, receipts = self._attempts.pop(place, ("", []))
-        if attempt_id and answered == attempt_id:
+        if wish.attempt_id and answered == wish.attempt_id:
             for receipt in receipts:
                 self._renewal.drop(receipt)
-            _, group, _, broker_name, _ = place
-            await self._given_back(broker_name, group, receipts)
+            left_s = wish.deadline_s - asyncio.get_running_loop().time()
+            await self._given_back(place[3], wish.group, receipts, min(REQUEST_S, left_s / 2))
 
     def _take_back(self, broker_name: str, group: str, receipts: list[Receipt]) -> None:
         """The client has not got these: others are to get them soon."""
@@ -261,9 +262,11 @@ class Receiving:
         if receipts:
             self._in_background(self._given_back(broker_name, group, receipts))
 
-    async def _given_back(self, broker_name: str, group: str, handles: list[Receipt]) -> None:
+    async def _given_back(
+        self, broker_name: str, group: str, handles: list[Receipt], timeout_s: float = REQUEST_S
+    ) -> None:
         try:
-            await changed(self._brokers, broker_name, group, handles, 1000, REQUEST_S, are_given_back=True)
+            await changed(self._brokers, broker_name, group, handles, 1000, timeout_s, are_given_back=True)
         except PenstockError as error:
             log.info("messages of a client that is gone come again later group=%s error=%s", group, error.message)
 
