@@ -92,7 +92,8 @@ def open_store(config: BrokerConfig, features: Iterable[type[Feature]]) -> Itera
     _make_directory(root, "storePathRootDir")
     if config.store.commit_log_path:
         for directory in config.store.log_directories:
-            _make_directory(Path(directory), "storePathCommitLog")
+            if directory not in config.store.read_only_log_directories:
+                _make_directory(Path(directory), "storePathCommitLog")
     try:
         known = check_identity(root, identity.cluster, identity.broker_name)
         MembershipFile(root).check_use(identity.broker_id, is_elected=config.replication.is_elected)

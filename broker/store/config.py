@@ -150,6 +150,11 @@ class StoreConfig:
         return split_paths(self.commit_log_path) or [str(self.root / COMMIT_LOG)]
 
     @property
+    def read_only_log_directories(self) -> list[str]:
+        """Those that get no new files, which are never made: a missing one is a disk that is not mounted."""
+        return split_paths(self.read_only_log_paths)
+
+    @property
     def queue_directory(self) -> str:
         """Where the consume queues are."""
         return str(self.root / CONSUME_QUEUE)

@@ -26,7 +26,7 @@ from ..config import MIB, FlushMode, StoreConfig
 from ..disk import Bytes, Disk
 from ..queues.kernels import Ints, Longs
 from ..results import AppendResult
-from .log_directories import LogDirectories, split_paths
+from .log_directories import LogDirectories
 from .log_file import FileAllocator, LogFile, load_log_files, write_to_end
 from .log_kernels import same_messages
 from .queue_ends import QueueEnds
@@ -53,7 +53,7 @@ class CommitLog(ReadableLog):
         self._config = config
         self._clock = clock
         self.directories = LogDirectories(
-            disk, config.log_directories, split_paths(config.read_only_log_paths), config.segment_bytes
+            disk, config.log_directories, config.read_only_log_directories, config.segment_bytes
         )
         self.last_store_timestamp_ms = 0  # of the last record; an append is never stored earlier
         self._warming = Warming(
