@@ -312,7 +312,11 @@ class Retention(Feature):
         """Have the log say all that the tables know: in an earlier role, or before a start, files may have gone."""
         if not self._is_state_complete and self._journal is not None:
             self._is_state_complete = True  # unless the repetition says otherwise
-            await self._repeat_state(self._store.min_offset)
+            try:
+                await self._repeat_state(self._store.min_offset)
+            except BaseException:
+                self._is_state_complete = False
+                raise
 
     async def _repeat_state(self, position: int) -> int:
         """Record again what the tables have from records below ``position``; the end of the last record."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from penstock.broker.config import TopicsConfig
 from penstock.broker.core.tables.groups import Group
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.store.recovery.cleaning import HOUR_MS
-from penstock.proto.errors import InvalidArgument
+from penstock.proto.errors import InvalidArgument, StorageError
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest
 from penstock.proto.wire.common_pb2 import TopicConfig
 from tests.support.broker.retaining import KEEPS, SEGMENT, node
@@ -181,6 +182,28 @@ async def test_who_becomes_master_records_at_once_what_went_with_its_own_files(t
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+@in_own_loop
+async def test_a_state_that_could_not_be_recorded_anew_is_recorded_in_a_later_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node(tmp_path, master=False) as it:
+        it.put_topic(KEEPS)
+        it.fill()
+        it.at_four()
+        await it.retention.clean()
+        it.change_role(master=True)
+        with monkeypatch.context() as busy:
+            busy.setattr(it.store, "append", Mock(side_effect=StorageError("no file was made: input/output error")))
+            with pytest.raises(StorageError):
+                await it.retention.clean()
+        await it.retention.clean()
+        it.confirm()
+        tables = it.tables.fresh()
+        for result in it.store.replay(it.store.min_offset):
+            tables.take(result)
+        assert tables.topic("keeps") == KEEPS
 
 
 @in_own_loop
