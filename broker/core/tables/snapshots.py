@@ -285,6 +285,7 @@ class Snapshots:
                 document = parse_rocketmq_json(text)
                 for number in (LOG_POSITION, NEWEST_RECORD):
                     int(document.get(number, 0))
+                counter = int(document.get("dataVersion", {}).get("counter", 0))
                 file.table.load(document, self._log_end)
             except FileNotFoundError:
                 continue
@@ -292,7 +293,7 @@ class Snapshots:
                 log.warning("snapshot damaged path=%s error=%s", path, damage(error))
                 damaged.append(f"{path}: {damage(error)}")
                 continue
-            file.counter = int(document.get("dataVersion", {}).get("counter", 0))
+            file.counter = counter
             if damaged:
                 log.warning("snapshot taken from the one before it path=%s", path)
             return document

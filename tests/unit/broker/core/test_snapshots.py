@@ -248,7 +248,15 @@ def test_a_damaged_file_is_named_in_a_short_line(tmp_path: Path, caplog: pytest.
     assert len(str(refused.value)) < 500
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, '{"logPosition":1e999,"topicConfigTable":{}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        '{"logPosition":1e999,"topicConfigTable":{}}',
+        '{"topicConfigTable":{},"dataVersion":[]}',
+    ],
+)
 def test_a_file_that_the_parser_or_a_number_cannot_take_is_damaged_too(tmp_path: Path, text: str) -> None:
     written(tmp_path)
     (tmp_path / "topics.json").write_text(text)
