@@ -151,9 +151,12 @@ class ProducerTable(Table):
         held = self._lanes.get((producer_id, topic, lane))
         return held.receipts[-1].sequence if held is not None else None
 
-    def has_forgotten(self, since_ms: int) -> bool:
-        """True if a lane that stored something since that time may be remembered no more."""
-        return self._forgotten_ms >= since_ms or self._newest_ms - since_ms > IDLE_MS_MAX
+    def has_forgotten(self, since_ms: int, now_ms: int) -> bool:
+        """True if a lane that stored something since that time may be remembered no more.
+
+        Lanes go by the clock, also while nobody stores anything: the newest batch alone would not tell.
+        """
+        return self._forgotten_ms >= since_ms or max(self._newest_ms, now_ms) - since_ms > IDLE_MS_MAX
 
     def remember(self, producer_id: int, epoch: int, topic: str, lane: int, receipt: Receipt) -> None:
         """Note a batch that is in the log now; what is known already, or older, changes nothing."""

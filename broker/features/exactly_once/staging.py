@@ -335,16 +335,17 @@ class Staging:
         producers = self._core.tables.producers
         if producers.last_sequence(mark.producer_id, target.topic, mark.lane) is not None:
             return False
-        return producers.has_forgotten(decode_record(record).store_timestamp_ms)
+        return producers.has_forgotten(decode_record(record).store_timestamp_ms, self._core.clock.wall_ms())
 
     async def _is_in_log(self, target: Target, queue_id: int, mark: ProducerMark, position: int) -> bool:
         """True if the chunk of that mark, staged at ``position``, was published: the log behind it is looked through.
 
-        ``queue_id``: of its first record, as it was staged.
+        ``queue_id``: of its first record, as it was staged. The topic may have had fewer queues in between, and then it
+        went to the remainder.
         """
         store, prefix = self._store, mark_property(*mark)
         await self._core.dispatcher.wait_dispatched(store.end_offset)
-        for each in {queue_id, queue_id % target.queues}:
+        for each in (queue_id, *range((queue_id + 1) // 2)):  # no other one is a remainder
             start = store.removal.first_from(target.topic, each, position)
             end = store.reader.queue_range(target.topic, each)[1]
             async with contextlib.aclosing(records_of(store, target.topic, each, start, end)) as found:

@@ -31,7 +31,6 @@ from penstock.proto.wire import pipeline_pb2
 from tests.support.broker.kit import SYNC, Kit, in_loop
 from tests.support.broker.requests import BORN, chunk, wanting
 from tests.support.broker.running_broker import running
-from tests.support.broker.stores import bodies
 from tests.support.data import connected
 from tests.support.record.encoding import encode_messages
 from tests.support.waiting import eventually
@@ -424,20 +423,3 @@ async def test_idle_writers_are_forgotten_after_a_month_but_not_unfinished_ones(
     parts.tables.expire(later)
     assert not parts.tables[StagingTable].writers
     assert not parts.tables[StagingTable].published
-
-
-@in_loop
-async def test_a_publication_that_was_cut_short_is_finished_once_however_many_others_append_meanwhile() -> None:
-    parts = await opened(maxProducerLanes=1000)
-    await parts.stage([b"a", b"b"])
-    await parts[ExactlyOnce].writers.decide("w", "r1", 0, KEYS)
-    left = parts.fail_appends(to=names.STATE_TOPIC)
-    with pytest.raises(DiskFull):
-        await parts[ExactlyOnce].staging.publish("w", 0, {"k": 1})
-    left[0] = 1 << 30
-    for number in range(1001):
-        await parts.append(queue_id=1, producer=(1000 + number, 0, 0, 1))
-    again = Kit.restarted(parts)
-    await again[ExactlyOnce].staging.publish("w", 0, {"k": 1})
-    again.dispatch()
-    assert bodies(again.store, "orders") == [b"a", b"b"]
