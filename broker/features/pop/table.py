@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from ...core.tables.groups import GROUP_DELETED
-from ...core.tables.offsets import AGAIN, OFFSETS, QUEUES_PER_RECORD, RESET, offset_records
+from ...core.tables.offsets import AGAIN, OFFSETS, RESET, offset_records
 from ...core.tables.table import LOADED, StateRecord, Table, json_entries
 from ...core.tables.topics import TOPIC_DELETED
 
@@ -22,6 +22,7 @@ POP_GROUP: Final = "POP_GROUP"
 POP_DONE: Final = "POP_DONE"
 BY: Final = "by"
 POP: Final = "POP"
+ROWS_PER_RECORD: Final = 4096  # each names a topic and a group: no record outgrows the body limit
 
 R = TypeVar("R")
 
@@ -155,7 +156,7 @@ class PopTable(Table):
 
 def _parts(rows: Sequence[R]) -> list[Sequence[R]]:
     """As many at once as one record holds."""
-    return [rows[start : start + QUEUES_PER_RECORD] for start in range(0, len(rows), QUEUES_PER_RECORD)]
+    return [rows[start : start + ROWS_PER_RECORD] for start in range(0, len(rows), ROWS_PER_RECORD)]
 
 
 def _text(key: Key) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from penstock.broker.core.tables.offsets import OFFSETS
+from penstock.broker.core.tables.table import compact
 from penstock.broker.features.pop.pop import SETTLE_S
+from penstock.broker.features.pop.table import POP_GROUP, PopTable
+from penstock.formats.record.layout import BODY_BYTES_MAX
+from penstock.proto.names import DERIVED_TOPIC_LENGTH_MAX, GROUP_LENGTH_MAX
 from tests.support.broker.kit import FEATURES, in_loop
 from tests.support.broker.popping import GROUP, Pops, bodies
 from tests.support.broker.retaining import KEEPS, SEGMENT, follow
@@ -81,3 +87,18 @@ async def test_it_knows_what_a_reset_has_voided(tmp_path: Path) -> None:
     slave.change_role(master=True)
     assert bodies(await slave.receive()) == [b"0", b"1", b"2"]
     assert await slave.acknowledge(*waiting) == []
+
+
+def test_what_is_said_again_fits_its_records_however_many_queues_were_reset() -> None:
+    group, count = "g" * GROUP_LENGTH_MAX, 16_384
+    table = PopTable()
+    table.apply(0, POP_GROUP, {"group": group})
+    for number in range(1, count + 1):
+        offsets = {f"{number:0{DERIVED_TOPIC_LENGTH_MAX}d}": {"0": number}}
+        table.apply(number, OFFSETS, {"group": group, "offsets": offsets})
+    other = PopTable()
+    for position, (kind, document) in enumerate(table.repeated(1 << 40), 1 << 40):
+        body = compact(document)
+        assert len(body) <= BODY_BYTES_MAX
+        other.apply(position, kind, json.loads(body))
+    assert "".join(other.pieces()) == "".join(table.pieces())
