@@ -230,6 +230,12 @@ class Disk:
                 raise
         return descriptor
 
+    def unlock_directory(self, descriptor: int) -> None:
+        """Give that lock back, also where a child of the process, just forked, has the descriptor still."""
+        with contextlib.suppress(OSError):  # closing gives it back as well
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
 
 def storage_error(error: OSError, path: str, doing: str) -> StorageError:
     """Penstock's error for ``error``, which ended ``doing`` something to ``path``."""

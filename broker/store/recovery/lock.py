@@ -64,7 +64,7 @@ class StoreLock:
 
     def release(self) -> None:
         while self._directories:
-            self._disk.close(self._directories.pop())
+            self._disk.unlock_directory(self._directories.pop())
         with _held_guard:
             _held.discard(self._name)
             self._disk.close(self._descriptor)

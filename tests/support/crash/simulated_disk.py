@@ -258,6 +258,9 @@ class SimulatedDisk(Disk):
     def lock_directory(self, path: str) -> int | None:
         return next(self._descriptors)
 
+    def unlock_directory(self, descriptor: int) -> None:
+        self.close(descriptor)
+
     def lose(self, path: str) -> None:
         """Take away that file or directory, for good, as somebody with a shell may."""
         directory, name = self._parent(path)

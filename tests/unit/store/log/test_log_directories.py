@@ -224,3 +224,24 @@ def test_a_file_system_that_locks_no_directories_keeps_nobody_out(
     store = Store.open(_config(tmp_path))
     _fill(store, 2)
     store.close()
+
+
+def test_a_closed_store_has_given_its_directories_back_though_a_child_has_the_descriptors_still(tmp_path: Path) -> None:
+    class Forking(Disk):
+        """Each descriptor of a directory has a twin, as in a child between its fork and the program that it runs."""
+
+        twins: list[int] = []  # noqa: RUF012
+
+        def lock_directory(self, path: str) -> int | None:
+            descriptor = super().lock_directory(path)
+            if descriptor is not None:
+                self.twins.append(os.dup(descriptor))
+            return descriptor
+
+    Store.open(_config(tmp_path), disk=Forking()).close()
+    assert Forking.twins
+    try:
+        Store.open(_config(tmp_path)).close()
+    finally:
+        for descriptor in Forking.twins:
+            os.close(descriptor)
