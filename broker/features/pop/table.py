@@ -2,7 +2,7 @@
 
 | Tag | Body |
 |---|---|
-| ``POP_GROUP`` | ``{"group": g}``: its messages are given out by ops. When it is said again, ``"cuts"`` are the positions below which ops of its queues count no more |
+| ``POP_GROUP`` | ``{"group": g}``: its messages are given out by ops, from here on. One with ``"again"`` says so of a group that has ops before it, of which those below ``"cuts"``, by queue, count no more |
 | ``POP_DONE`` | ``{"ops": offset, "position": p, "held": q}``: the first op that is needed and its place in the log; the log is needed from ``q`` on, or not at all (0) |
 | ``OFFSETS`` | of :mod:`...core.tables.offsets`; with ``"by": "POP"`` it says what the ops have said. Another one that moves a group's offset, and a reset, void what ops before it said of that queue: an administrator has set it. One with ``"again"`` voids nothing |
 | ``GROUP_DELETED``, ``TOPIC_DELETED`` | void likewise what was said of the group, or topic |
@@ -62,7 +62,7 @@ class PopTable(Table):
         if position < self.base:
             return
         if kind == POP_GROUP:
-            self._enter(position, str(document["group"]), document.get("cuts", {}))
+            self._enter(position, str(document["group"]), document)
         elif kind == POP_DONE:
             if position > self._done_at:
                 self._done(position, int(document["ops"]), int(document["position"]), int(document["held"]))
@@ -99,7 +99,7 @@ class PopTable(Table):
         cuts = [(_text(key), cut) for key, cut in self._cuts.items() if key[0] in ("", group)]
         for part in _parts(cuts) or [[]]:
             if group in self.groups:
-                yield POP_GROUP, {"group": group} | ({"cuts": dict(part)} if part else {})
+                yield POP_GROUP, {"group": group, AGAIN: True} | ({"cuts": dict(part)} if part else {})
         for keys in _parts([key for key in self._offsets if key[0] == group]):
             offsets: dict[str, dict[int, int]] = {}
             for _, topic, queue_id in keys:
@@ -108,11 +108,14 @@ class PopTable(Table):
             for kind, document in offset_records(group, offsets):
                 yield kind, {**document, BY: POP}
 
-    def _enter(self, position: int, group: str, cuts: Mapping[str, Any]) -> None:
+    def _enter(self, position: int, group: str, document: Mapping[str, Any]) -> None:
         if position <= self.cut(group, "", -1):
             return
+        if group not in self.groups and not document.get(AGAIN):
+            # A former group of that name, whose deletion says nothing to who has not heard of it, has ops here, too.
+            self._cuts[group, "", -1] = position - 1
         self.groups[group] = position
-        for text, cut in cuts.items():
+        for text, cut in document.get("cuts", {}).items():
             key = _key(text)
             self._cuts[key] = max(self._cuts.get(key, LOADED), int(cut))
         self.changes += 1

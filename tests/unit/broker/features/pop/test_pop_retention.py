@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.core.tables.groups import GROUP_DELETED
 from penstock.broker.core.tables.offsets import OFFSETS
 from penstock.broker.core.tables.table import compact
 from penstock.broker.features.pop.pop import SETTLE_S
@@ -102,3 +103,23 @@ def test_what_is_said_again_fits_its_records_however_many_queues_were_reset() ->
         assert len(body) <= BODY_BYTES_MAX
         other.apply(position, kind, json.loads(body))
     assert "".join(other.pieces()) == "".join(table.pieces())
+
+
+def test_ops_of_a_former_group_count_nowhere_also_where_nobody_heard_of_its_deletion() -> None:
+    offsets = {"group": GROUP, "offsets": {"t": {"0": 0}}, "by": "POP"}
+    master, slave = PopTable(), PopTable()
+    for table, begin in ((master, 0), (slave, 20)):  # the slave's log begins behind the first two
+        for position, kind, document in (
+            (0, POP_GROUP, {"group": GROUP}),
+            (10, OFFSETS, offsets),
+            (100, GROUP_DELETED, {"groupName": GROUP}),
+            (110, POP_GROUP, {"group": GROUP}),
+            (120, OFFSETS, offsets),
+        ):
+            if position >= begin:
+                table.apply(position, kind, document)
+    assert 100 <= slave.cut(GROUP, "t", 0) == master.cut(GROUP, "t", 0) < 110
+    late = PopTable()  # of a log that begins with what was said again
+    for number, (kind, document) in enumerate(master.repeated(130)):
+        late.apply(130 + number, kind, dict(document))
+    assert late.cut(GROUP, "t", 0) == master.cut(GROUP, "t", 0)
