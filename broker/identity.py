@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.proto.errors import WrongStore
-from penstock.runtime.whole_files import damage, replace_file
+from penstock.runtime.whole_files import DAMAGES, damage, replace_file
 
 FILE_NAME: Final = "penstockIdentity.json"
 
@@ -26,7 +26,7 @@ def check_identity(root: Path, cluster: str, broker_name: str) -> bool:
         owner = (str(document["cluster"]), str(document["name"]))
     except FileNotFoundError:
         return False
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
+    except DAMAGES as error:
         raise WrongStore(
             f"{path}: damaged ({damage(error)}); make sure that the store is {cluster}/{broker_name}'s and delete the "
             "file",

@@ -8,7 +8,6 @@ from typing import Any, Final, SupportsIndex
 
 from penstock.proto.errors import ConfigError, InvalidArgument, PenstockError
 
-from .cluster import require_timeout
 from .message import MessageQueue, MessageView
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -44,15 +43,6 @@ def seconds(name: str, value: Any, most_s: float, *, has_zero: bool = False) -> 
     if is_number and (value > 0 or (has_zero and value == 0)) and value <= most_s:
         return float(value)
     raise wrong(name, value, f"{'0 or more' if has_zero else 'above 0'} and at most {most_s:g} seconds")
-
-
-def timeout(value: float | None) -> float:
-    """``value``, a time-out of a call that has to have one, as :func:`~.cluster.check_timeout` gives it.
-
-    Raises:
-        InvalidArgument: anything else.
-    """
-    return require_timeout(value)
 
 
 def client_id(value: object) -> str:

@@ -14,7 +14,7 @@ from penstock.runtime.security.credentials import Credentials, Tls
 
 from . import arguments
 from .arguments import LEVEL_MAX
-from .cluster import Expression, check_timeout
+from .cluster import Expression, check_timeout, require_timeout
 from .cluster.subscription import ALL, parse_subscription
 from .consume.assignment import Assignment
 from .consume.consumer_config import CONSUME_FROM_LAST, ConsumerConfig, new_client_id
@@ -218,7 +218,7 @@ class PullConsumer(Consumer):
             BrokerUnavailable, OutcomeUnknown: there is no master; perhaps some are kept.
             Refused: not kept, by the broker's own error.
         """
-        timeout_s = arguments.timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         delay_level = arguments.whole("delay_level", delay_level, -LEVEL_MAX, LEVEL_MAX, InvalidArgument)
         self._core.require_open()
         deadline_s = time.monotonic() + timeout_s
@@ -243,7 +243,7 @@ class PullConsumer(Consumer):
             CommitRefused: a queue belongs to another member now, or an offset is beyond the queue's end.
             BrokerUnavailable, OutcomeUnknown: a broker did not answer; commit again.
         """
-        timeout_s = arguments.timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         self._core.require_open()
         if offsets is not None:
             if not isinstance(offsets, Mapping):
@@ -383,7 +383,7 @@ class PullConsumer(Consumer):
     def _wait(
         self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float
     ) -> list[tuple[MessageQueue, Taken]]:
-        timeout_s = arguments.timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         self._core.require_open()
         self._settle(self._auto_commit)
         deadline_s = time.monotonic() + timeout_s

@@ -15,7 +15,7 @@ from penstock.runtime.conf import require
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from . import arguments
-from .cluster import Calls, Expression, Subscription, all_queues, parse_subscription, readable_queues
+from .cluster import Calls, Expression, Subscription, all_queues, parse_subscription, readable_queues, require_timeout
 from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
 from .consume.pop.receipts import Lot, Lots, Settling
@@ -132,7 +132,7 @@ class SimpleConsumer(Client):
             ClientClosed: the consumer is closed.
         """
         max_messages = arguments.whole("max_messages", max_messages, 1)
-        timeout_s = arguments.timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         if invisible_s is None:
             invisible_s = self._invisible_s
         invisible_ms = round(arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX) * 1000)
@@ -277,7 +277,7 @@ class SimpleConsumer(Client):
 
 
 def _lots(messages: Receivable | Sequence[Receivable]) -> tuple[Lots, list[object]]:
-    """The receipts of messages, and what among them is none. Raises InvalidArgument: that is no list of them."""
+    """The receipts of messages, and what cannot be one. Raises InvalidArgument for all but messages and lists."""
     several: Sequence[Any] = [messages] if isinstance(messages, (ReceivedMessage, str)) else messages
     if not isinstance(several, Iterable):
         raise arguments.wrong(

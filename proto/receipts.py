@@ -62,7 +62,12 @@ class Receipt(NamedTuple):
             if version == VERSION and is_whole and _are_numbers(numbers):
                 group, topic, broker_name = fields[:-_NUMBERS]
                 return cls(group, topic, broker_name, *map(int, numbers))
-        raise InvalidReceipt(f"receipt {text!r:.80}: is none: give that of a message that was received")
+        raise InvalidReceipt(refusal(text))
+
+
+def refusal(value: object) -> str:
+    """Why ``value`` is taken for no receipt."""
+    return f"receipt {value!r:.80}: is none: give that of a message that was received"
 
 
 def _are_numbers(texts: list[str]) -> bool:

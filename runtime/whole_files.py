@@ -74,6 +74,10 @@ def _stays(path: Path) -> bool:
     return path.is_symlink() or (path.exists() and not path.is_file())
 
 
+DAMAGES = (ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError)
+"""What reading a document of JSON raises if it is damaged: not JSON, or not of its form."""
+
+
 def damage(error: Exception) -> str:
     """What an error in reading a document says of it, in words."""
     if isinstance(error, KeyError):

@@ -402,8 +402,8 @@ def record_offsets(
         for topic, queues in offsets.items()
         if (kept := {q: o for q, o in queues.items() if is_reset or tables.committed(group, topic, q) != o})
     }
-    for kind, document in offset_records(group, changed):
-        journal.put(kind, {**document, RESET: True} if is_reset else document)
+    for kind, document in offset_records(group, changed, **({RESET: True} if is_reset else {})):
+        journal.put(kind, document)
 
 
 def _ensure_group(journal: Journal, tables: Tables, group: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.proto.errors import Corrupt, WrongStore
 from penstock.runtime.clock import boot_id
-from penstock.runtime.whole_files import damage, replace_file
+from penstock.runtime.whole_files import DAMAGES, damage, replace_file
 
 FILE_NAME: Final = "penstockMembership.json"
 
@@ -43,7 +43,7 @@ class MembershipFile:
             self.held = Membership(str(fields["coordinator"]), int(fields["broker_id"]), str(fields["boot"]))
         except FileNotFoundError:
             return
-        except (ValueError, OverflowError, RecursionError, KeyError, TypeError) as error:
+        except DAMAGES as error:
             raise Corrupt(
                 f"{self._path}: damaged ({damage(error)}): restore it, or delete it, and this broker counts as one "
                 "that may have lost messages until it has caught up with a master",

@@ -78,7 +78,7 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
 
 
 def _place(value: Any) -> tuple[str, int]:
-    """A queue as its broker's name and its id. Raises InvalidArgument: it is none."""
+    """A queue as its broker's name and its id. Raises InvalidArgument for anything else."""
     parts = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(parts) != 2 or not isinstance(parts[0], str):
         raise InvalidArgument(f"queues: {value!r:.60} must be (broker name, queue id), as ('broker-a', 3)")

@@ -22,8 +22,7 @@ from typing import Any, Final, Self, TypeVar
 from penstock.proto.errors import PenstockError
 from penstock.runtime.conf import require
 
-from .. import arguments
-from ..cluster import Expression, check_timeout
+from ..cluster import Expression, check_timeout, require_timeout
 from ..cluster.subscription import ALL
 from ..consume.message_batch import MessageBatch
 from ..consume.pop.receiving import ReceivedMessage
@@ -127,7 +126,7 @@ class AsyncPullConsumer(_Consumer):
         self._sync.on_ready(on_ready)
 
     async def _when_ready(self, poll: Callable[[], T], timeout_s: float) -> T | None:
-        timeout_s = arguments.timeout(timeout_s)
+        timeout_s = require_timeout(timeout_s)
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._ready.clear()

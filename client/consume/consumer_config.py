@@ -52,7 +52,6 @@ class ConsumerConfig:
             "consumer retry_delays_ms must name at least one delay, none negative",
             self.retry_delays_ms,
         )
-
         require(
             isinstance(self.offsets_directory, (str, os.PathLike, type(None))),
             "consumer offsets_directory must be a path",

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from penstock.proto.errors import ConfigError, CoordinatorUnavailable, Corrupt, StorageError
 from penstock.proto.register import Register, register_of_json
-from penstock.runtime.whole_files import damage, replace_file
+from penstock.runtime.whole_files import DAMAGES, damage, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class CoordinatorFile:
                 raise ValueError("no id")
             if any(name != register.broker_name for name, register in registers.items()):
                 raise ValueError("a register under another name than its own")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except DAMAGES as error:
             raise Corrupt(
                 f"{path}: the coordinator's file is damaged ({damage(error)}): restore it from a copy; without it, who "
                 "was master last and who has everything acknowledged is not known",

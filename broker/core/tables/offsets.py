@@ -88,8 +88,7 @@ class Offsets(Table):
                 row = self._rows.get((group, topic), {})  # as it is when this part is recorded
                 part = [each for each in queue_ids[start : start + QUEUES_PER_RECORD] if each in row]
                 old = {each: row[each][0] for each in part if row[each][1] < position}
-                for kind, document in offset_records(group, {topic: old}):
-                    yield kind, {**document, AGAIN: True}
+                yield from offset_records(group, {topic: old}, **{AGAIN: True})
 
     def load(self, document: Mapping[str, Any], log_end: int) -> None:
         rows = [
@@ -157,11 +156,14 @@ class Offsets(Table):
                 del self._rows[key]
 
 
-def offset_records(group: str, offsets: OffsetsByQueue) -> Iterator[StateRecord]:
-    """The ``OFFSETS`` records of a commit: one, unless there are very many queues; none if there is no queue."""
+def offset_records(group: str, offsets: OffsetsByQueue, **said: object) -> Iterator[StateRecord]:
+    """The ``OFFSETS`` records of a commit: one, unless there are very many queues; none if there is no queue.
+
+    ``said``: what stands in each besides.
+    """
     queues = ((topic, queue_id, offset) for topic, row in offsets.items() for queue_id, offset in row.items())
     for part in in_records(queues):
-        yield OFFSETS, {"group": group, "offsets": part}
+        yield OFFSETS, {"group": group, "offsets": part, **said}
 
 
 def in_records(queues: Iterable[tuple[str, int, int]]) -> Iterator[dict[str, dict[int, int]]]:

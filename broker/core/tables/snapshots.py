@@ -38,7 +38,7 @@ from typing import Any, Final
 from penstock.formats.rocketmq_config import parse_rocketmq_json
 from penstock.proto.errors import Corrupt, StorageError
 from penstock.runtime.clock import SteadyClock
-from penstock.runtime.whole_files import damage, replace_file, sync_directory
+from penstock.runtime.whole_files import DAMAGES, damage, replace_file, sync_directory
 
 from .table import Table
 from .tables import Tables
@@ -289,7 +289,7 @@ class Snapshots:
                 file.table.load(document, self._log_end)
             except FileNotFoundError:
                 continue
-            except (ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            except DAMAGES as error:
                 log.warning("snapshot damaged path=%s error=%s", path, damage(error))
                 damaged.append(f"{path}: {damage(error)}")
                 continue

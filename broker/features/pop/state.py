@@ -186,8 +186,8 @@ class PopState:
         return int(picked.positions[0]) if len(picked.positions) else 0
 
     def _commit(self, journal: Journal, group: str, offsets: dict[str, dict[int, int]]) -> None:
-        for kind, document in offset_records(group, offsets):
-            journal.put(kind, {**document, BY: POP})
+        for kind, document in offset_records(group, offsets, **{BY: POP}):
+            journal.put(kind, document)
 
     def _apply(self, op: Op, point: int) -> None:
         queue = self.queue(op.group, op.topic, op.queue_id)

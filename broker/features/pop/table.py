@@ -105,8 +105,7 @@ class PopTable(Table):
             for _, topic, queue_id in keys:
                 if (offset := self.known(group, topic, queue_id)) is not None:
                     offsets.setdefault(topic, {})[queue_id] = offset
-            for kind, document in offset_records(group, offsets):
-                yield kind, {**document, BY: POP}
+            yield from offset_records(group, offsets, **{BY: POP})
 
     def _enter(self, position: int, group: str, document: Mapping[str, Any]) -> None:
         if position <= self.cut(group, "", -1):

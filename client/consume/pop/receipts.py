@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt, ReceiptExpired
-from penstock.proto.receipts import Receipt
+from penstock.proto.receipts import Receipt, refusal
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.proto.wire.pop_pb2_grpc import PopStub
 
@@ -53,7 +53,7 @@ class Settling:
         self._calls = calls
         self._group = group
 
-    # ``void``: what was handed in with the receipts and is none. It is told when the others are done with.
+    # ``void``: what was handed in with the receipts and cannot be one. It is told when the others are done with.
 
     def acknowledge(self, receipts: Lots, timeout_s: float, void: Sequence[object] = ()) -> None:
         """Be done with these messages. Raises as :meth:`~penstock.client.SimpleConsumer.ack`."""
@@ -100,7 +100,7 @@ class Settling:
         return self._each(lots, ask, void)
 
     def _each(self, lots: Lots, ask: Callable[[str, list[wire.Receipts]], Any], void: Sequence[object]) -> list[Any]:
-        """The answers; one error for all receipts that were refused, and for what is none."""
+        """The answers; one error for all that was refused, the void included."""
         foreign = [lot for lot in lots if lot.group != self._group]
         own = {lot: lots[lot] for lot in lots if lot.group == self._group} if foreign else lots
         answers = []
@@ -120,7 +120,7 @@ class Settling:
         unknown += (lot.receipt(offset) for lot in foreign for offset in lots[lot])
         if void or unknown:
             if void:
-                reason = f"receipt {void[0]!r:.80}: is none: give that of a message that was received"
+                reason = refusal(void[0])
             elif foreign:
                 reason = (
                     f"receipt of group {foreign[0].group}: this consumer is of group {self._group}: "
