@@ -81,6 +81,8 @@ class Server:
         made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections have it from here: asyncio sees to it only of sockets that it makes itself.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setblocking(False)
             made.bind((host, port))
             made.listen(_BACKLOG)

@@ -27,6 +27,7 @@ from tests.support.waiting import eventually
 
 FIRST = PREFACE + WIDE
 WHO = "/test/Who"
+NODELAY = "/test/Nodelay"
 
 
 async def who(call: Call) -> None:
@@ -34,7 +35,13 @@ async def who(call: Call) -> None:
     call.finish(call.host.encode())
 
 
-METHODS = {ECHO: Method(echo), STREAM: Method(echo_each, is_streaming=True), WHO: Method(who)}
+async def nodelay(call: Call) -> None:
+    """The answer is 1 if small writes do not wait for each other (Nagle)."""
+    made = call.out.transport.get_extra_info("socket")
+    call.finish(b"%d" % made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+
+METHODS = {ECHO: Method(echo), STREAM: Method(echo_each, is_streaming=True), WHO: Method(who), NODELAY: Method(nodelay)}
 
 
 @contextlib.asynccontextmanager
@@ -56,13 +63,13 @@ async def both(folder: Path) -> AsyncIterator[tuple[int, ssl.SSLContext, Authori
         await server.stop(0.0)
 
 
-async def who_calls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> str:
     peer = Peer(reader, writer)
-    host = (await peer.send(FIRST).ask(1, b"", WHO).answer(1)).messages[0].decode()
+    answer = (await peer.send(FIRST).ask(1, b"", path).answer(1)).messages[0].decode()
     writer.close()
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         await writer.wait_closed()
-    return host
+    return answer
 
 
 V2 = b"\r\n\r\n\0\r\nQUIT\n"
@@ -125,7 +132,17 @@ def test_one_port_takes_plain_connections_and_tls_and_says_whose_they_are(tmp_pa
             own = writer.get_extra_info("sockname")
             if is_tls:
                 assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
-            assert await who_calls(reader, writer) == f"127.0.0.1:{own[1]}"
+            assert await asked(reader, writer, WHO) == f"127.0.0.1:{own[1]}"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_an_answer_is_sent_before_the_client_confirms_earlier_ones(tmp_path: Path, is_tls: bool) -> None:
+    async def scenario() -> None:
+        async with both(tmp_path) as (port, trusting, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting if is_tls else None)
+            assert await asked(reader, writer, NODELAY) == "1"
 
     asyncio.run(scenario())
 
@@ -145,7 +162,7 @@ def test_a_proxy_header_is_taken_off_however_it_comes(tmp_path: Path, is_tls: bo
             reader, writer = await asyncio.open_connection(
                 sock=made, ssl=trusting if is_tls else None, server_hostname="gateway" if is_tls else None
             )
-            assert await who_calls(reader, writer) == "10.1.2.3:4711"
+            assert await asked(reader, writer, WHO) == "10.1.2.3:4711"
 
     asyncio.run(scenario())
 
