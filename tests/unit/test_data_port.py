@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ async def test_a_frame_may_come_byte_by_byte_and_many_in_one_piece() -> None:
         frames = [HEAD.pack(2, number, Method.APPEND, Kind.REQUEST) + b"%02d" % number for number in range(100)]
         connection.writer.write(b"".join(frames))
         assert [(await connection.receive())[::2] for _ in range(100)] == [(n, b"%02d" % n) for n in range(100)]
+
+
+@in_own_loop
+async def test_an_answer_is_sent_before_the_client_confirms_earlier_ones() -> None:
+    async with echoing() as port, connected("127.0.0.1", port.number):
+        (link,) = port.connections
+        accepted = link._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 @in_own_loop
