@@ -15,11 +15,9 @@ class LazyGroup(click.Group):
         self._commands_in = commands_in
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the table."""
         return list(self._commands_in)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command."""
         place = self._commands_in.get(cmd_name)
         if place is None:
             return None

@@ -22,33 +22,31 @@ else:
     _ParamType = click.ParamType  # older releases of click have no type parameter
 
 
-def json_option(function: F) -> F:
-    """``--json``: one JSON document on standard output and nothing else there."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")(function)
+json_option = click.option(
+    "--json",
+    "answer",
+    is_flag=True,
+    callback=lambda _context, _option, is_asked: Answer(is_asked),
+    help="One JSON document instead of a table.",
+)
+"""``--json``: one JSON document on standard output and nothing else there; the command gets an :class:`.Answer`."""
 
-
-def namesrv_option(function: F) -> F:
-    """``--namesrv``, else ``PENSTOCK_NAMESRV``, else this machine's."""
-    return click.option(
-        "--namesrv",
-        envvar="PENSTOCK_NAMESRV",
-        default=DEFAULT_NAMESRV,
-        show_default=True,
-        metavar="HOST:PORT[;…]",
-        help="Nameservers; also PENSTOCK_NAMESRV.",
-    )(function)
-
-
-def dir_option(function: F) -> F:
-    """``--dir`` of a local cluster."""
-    return click.option(
-        "--dir",
-        "directory",
-        required=True,
-        metavar="DIR",
-        type=click.Path(file_okay=False),
-        help="The cluster's directory.",
-    )(function)
+namesrv_option = click.option(
+    "--namesrv",
+    envvar="PENSTOCK_NAMESRV",
+    default=DEFAULT_NAMESRV,
+    show_default=True,
+    metavar="HOST:PORT[;…]",
+    help="Nameservers; also PENSTOCK_NAMESRV.",
+)
+dir_option = click.option(
+    "--dir",
+    "directory",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The cluster's directory.",
+)
 
 
 def asking(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,11 +55,11 @@ def asking(function: Callable[..., Any]) -> Callable[..., Any]:
     @namesrv_option
     @json_option
     @functools.wraps(function)
-    def command(*, namesrv: str, as_json: bool, **options: Any) -> Any:
+    def command(*, namesrv: str, **options: Any) -> Any:
         from penstock.client import Admin
 
         with Admin(namesrv) as admin:
-            return function(admin, Answer(as_json), **options)
+            return function(admin, **options)
 
     return command
 
@@ -73,7 +71,6 @@ class Timestamp(_ParamType):
     _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # noqa: RUF012  read only
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time as milliseconds since 1970."""
         if isinstance(value, int):
             return value
         text = str(value).strip()

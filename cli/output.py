@@ -45,7 +45,6 @@ def print_json(document: Any) -> None:
 
 
 def print_json_line(document: Any) -> None:
-    """One document on one line."""
     text = json.dumps(document, ensure_ascii=False)
     print(harmless(text) if on_terminal() else text, flush=True)
 

@@ -72,7 +72,7 @@ def _opened(
     help="Into broker.conf, or namesrv.conf, or both.",
 )
 @json_option
-def up(directory: str, as_json: bool, **options: Any) -> None:
+def up(directory: str, answer: Answer, **options: Any) -> None:
     """Start the cluster in DIR, or what is missing of it; repeating it is harmless.
 
     Settings of an existing directory are kept; a new one gets 64 MiB log files, so that trying it stays small.
@@ -115,18 +115,18 @@ def up(directory: str, as_json: bool, **options: Any) -> None:
         "not_following": refused,
         "seconds": round(time.monotonic() - began, 3),
     }
-    if as_json:
-        print_json(document)
-        _require_followers(refused)
-        return
-    for line in notes:
-        note(line)
-    done = {"started": report.started, "thawed": report.thawed, "already running": report.already_running}
-    print("; ".join(f"{what}: {', '.join(names)}" for what, names in done.items() if names))
-    print(f"nameservers {document['namesrv']}   ({document['seconds']:.1f} s)")
-    print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
-    if document["namesrv"] != "127.0.0.1:9876":
-        print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'   (programs: the clients' first argument)")
+
+    def people() -> None:
+        for line in notes:
+            note(line)
+        done = {"started": report.started, "thawed": report.thawed, "already running": report.already_running}
+        print("; ".join(f"{what}: {', '.join(names)}" for what, names in done.items() if names))
+        print(f"nameservers {document['namesrv']}   ({document['seconds']:.1f} s)")
+        print_table(["node", "address", "store"], [[s.node.name, s.node.address, s.store_path] for s in made.states()])
+        if document["namesrv"] != "127.0.0.1:9876":
+            print(f"next: export PENSTOCK_NAMESRV='{document['namesrv']}'   (programs: the clients' first argument)")
+
+    answer(document, people)
     _require_followers(refused)
 
 
@@ -203,8 +203,8 @@ def _on_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
     @dir_option
     @json_option
     @functools.wraps(function)
-    def command(*, directory: str, as_json: bool, **options: Any) -> Any:
-        return function(_opened(directory), Answer(as_json), **options)
+    def command(*, directory: str, **options: Any) -> Any:
+        return function(_opened(directory), **options)
 
     return command
 
@@ -216,9 +216,9 @@ def _on_any_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
     @namesrv_option
     @json_option
     @functools.wraps(function)
-    def command(*, directory: str | None, namesrv: str, as_json: bool, **options: Any) -> Any:
+    def command(*, directory: str | None, namesrv: str, **options: Any) -> Any:
         made = None if directory is None else _opened(directory)
-        return function(made, namesrv, Answer(as_json), **options)
+        return function(made, namesrv, **options)
 
     return command
 

@@ -12,7 +12,7 @@ import click
 from penstock.proto.names import DLQ_PREFIX
 
 from ..options import compose, json_option, namesrv_option
-from ..output import note, note_silent, print_json, print_json_line, print_table
+from ..output import Answer, note, note_silent, print_json_line, print_table
 
 if TYPE_CHECKING:
     from penstock.client import MessageView, PullConsumer, TopicStats
@@ -38,7 +38,7 @@ def dlq() -> None:
 @dlq.command(name="list")
 @click.option("--group", help="Only this consumer group's.")
 @_asked
-def list_(group: str | None, namesrv: str, as_json: bool) -> None:
+def list_(group: str | None, namesrv: str, answer: Answer) -> None:
     """How many dead letters there are, by group and broker."""
     from penstock.client import Admin
 
@@ -49,11 +49,12 @@ def list_(group: str | None, namesrv: str, as_json: bool) -> None:
         if group is not None and not rows:
             admin.group(group)  # a misspelt name is an error, not a group without dead letters
     unreachable = sorted({name for stats in held.values() for name in stats.unreachable})
-    if as_json:
-        print_json({"dead_letters": rows, "unreachable": unreachable})
-    else:
+
+    def people() -> None:
         print_table(["group", "broker_name", "messages", "waiting"], [list(row.values()) for row in rows])
         note_silent(unreachable, "its dead letters are")
+
+    answer({"dead_letters": rows, "unreachable": unreachable}, people)
 
 
 def _counts(stats: TopicStats, namesrv: str, group: str) -> Iterator[dict[str, Any]]:
@@ -78,18 +79,18 @@ def _counts(stats: TopicStats, namesrv: str, group: str) -> Iterator[dict[str, A
 @_all
 @click.option("-n", "--count", type=click.IntRange(min=1), default=20, show_default=True, help="So many at most.")
 @_asked
-def show(group: str, also_resent: bool, count: int, namesrv: str, as_json: bool) -> None:
+def show(group: str, also_resent: bool, count: int, namesrv: str, answer: Answer) -> None:
     """Print a group's dead letters, the oldest of each broker first. As JSON, one line each."""
     rows = []
     with _reader(namesrv, group) as consumer:
         for page in _letters(namesrv, group, consumer, also_resent=also_resent, count=count):
             for found in map(_document, page):
-                if as_json:
+                if answer.as_json:
                     print_json_line(found)
                 else:
                     body = found.get("body") or found.get("body_base64", "")
                     rows.append([*(found[column] for column in _COLUMNS), body[:SHOWN_BYTES]])
-    if not as_json:
+    if not answer.as_json:
         print_table([*_COLUMNS, "body"], rows)
 
 
@@ -99,7 +100,7 @@ def show(group: str, also_resent: bool, count: int, namesrv: str, as_json: bool)
 @click.option("-n", "--count", type=click.IntRange(min=1), help="So many at most.")
 @click.option("--dry-run", is_flag=True, help="Only say how many there are.")
 @_asked
-def resend(group: str, also_resent: bool, count: int | None, dry_run: bool, namesrv: str, as_json: bool) -> None:
+def resend(group: str, also_resent: bool, count: int | None, dry_run: bool, namesrv: str, answer: Answer) -> None:
     """Have the members of GROUP get its dead letters again, tried anew; other groups see nothing of it.
 
     A run that is interrupted leaves at most one page that the next run sends once more.
@@ -111,10 +112,8 @@ def resend(group: str, also_resent: bool, count: int | None, dry_run: bool, name
                 consumer.send_back(page, delay_level=FIRST_LEVEL)
                 consumer.commit()
             sent += len(page)
-    if as_json:
-        print_json({"group": group, "resent": 0 if dry_run else sent, "selected": sent})
-    else:
-        note(f"{sent} dead letters of group {group} {'would be' if dry_run else 'are'} sent again")
+    told = f"{sent} dead letters of group {group} {'would be' if dry_run else 'are'} sent again"
+    answer({"group": group, "resent": 0 if dry_run else sent, "selected": sent}, lambda: note(told))
 
 
 @contextlib.contextmanager
@@ -137,11 +136,7 @@ def _reader(namesrv: str, group: str) -> Iterator[PullConsumer | None]:
 def _letters(
     namesrv: str, group: str, consumer: PullConsumer | None, *, also_resent: bool, count: int | None
 ) -> Iterator[list[MessageView]]:
-    """Pages of dead letters, up to what there is now.
-
-    Raises:
-        GroupNotFound: no dead letters, and no such group.
-    """
+    """Pages of dead letters, up to what there is now. Raises GroupNotFound: no dead letters, and no such group."""
     from penstock.client import Admin, BrokerUnavailable
 
     if consumer is None:

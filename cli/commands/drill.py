@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import json_option
-from ..output import ProgressLine, note, print_fields, print_json, print_table
+from ..output import Answer, ProgressLine, note, print_fields, print_table
 from ..signals import deferred_interrupts
 
 if TYPE_CHECKING:
-    from penstock.drill.lab.schedule import Shape, Timing
+    from penstock.drill.lab.schedule import Shape
     from penstock.drill.result import Document
 
 VERDICTS = {True: "holds", False: "VIOLATED", None: "not judged"}
@@ -45,7 +44,7 @@ VERDICTS = {True: "holds", False: "VIOLATED", None: "not judged"}
 )
 @click.option("--drop-stores", is_flag=True, help="Delete the data directories of drills that went well.")
 @json_option
-def drill(names: tuple[str, ...], directory: str | None, as_json: bool, **options: Any) -> int:
+def drill(names: tuple[str, ...], directory: str | None, answer: Answer, **options: Any) -> int:
     """Break a cluster under load, and judge what clients, logs and disks say of it.
 
     NAME is one or more drills, or `all`; `list` tells them, and `judge` judges a drill's folder (--dir) again. Each
@@ -53,7 +52,7 @@ def drill(names: tuple[str, ...], directory: str | None, as_json: bool, **option
     Exit code 0: every invariant held that could be judged; 1: one did not, or a drill broke off.
     """
     if names == ("list",):
-        return _list(as_json)
+        return _list(answer)
     from penstock.runtime.whole_files import require_writable
 
     if directory is None:
@@ -61,11 +60,11 @@ def drill(names: tuple[str, ...], directory: str | None, as_json: bool, **option
     if options["report"]:
         require_writable(Path(options["report"]))
     if names == ("judge",):
-        return _judge(Path(directory), options["report"], as_json)
-    return _run(names, Path(directory), as_json, options)
+        return _judge(Path(directory), options["report"], answer)
+    return _run(names, Path(directory), answer, options)
 
 
-def _list(as_json: bool) -> int:
+def _list(answer: Answer) -> int:
     from penstock.drill.catalogue import DRILLS
     from penstock.drill.lab.schedule import Shape
 
@@ -73,15 +72,13 @@ def _list(as_json: bool) -> int:
     for each in DRILLS.values():
         why = each.why_skipped(Shape(), elects=True)
         found.append({"name": each.name, "what": each.what, "target_ms": each.target_ms, "skipped": why})
-    if as_json:
-        print_json({"drills": found})
-    else:
-        rows = [[each["name"], each["what"], each["target_ms"], each["skipped"] or "yes"] for each in found]
-        print_table(["drill", "breaks", "target ms", "possible here"], rows)
+    rows = [[each["name"], each["what"], each["target_ms"], each["skipped"] or "yes"] for each in found]
+    heads = ["drill", "breaks", "target ms", "possible here"]
+    answer({"drills": found}, lambda: print_table(heads, rows))
     return 0
 
 
-def _judge(folder: Path, report: str | None, as_json: bool) -> int:
+def _judge(folder: Path, report: str | None, answer: Answer) -> int:
     from penstock.drill.result import judged
     from penstock.judge.conditions import FILE
 
@@ -91,10 +88,10 @@ def _judge(folder: Path, report: str | None, as_json: bool) -> int:
         document = judged(folder)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    return _tell([document], report, as_json)
+    return _tell([document], report, answer)
 
 
-def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[str, Any]) -> int:
+def _run(names: tuple[str, ...], directory: Path, answer: Answer, options: dict[str, Any]) -> int:
     from penstock.drill.catalogue import DRILLS
     from penstock.drill.lab.schedule import Shape, Timing
 
@@ -113,7 +110,6 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
         raise click.UsageError(str(error)) from error
     progress = ProgressLine(every_s=5.0)
     running = _running_cluster(directory, shape)
-    shape, existing = running or shape, running is not None
     documents = []
     try:
         warm_up(progress)
@@ -129,13 +125,14 @@ def _run(names: tuple[str, ...], directory: Path, as_json: bool, options: dict[s
 
             for seed in range(options["seed"], options["seed"] + options["rounds"]):
                 for name in chosen:
-                    documents.append(_one(name, seed, directory, shape, timing, options, show, tell, existing))
+                    how = {"timing": timing, "progress": show, "tell": tell}
+                    documents.append(_one(name, seed, directory, running, running or shape, options, **how))
                     progress.clear()
-                    if not as_json:
+                    if not answer.as_json:
                         note(_line(documents[-1]))
     finally:
         progress.clear()
-    return _tell(documents, options["report"], as_json)
+    return _tell(documents, options["report"], answer)
 
 
 SHAPE = ("shards", "replicas", "nameservers", "mode", "coordinator", "rate", "producers", "consumers", "size")
@@ -154,16 +151,9 @@ def _running_cluster(directory: Path, shape: Shape) -> Shape | None:
 
 
 def _one(
-    name: str,
-    seed: int,
-    directory: Path,
-    shape: Shape,
-    timing: Timing,
-    options: dict[str, Any],
-    show: Callable[[str], None],
-    tell: Callable[[str], None],
-    existing: bool,
+    name: str, seed: int, directory: Path, running: Shape | None, shape: Shape, options: dict[str, Any], **how: Any
 ) -> Document:
+    """One drill, in the cluster that is ``running`` or in one of its own; ``how``: what else it is told."""
     from penstock.deploy import DeployError, LocalCluster
     from penstock.drill.catalogue import DRILLS
     from penstock.drill.lab.schedule import DrillFailed
@@ -171,25 +161,15 @@ def _one(
     from penstock.drill.runner import drop_stores, numbered_folder, run_drill
     from penstock.proto.errors import PenstockError
 
-    elects = not existing or LocalCluster(directory).plan.is_elected
-    why = DRILLS[name].why_skipped(shape, elects=elects, own_cluster=not existing)
+    existing = directory if running else None
+    elects = existing is None or LocalCluster(existing).plan.is_elected
+    why = DRILLS[name].why_skipped(shape, elects=elects, own_cluster=existing is None)
     if why:
         return skipped(name, seed, why)
     folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")
     command = _command(name, seed, directory, options)
     try:
-        used = directory if existing else None
-        run_drill(
-            DRILLS[name],
-            folder,
-            seed=seed,
-            shape=shape,
-            timing=timing,
-            command=command,
-            progress=show,
-            tell=tell,
-            existing=used,
-        )
+        run_drill(DRILLS[name], folder, seed=seed, shape=shape, command=command, existing=existing, **how)
     except (DrillFailed, DeployError, PenstockError) as error:
         return failed(name, seed, f"{error}", folder)
     document = judged(folder)
@@ -222,22 +202,23 @@ def _line(document: Document) -> str:
     return f"{name}: {told}; {counts['acknowledged']:,} acknowledged; longest without: {longest}"
 
 
-def _tell(documents: list[Document], report: str | None, as_json: bool) -> int:
+def _tell(documents: list[Document], report: str | None, answer: Answer) -> int:
     from penstock.drill.page import render
     from penstock.runtime.whole_files import write_report
 
     ok = all(each["ok"] for each in documents)
-    if as_json:
-        print_json({"ok": ok, "drills": documents})
-    else:
+
+    def people() -> None:
         for each in documents:
             if "verdicts" in each and (len(documents) == 1 or not each["ok"]):
                 _show(each)
         if len(documents) > 1:
             _overview(documents)
+
+    answer({"ok": ok, "drills": documents}, people)
     if report:  # behind the rest, which a full disk is not to cost
         write_report(Path(report), render(documents))
-        if not as_json:
+        if not answer.as_json:
             print(f"report: {report}")
     return 0 if ok else 1
 

@@ -22,7 +22,7 @@ def kv() -> None:
 _where = compose(click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True), namesrv_option, json_option)
 
 
-def _write(method: str, entry: Any, namesrv: str, as_json: bool, document: dict[str, Any]) -> None:
+def _write(method: str, entry: Any, namesrv: str, answer: Answer, document: dict[str, Any]) -> None:
     """Call ``method`` at every nameserver, all of which have to take it, and answer."""
     from penstock.client.cluster import Calls
 
@@ -31,7 +31,7 @@ def _write(method: str, entry: Any, namesrv: str, as_json: bool, document: dict[
         for error in errors.values():
             raise error
         asked = calls.connections.addresses
-    Answer(as_json)({**document, "nameservers": asked}, f"done at {', '.join(asked)}")
+    answer({**document, "nameservers": asked}, f"done at {', '.join(asked)}")
 
 
 def _read(namesrv: str, method: str, namespace: str, key: str = "") -> Any:
@@ -46,37 +46,37 @@ def _read(namesrv: str, method: str, namespace: str, key: str = "") -> Any:
 @click.argument("key")
 @click.argument("value")
 @_where
-def put(namesrv: str, as_json: bool, **entry: str) -> None:
+def put(namesrv: str, answer: Answer, **entry: str) -> None:
     """Set KEY to VALUE."""
     from penstock.proto.wire.nameserver_pb2 import KeyValue
 
-    _write("PutKeyValue", KeyValue(**entry), namesrv, as_json, entry)
+    _write("PutKeyValue", KeyValue(**entry), namesrv, answer, entry)
 
 
 @kv.command()
 @click.argument("key")
 @_where
-def get(key: str, namespace: str, namesrv: str, as_json: bool) -> None:
+def get(key: str, namespace: str, namesrv: str, answer: Answer) -> None:
     """Print the value of KEY."""
     value = _read(namesrv, "GetKeyValue", namespace, key).value
-    Answer(as_json)({"namespace": namespace, "key": key, "value": value}, value)
+    answer({"namespace": namespace, "key": key, "value": value}, value)
 
 
 @kv.command(name="list")
 @_where
-def list_(namespace: str, namesrv: str, as_json: bool) -> None:
+def list_(namespace: str, namesrv: str, answer: Answer) -> None:
     """Every key of the namespace."""
     names = ["namespace", "key", "value"]
     rows = [[getattr(each, name) for name in names] for each in _read(namesrv, "ListKeyValues", namespace).values]
     document = {"values": [dict(zip(names, row, strict=True)) for row in rows]}
-    Answer(as_json)(document, lambda: print_table(names, rows))
+    answer(document, lambda: print_table(names, rows))
 
 
 @kv.command()
 @click.argument("key")
 @_where
-def delete(namesrv: str, as_json: bool, **entry: str) -> None:
+def delete(namesrv: str, answer: Answer, **entry: str) -> None:
     """Remove KEY."""
     from penstock.proto.wire.nameserver_pb2 import KeyQuery
 
-    _write("DeleteKeyValue", KeyQuery(**entry), namesrv, as_json, entry)
+    _write("DeleteKeyValue", KeyQuery(**entry), namesrv, answer, entry)

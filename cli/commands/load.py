@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..options import ConsumeFrom, compose, json_option, namesrv_option
-from ..output import ProgressLine, note, print_fields, print_json
+from ..output import Answer, ProgressLine, note, print_fields
 from ..signals import interrupts
 
 if TYPE_CHECKING:
@@ -72,30 +73,30 @@ _consuming = compose(
 @load.command()
 @_common
 @_producing
-def produce(as_json: bool, **options: Any) -> int:
+def produce(answer: Answer, **options: Any) -> int:
     """Send messages; the default is produce(), the buffered fast path."""
-    return _run("produce", as_json, options)
+    return _run("produce", answer, options)
 
 
 @load.command()
 @_common
 @_consuming
 @click.option("--from", "consume_from", type=ConsumeFrom(), default="first", show_default=True)
-def consume(as_json: bool, **options: Any) -> int:
+def consume(answer: Answer, **options: Any) -> int:
     """Receive messages until count, time, or five seconds without any."""
-    return _run("consume", as_json, options)
+    return _run("consume", answer, options)
 
 
 @load.command()
 @_common
 @_producing
 @_consuming
-def both(as_json: bool, **options: Any) -> int:
+def both(answer: Answer, **options: Any) -> int:
     """Send and receive at the same time; ends when everything acknowledged was received."""
-    return _run("both", as_json, options)
+    return _run("both", answer, options)
 
 
-def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
+def _run(kind: str, answer: Answer, options: dict[str, Any]) -> int:
     from penstock.bench.load.crew import Worker
     from penstock.bench.load.load import ensure_topic, run_load
     from penstock.bench.load.plan import LoadPlan
@@ -116,10 +117,7 @@ def _run(kind: str, as_json: bool, options: dict[str, Any]) -> int:
             report = run_load(plan, progress.show, start)
     finally:
         progress.clear()
-    if as_json:
-        print_json(report.to_document())
-    else:
-        _show(report)
+    answer(asdict(report), lambda: _show(report))
     if report.interrupted:
         note("interrupted: the figures are of the part that was done")
         return interruption.exit_code

@@ -38,7 +38,7 @@ _asked = compose(namesrv_option, json_option)
 @click.option("--property", "properties", multiple=True, callback=key_values, metavar="KEY=VALUE")
 @click.option("--sharding-key", help="Messages with the same one keep their order.")
 @_asked
-def send(topic: str, body: str | None, namesrv: str, as_json: bool, **options: Any) -> int:
+def send(topic: str, body: str | None, namesrv: str, answer: Answer, **options: Any) -> int:
     """Send BODY, or each line of standard input where BODY is - or missing. Prints where each message lies."""
     from penstock.client import Admin, Producer
     from penstock.proto.errors import TopicNotFound
@@ -51,7 +51,7 @@ def send(topic: str, body: str | None, namesrv: str, as_json: bool, **options: A
     attributes = {**options, "keys": list(options["keys"]) or None, "properties": options["properties"] or None}
     bodies = iter([body.encode()]) if body not in (None, "-") else _lines()
     with Producer(namesrv) as producer:
-        return _send_all(producer, topic, bodies, attributes, as_json)
+        return _send_all(producer, topic, bodies, attributes, answer)
 
 
 def _lines() -> Iterator[bytes]:
@@ -61,7 +61,7 @@ def _lines() -> Iterator[bytes]:
             yield text
 
 
-def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: dict[str, Any], as_json: bool) -> int:
+def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: dict[str, Any], answer: Answer) -> int:
     """Send with many under way, and report in order; 1 when one was not acknowledged."""
     from penstock.proto.errors import PenstockError
 
@@ -74,7 +74,7 @@ def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: di
         except PenstockError as error:
             note(f"error: message {sent}: {error}")
             return False
-        if as_json:
+        if answer.as_json:
             print_json_line(receipt._asdict())
         else:
             print(f"{receipt.message_id} {receipt.broker_name}:{receipt.queue_id}:{receipt.queue_offset}", flush=True)
@@ -105,7 +105,7 @@ def tail(
     expression: str,
     count: int | None,
     namesrv: str,
-    as_json: bool,
+    answer: Answer,
 ) -> None:
     """Print messages as they arrive, one per line, until Ctrl-C."""
     from penstock.client import Admin, PullConsumer
@@ -130,7 +130,7 @@ def tail(
         while not ended and left != 0:
             messages = consumer.poll(timeout_s=POLL_S, max_messages=min(left or 500, 500))
             for message in messages:
-                if as_json:
+                if answer.as_json:
                     print_json_line(message.as_document())
                 else:
                     print(_line(message), flush=True)

@@ -30,7 +30,6 @@ class _Jobs(click.Group):
     """The commands of :data:`penstock.pipeline.catalogue.JOBS`, and the one that is no job."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
         from penstock.pipeline.catalogue import JOBS
 
         return [*sorted(JOBS), *super().list_commands(ctx)]

@@ -48,9 +48,7 @@ def _on_store(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--commitlog", metavar="DIR[,DIR…]", help="Where the log is, if not in DIR/commitlog.")
     @json_option
     @functools.wraps(function)
-    def command(
-        *, directory: str | None, dir_option: str | None, commitlog: str | None, as_json: bool, **options: Any
-    ) -> Any:
+    def command(*, directory: str | None, dir_option: str | None, commitlog: str | None, **options: Any) -> Any:
         if bool(directory) == bool(dir_option):
             raise click.UsageError("give the data directory, once")
         root = Path(directory or dir_option or "")
@@ -61,7 +59,7 @@ def _on_store(function: Callable[..., Any]) -> Callable[..., Any]:
 
             return list_store(root, logs)
 
-        return function(_prepared(str(root), listed), Answer(as_json), **options)
+        return function(_prepared(str(root), listed), **options)
 
     return command
 
@@ -188,7 +186,7 @@ def rebuild(found: StoreDirectory, answer: Answer, into: str) -> None:
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Items. [1 with --at]")
 @click.option("--kind", help="What the file is, where neither its folder nor its content tell.")
 @json_option
-def dump(file: str, root: str | None, at: int | None, count: int | None, kind: str | None, as_json: bool) -> None:
+def dump(file: str, root: str | None, at: int | None, count: int | None, kind: str | None, answer: Answer) -> None:
     """Annotated bytes of a log, queue, index or checkpoint FILE: position, field, bytes, value.
 
     FILE is one of a store, such as DIR/commitlog/00000000000000000000 or DIR/consumequeue/TOPIC/0/00000000000000000000.
@@ -217,7 +215,7 @@ def dump(file: str, root: str | None, at: int | None, count: int | None, kind: s
         if not items:
             note("nothing is written there")
 
-    Answer(as_json)({"path": str(path), "kind": made.kind, "items": [item.as_document() for item in items]}, people)
+    answer({"path": str(path), "kind": made.kind, "items": [item.as_document() for item in items]}, people)
 
 
 @store.command()
