@@ -34,7 +34,6 @@ def client(name: str = "confluent_kafka") -> Any:
 
 
 def main() -> None:
-    """Do what the command line says."""
     address, kind = sys.argv[1:3]
     size, seconds, count = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
     admin = client("confluent_kafka.admin")

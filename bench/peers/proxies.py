@@ -154,7 +154,6 @@ def _case(name: str, title: str, load: Load, goals: Mapping[str, float]) -> Case
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
     yield _case(
         "rocketmq-v2",
         "RocketMQ 5's protocol, 1 KiB: 32 received and acknowledged at once, sends of 32 and of one",

@@ -56,35 +56,21 @@ def kafka() -> Room:
 
 
 @cache
-def rocketmq() -> Room:
-    """RocketMQ: nameserver, broker and its classic client.
-
-    Raises:
-        PeerMissing: see :func:`kafka`.
-    """
+def rocketmq(what: str = "rocketmq") -> Room:
+    """RocketMQ: nameserver, broker and its classic client, or another of :data:`ARTIFACTS`; raises as :func:`kafka`."""
     versions = {"RocketMQ": ROCKETMQ, "Java": _java_version()}
     _tool("javac")  # the load is a source file, which Java compiles
-    return Room(_tool("java"), _jars("rocketmq"), sys.executable, versions)
+    return Room(_tool("java"), _jars(what), sys.executable, versions)
 
 
-@cache
 def proxy() -> Room:
-    """RocketMQ 5's proxy, with all that it runs in front of.
-
-    Raises:
-        PeerMissing: see :func:`kafka`.
-    """
-    _tool("javac")
-    return Room(_tool("java"), _jars("proxy"), sys.executable, {"RocketMQ": ROCKETMQ, "Java": _java_version()})
+    """RocketMQ 5's proxy, with all that it runs in front of."""
+    return rocketmq("proxy")
 
 
 @cache
 def clients() -> Room:
-    """RocketMQ 5's own clients: Java's jar, and Python's in an environment of its own.
-
-    Raises:
-        PeerMissing: see :func:`kafka`.
-    """
+    """RocketMQ 5's own clients: Java's jar, and Python's in an environment of its own; raises as :func:`kafka`."""
     python = rocketmq_python(ROOM / "rocketmq-python")
     versions = {"rocketmq-client-java": JAVA_CLIENT, "rocketmq-python-client": PYTHON_CLIENT}
     return Room(_tool("java"), _jars("clients"), python, versions)

@@ -27,7 +27,6 @@ def client() -> Any:
 
 
 def main() -> None:
-    """Do what the command line says."""
     address, kind = sys.argv[1:3]
     body, seconds = bytes(int(sys.argv[3])), float(sys.argv[4])
     producer = started(address)

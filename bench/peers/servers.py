@@ -66,12 +66,9 @@ def rocketmq(rig: Rig, *, flush: bool = False) -> Iterator[str]:
     room = rooms.rocketmq()
     (names,), (fast, _, port, replication) = planned(0, 1, 4)  # fast: a second port, two below the first
     assert fast == port - 2
-    with rig.folder() as folder:
-        _write_names(folder, names)
-        _write_broker(folder, names, port, replication, flush=flush)
-        nameserver = _rocketmq(room, folder, NAMES_MEMORY, "namesrv.NamesrvStartup", "-c", "names.conf")
+    with _nameserver(rig, room, names, port, replication, flush=flush) as folder:
         broker = _rocketmq(room, folder, ROCKETMQ_MEMORY, "broker.BrokerStartup", "-c", "broker.conf")
-        with running("names", nameserver, folder, names), running("broker", broker, folder, port):
+        with running("broker", broker, folder, port):
             yield f"{HOST}:{names}"
 
 
@@ -86,9 +83,7 @@ def proxy(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
     room = rooms.proxy()
     (names,), (fast, grpc, port, replication, remoting) = planned(0, 1, 5)
     assert fast == port - 2
-    with rig.folder() as folder:
-        _write_names(folder, names)
-        _write_broker(folder, names, port, replication, flush=False)
+    with _nameserver(rig, room, names, port, replication, flush=False) as folder:
         settings = {
             "rocketMQClusterName": CLUSTER,
             "namesrvAddr": f"{HOST}:{names}",
@@ -99,9 +94,8 @@ def proxy(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
             "localServeAddr": HOST,
         }
         (folder / "proxy.json").write_text(json.dumps(settings))
-        nameserver = _rocketmq(room, folder, NAMES_MEMORY, "namesrv.NamesrvStartup", "-c", "names.conf")
         served = _rocketmq(room, folder, ROCKETMQ_MEMORY, "proxy.ProxyStartup", "-pc", "proxy.json")
-        with running("names", nameserver, folder, names), running("proxy", served, folder, grpc) as process:
+        with running("proxy", served, folder, grpc) as process:
             made = _rocketmq(room, folder, NAMES_MEMORY, "tools.command.MQAdminStartup", "updateTopic", *_topic(port))
             done = subprocess.run(made, cwd=folder, capture_output=True, text=True, timeout=START_S, check=False)
             if done.returncode or "success" not in done.stdout:
@@ -114,17 +108,20 @@ def _topic(broker_port: int) -> list[str]:
     return ["-b", f"{HOST}:{broker_port}", "-t", TOPIC, *queues, "-a", "+message.type=NORMAL"]
 
 
-def _write_names(folder: Path, port: int) -> None:
-    (folder / "names.conf").write_text(f"listenPort={port}\nrocketmqHome={folder}\n")
-
-
-def _write_broker(folder: Path, names: int, port: int, replication: int, *, flush: bool) -> None:
-    (folder / "broker.conf").write_text(
-        f"brokerClusterName={CLUSTER}\nbrokerName=rocketmq-a\nbrokerId=0\nbrokerIP1={HOST}\n"
-        f"listenPort={port}\nhaListenPort={replication}\nnamesrvAddr={HOST}:{names}\nrocketmqHome={folder}\n"
-        f"storePathRootDir={folder / 'store'}\nstorePathCommitLog={folder / 'store' / 'commitlog'}\n"
-        f"defaultTopicQueueNums={QUEUES}\nflushDiskType={'SYNC' if flush else 'ASYNC'}_FLUSH\n"
-    )
+@contextlib.contextmanager
+def _nameserver(rig: Rig, room: rooms.Room, names: int, port: int, replication: int, *, flush: bool) -> Iterator[Path]:
+    """A folder with a broker's configuration, and a nameserver that runs in it, for the ``with`` block."""
+    with rig.folder() as folder:
+        (folder / "names.conf").write_text(f"listenPort={names}\nrocketmqHome={folder}\n")
+        (folder / "broker.conf").write_text(
+            f"brokerClusterName={CLUSTER}\nbrokerName=rocketmq-a\nbrokerId=0\nbrokerIP1={HOST}\n"
+            f"listenPort={port}\nhaListenPort={replication}\nnamesrvAddr={HOST}:{names}\nrocketmqHome={folder}\n"
+            f"storePathRootDir={folder / 'store'}\nstorePathCommitLog={folder / 'store' / 'commitlog'}\n"
+            f"defaultTopicQueueNums={QUEUES}\nflushDiskType={'SYNC' if flush else 'ASYNC'}_FLUSH\n"
+        )
+        nameserver = _rocketmq(room, folder, NAMES_MEMORY, "namesrv.NamesrvStartup", "-c", "names.conf")
+        with running("names", nameserver, folder, names):
+            yield folder
 
 
 def _rocketmq(room: rooms.Room, folder: Path, memory: Sequence[str], started: str, *words: str) -> list[str]:

@@ -1,5 +1,1 @@
 """The cases of Spark: the speed of its sources, its sink and the jobs, on stores and topics made for them."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -79,7 +79,6 @@ class _Topics:
         self._lake = spark.read.parquet(peer)  # the same messages
 
     def runs(self) -> dict[str, Run]:
-        """The figures by name."""
         rows = ROWS_PER_BATCH[self._body]
         return {
             "bare loop": self._rate(self._loop),

@@ -93,7 +93,6 @@ class Memory:
     java = python = 0.0
 
     def sample(self) -> None:
-        """Look at what they have now."""
         with contextlib.suppress(psutil.NoSuchProcess):  # it ended while it was looked at: the next sample will do
             for process in psutil.Process().children(recursive=True):
                 if process.name() == "java":
