@@ -61,11 +61,11 @@ class Later(Feature, Intake):
             raise FlowControl(f"{waiting} messages wait for their time (timerMessagesMax): send later")
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.reposting.timers import TimerStatus, check_timers
+        from penstock.formats.record.reposting.timers import TimerStatus, check_waiting
 
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
-        status, index = check_timers(np.frombuffer(records, np.uint8), name, topic.queues, self._latest_ms())
+        status, index = check_waiting(np.frombuffer(records, np.uint8), name, topic.queues, self._latest_ms(), False)
         if status == TimerStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return

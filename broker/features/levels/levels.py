@@ -47,10 +47,10 @@ class DelayLevels(Feature, Intake):
         return Target(names.SCHEDULE_TOPIC, self._count)
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.reposting.timers import TimerStatus, check_levels
+        from penstock.formats.record.reposting.timers import TimerStatus, check_waiting
 
         name = np.frombuffer(topic.name.encode(), np.uint8)
-        status, index = check_levels(np.frombuffer(records, np.uint8), name, topic.queues, self._count)
+        status, index = check_waiting(np.frombuffer(records, np.uint8), name, topic.queues, self._count, True)
         if status == TimerStatus.OK:
             self.core.store.lights.check(topic.name, records)
             return

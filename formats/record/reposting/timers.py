@@ -39,7 +39,7 @@ from .rewriting import put_time, put_topic
 
 
 class TimerStatus(IntEnum):
-    """How :func:`check_timers` and :func:`check_levels` end."""
+    """How :func:`check_waiting` ends."""
 
     OK = 0
     NO_RECORD = 1
@@ -75,11 +75,12 @@ def _check_place(address, properties, end, topic, queues):
     return np.int64(_OK if 0 <= queue_id < queues else _BAD_QUEUE)
 
 
-@kernel((int64,) * 2, BYTES, BYTES, int64, int64)
-def check_timers(records, topic, queues, latest_ms):
+@kernel((int64,) * 2, BYTES, BYTES, int64, int64, boolean)
+def check_waiting(records, topic, queues, most, by_level):
     """(TimerStatus, index of the bad record) of records that are to become messages of ``topic`` later.
 
-    ``queues``: ids below it are legal. ``latest_ms``: no message may be due after it.
+    ``queues``: ids below it are legal. ``most``: ms since 1970, after which no message may be due; ``by_level``: how
+    many delay levels there are, for one of which each waits in the queue of its level.
     """
     address, position, index = address_of(records), 0, 0
     while position < len(records):
@@ -91,34 +92,18 @@ def check_timers(records, topic, queues, latest_ms):
         status = _check_place(address, properties, properties + size, topic, queues)
         if status != _OK:
             return status, index
-        start, stop = value_at(address, properties, properties + size, _TIME)
-        due = number_at(address, start, stop)
-        if due < 0:
-            return _BAD_TIME, index
-        if due > latest_ms:
-            return _TOO_LATE, index
-        position = end
-        index += 1
-    return _OK, index
-
-
-@kernel((int64,) * 2, BYTES, BYTES, int64, int64)
-def check_levels(records, topic, queues, levels):
-    """The same of records that wait for one of so many delay levels, each in the queue of its level."""
-    address, position, index = address_of(records), 0, 0
-    while position < len(records):
-        kind, end, _, _, _, _, _, properties, size = measure_at(address, position, len(records))
-        if kind != RECORD:
-            return _NO_RECORD, index
-        if size > _PROPERTIES_MAX:
-            return _TOO_LARGE, index
-        status = _check_place(address, properties, properties + size, topic, queues)
-        if status != _OK:
-            return status, index
-        start, stop = value_at(address, properties, properties + size, _LEVEL)
-        level = number_at(address, start, stop)
-        if level < 1 or level > levels or load_i32(address, position + 12) != level - 1:
-            return _BAD_LEVEL, index
+        if by_level:
+            start, stop = value_at(address, properties, properties + size, _LEVEL)
+            level = number_at(address, start, stop)
+            if level < 1 or level > most or load_i32(address, position + 12) != level - 1:
+                return _BAD_LEVEL, index
+        else:
+            start, stop = value_at(address, properties, properties + size, _TIME)
+            due = number_at(address, start, stop)
+            if due < 0:
+                return _BAD_TIME, index
+            if due > most:
+                return _TOO_LATE, index
         position = end
         index += 1
     return _OK, index
