@@ -13,7 +13,6 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def load_kernels() -> None:
         elif not step:
             log.info("kernels ready seconds=%.2f", elapsed_s)
 
-    compile_kernels(tell, [("broker", lambda: import_module(".broker", __package__))])
+    compile_kernels(tell, [("broker", "penstock.broker.broker")])
 
 
 async def serve_until_signalled(config: BrokerConfig, started: float) -> None:

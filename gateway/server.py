@@ -78,7 +78,7 @@ def run(config_path: str | Path | None, ignore_unsupported: Collection[str] = ()
         config = GatewayConfig() if config_path is None else load_gateway_config(config_path, ignore_unsupported)
         log_effective(config, config_path or "defaults")
         SSLProtocol.max_size = TLS_BUFFER_BYTES
-        compile_kernels(lambda *_: None, [])
+        compile_kernels()
         give_back_unused()
         return serve_until_signalled("gateway", serving(config))
 

@@ -71,22 +71,14 @@ def main() -> None:
                 f"preparing kernels: {name} ({done + 1} of {steps}; the first start on a machine compiles)", flush=True
             )
 
-    def client() -> object:
-        import penstock.formats.record.kernels.columns
-
-        return penstock.formats.record.kernels.columns
-
-    def broker() -> object:
-        import penstock.broker.broker
-
-        return penstock.broker.broker
-
-    def gateway() -> object:
-        import penstock.gateway.v2.port
-
-        return penstock.gateway.v2.port
-
-    compile_kernels(show, [("client", client), ("broker", broker), ("gateway", gateway)])
+    compile_kernels(
+        show,
+        [
+            ("client", "penstock.formats.record.kernels.columns"),
+            ("broker", "penstock.broker.broker"),
+            ("gateway", "penstock.gateway.v2.port"),
+        ],
+    )
 
 
 if __name__ == "__main__":

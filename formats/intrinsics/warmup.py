@@ -32,19 +32,14 @@ Progress = Callable[[str, int, int], None]
 """Called with what is compiled next, how many steps are done, and how many there are."""
 
 
-def compile_kernels(progress: Progress | None = None, others: Sequence[tuple[str, Callable[[], object]]] = ()) -> None:
+def compile_kernels(progress: Progress = lambda *_: None, others: Sequence[tuple[str, str]] = ()) -> None:
     """Make all kernels ready: seconds at the first start on a machine, a fifth of a second afterwards.
 
-    ``others`` are the steps of other components: a name to show, and a call that compiles (importing a module whose
-    kernels name their signatures is enough). ``progress`` hears each step before it begins, and the end.
+    ``others`` are the steps of other components: a name to show, and a module whose import compiles its kernels.
+    ``progress`` hears each step before it begins, and the end.
     """
-    steps: list[tuple[str, Callable[[], object]]] = [
-        (name.rpartition(".")[2], lambda name=name: import_module(name)) for name in _MODULES
-    ]
-    steps += others
-    for done, (name, compile_step) in enumerate(steps):
-        if progress is not None:
-            progress(name, done, len(steps))
-        compile_step()
-    if progress is not None:
-        progress("", len(steps), len(steps))
+    steps = [*((module.rpartition(".")[2], module) for module in _MODULES), *others]
+    for done, (name, module) in enumerate(steps):
+        progress(name, done, len(steps))
+        import_module(module)
+    progress("", len(steps), len(steps))
