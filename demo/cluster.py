@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,8 @@ def demo(directory: str, rate: int, as_json: bool) -> int:
     SIGKILL on the way. Takes about a minute; nothing is left running, everything is under DIR.
     """
     folder = fresh(Path(directory).absolute())
-    story = Story(folder, rate)
-    with interrupts():
-        try:
-            outcome = story.play()
-        finally:
-            story.clean_up()
+    with interrupts(), closing(Story(folder, rate)) as story:
+        outcome = story.play()
     if as_json:
         print_json(outcome)
     else:
@@ -61,8 +58,6 @@ def demo(directory: str, rate: int, as_json: bool) -> int:
 
 
 class Story(Stage):
-    """One run of the demo, scene by scene."""
-
     def __init__(self, folder: Path, rate: int) -> None:
         super().__init__(folder)
         self._rate = rate
@@ -81,11 +76,10 @@ class Story(Stage):
         self._finish()
         return self._judge()
 
-    def clean_up(self) -> None:
-        """End every process that was started."""
+    def close(self) -> None:
         for worker in self._consumers:
             worker.kill()
-        super().clean_up()
+        super().close()
 
     # Scenes
 
@@ -168,6 +162,8 @@ class Story(Stage):
     def _finish(self) -> None:
         import numpy as np
 
+        from penstock.bench.load.crew import finished
+
         producer = self._producer
         self._until(lambda: not producer.is_alive())
         if producer.error is not None:
@@ -177,10 +173,7 @@ class Story(Stage):
         for text, count in producer.failed.items():
             self._say(f"  {count} not acknowledged: {text}")
         self._until(lambda: not len(np.setdiff1d(acknowledged, self._kept()["number"])), "the consumers", END_TIMEOUT_S)
-        for worker in self._consumers[1:]:
-            worker.stop()
-        for worker in self._consumers[1:]:
-            worker.await_result(END_TIMEOUT_S)
+        finished(self._consumers[1:], END_TIMEOUT_S)
 
     def _judge(self) -> dict[str, Any]:
         import numpy as np
@@ -219,7 +212,6 @@ class Story(Stage):
         }
 
     def _event_times(self) -> dict[str, float | None]:
-        """How long each event took, in seconds."""
         killed, restarted = self._times["killed_at"], self._times["restarted_at"]
         others = [at for at, broker, _ in self._producer.times if broker != VICTIM_SHARD and killed < at < restarted]
         pauses = (later - earlier for earlier, later in itertools.pairwise([killed, *others, restarted]))

@@ -100,7 +100,6 @@ def _minutes(text: str) -> int | None:
 
 
 def carrier_names() -> dict[str, str]:
-    """Code → name."""
     with open(data_folder() / "airlines.csv", newline="") as source:
         return {line["carrier"]: line["name"] for line in csv.DictReader(source)}
 
@@ -129,6 +128,5 @@ def read_processed(path: Path) -> npt.NDArray[np.void]:
 
 
 def without_duplicates(flights: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Each flight once, by number."""
     _, first = np.unique(flights["number"], return_index=True)
     return flights[first]

@@ -52,13 +52,8 @@ def demo_spark(directory: str, flights: int) -> None:
 
     The streaming job is killed with SIGKILL once. Nothing is left running, everything is under DIR.
     """
-    folder = fresh(Path(directory).absolute())
-    story = Story(folder, flights)
-    with interrupts():
-        try:
-            agrees = story.play()
-        finally:
-            story.clean_up()
+    with interrupts(), contextlib.closing(Story(fresh(Path(directory).absolute()), flights)) as story:
+        agrees = story.play()
     sys.exit(0 if agrees else 1)
 
 
@@ -87,8 +82,6 @@ def _stderr_into(path: Path) -> Iterator[None]:
 
 
 class Story(Stage):
-    """One run of the demo, scene by scene."""
-
     def __init__(self, folder: Path, flights: int) -> None:
         super().__init__(folder)
         self._flights = flights
@@ -114,11 +107,10 @@ class Story(Stage):
             spark.stop()
         return self._judge()
 
-    def clean_up(self) -> None:
-        """End every process that was started."""
+    def close(self) -> None:
         if self._job is not None:
             self._kill_job(self._job)
-        super().clean_up()
+        super().close()
 
     def _start_cluster(self) -> None:
         from penstock.client import Admin

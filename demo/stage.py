@@ -49,7 +49,7 @@ class Stage:
         self._cluster: LocalCluster = open_cluster(str(folder / "cluster"), self._progress.show)
         self._namesrv = ""  # once the cluster is up
 
-    def clean_up(self) -> None:
+    def close(self) -> None:
         """End every process that was started."""
         self._progress.clear()
         if (self._cluster.directory / "cluster.json").exists():

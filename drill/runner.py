@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.bench.load.crew import finished
 from penstock.bench.load.ledger import HEADER
 from penstock.client import Admin, MessageQueue, PenstockError, PullConsumer
 from penstock.judge import tallied
@@ -118,20 +119,14 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
         conditions.unsettled += late
         producers = [worker for name, worker in lab.workers.items() if name.startswith("producer")]
         producers_until_ns = time.monotonic_ns()
-        for worker in producers:
-            worker.stop()
-        for worker in producers:
-            worker.await_result(RESULT_TIMEOUT_S)
+        finished(producers, RESULT_TIMEOUT_S)
         lab.phase = "draining"
         drain_s, left = _drain(lab)
         conditions.unsettled += left
         conditions.settled_s = None if late or left else round(level_s + drain_s, 3)
         conditions.footprints = _compared(lab, before)
         consumers = [worker for name, worker in lab.workers.items() if name.startswith("consumer")]
-        for worker in consumers:
-            worker.stop()
-        for worker in consumers:
-            worker.await_result(RESULT_TIMEOUT_S)
+        finished(consumers, RESULT_TIMEOUT_S)
     conditions.ended_ns = time.monotonic_ns()
     conditions.windows = sorted(lab.windows, key=lambda window: window.start_ns)
     conditions.notes += lab.notes

@@ -53,25 +53,18 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """True while the process works."""
         return not self._ended.is_set()
 
     def await_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return when it is connected and waits for :meth:`go`.
-
-        Raises:
-            WorkerFailed: it ended, or took longer.
-        """
+        """Return when it is connected and waits for :meth:`go`. Raises WorkerFailed: it ended, or took longer."""
         if not self._ready.wait(timeout_s) or (self._ended.is_set() and self.result is None):
             raise WorkerFailed(f"{self.name} did not begin: {self.error or f'no answer within {timeout_s:.0f} s'}")
 
     def go(self) -> None:
-        """Begin."""
         self._say("go")
 
     def stop(self) -> None:
@@ -79,11 +72,7 @@ class Worker:
         self._say("stop")
 
     def await_result(self, timeout_s: float) -> dict[str, Any]:
-        """The result that the process told at its end.
-
-        Raises:
-            WorkerFailed: it ended without, or took longer.
-        """
+        """The result that the process told at its end. Raises WorkerFailed: it ended without, or took longer."""
         has_ended = self._ended.wait(timeout_s)
         if self.result is None:
             code = self._process.poll()
@@ -124,6 +113,13 @@ class Worker:
                 self._ready.set()
         self._ended.set()
         self._ready.set()
+
+
+def finished(workers: Sequence[Worker], timeout_s: float) -> list[dict[str, Any]]:
+    """The results of all of them, which are told to finish what is under way. Raises as :meth:`Worker.await_result`."""
+    for worker in workers:
+        worker.stop()
+    return [worker.await_result(timeout_s) for worker in workers]
 
 
 def _close(close: Callable[[], None]) -> None:

@@ -27,7 +27,6 @@ class Histogram:
         self.max_ms = 0.0
 
     def add(self, latency_ms: float, count: int = 1) -> None:
-        """Count one latency, ``count`` times."""
         index = math.ceil(math.log(latency_ms / LOWEST_MS) / _LOG_RATIO) if latency_ms > LOWEST_MS else 0
         self.counts[min(index, BUCKETS - 1)] += count
         self.max_ms = max(self.max_ms, latency_ms)
@@ -42,13 +41,11 @@ class Histogram:
         self.max_ms = max(self.max_ms, float(latencies_ms.max()))
 
     def merge(self, other: Histogram) -> None:
-        """Count all of ``other`` here too."""
         self.counts += other.counts
         self.max_ms = max(self.max_ms, other.max_ms)
 
     @property
     def count(self) -> int:
-        """How many latencies."""
         return int(self.counts.sum())
 
     def quantile(self, share: float) -> float | None:
@@ -82,7 +79,6 @@ class Histogram:
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Histogram:
-        """What :meth:`to_document` wrote."""
         made = cls()
         made.counts[np.asarray(document["at"], dtype=np.int64)] = document["counts"]
         made.max_ms = float(document["max_ms"])
@@ -90,7 +86,6 @@ class Histogram:
 
 
 def merged(histograms: Sequence[Histogram]) -> Histogram:
-    """All of them as one."""
     total = Histogram()
     for histogram in histograms:
         total.merge(histogram)

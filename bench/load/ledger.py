@@ -84,13 +84,11 @@ def _short_hash(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the numbers say."""
-
-    distinct: int  # messages seen at least once
-    duplicates: int  # seen again: delivered twice, or stored twice
-    stored_twice: int  # of the duplicates: at another offset, so a retry was stored again
-    lost: int  # acknowledged and never seen
-    out_of_order: int  # older than the message before it in the same queue, of the same sender and key
+    distinct: int = 0  # messages seen at least once
+    duplicates: int = 0  # seen again: delivered twice, or stored twice
+    stored_twice: int = 0  # of the duplicates: at another offset, so a retry was stored again
+    lost: int = 0  # acknowledged and never seen
+    out_of_order: int = 0  # older than the message before it in the same queue, of the same sender and key
 
 
 def verify(

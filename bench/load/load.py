@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.proto.errors import GroupNotFound, InvalidArgument, PenstockError, TopicExists
 
 from ..report import LoadReport, report_on
-from .crew import Worker
+from .crew import Worker, finished
 from .plan import LoadPlan
 
 log = logging.getLogger(__name__)
@@ -116,9 +116,7 @@ def _conduct(
             interrupted = True
             paths = []  # what was not received is not lost
             progress("stopping")
-    for worker in consumers:
-        worker.stop()
-    consumed = [worker.await_result(END_TIMEOUT_S) for worker in consumers]
+    consumed = finished(consumers, END_TIMEOUT_S)
     return replace(report_on(plan, produced, consumed, paths), interrupted=interrupted)
 
 

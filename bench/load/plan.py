@@ -70,7 +70,6 @@ class LoadPlan:
 
     @property
     def effective_batch(self) -> int:
-        """Messages per call."""
         return self.batch or (COLUMNAR_BATCH if self.style == "columnar" else 1)
 
     @property
@@ -79,7 +78,6 @@ class LoadPlan:
         return self.count is not None or self.seconds is not None
 
     def share(self, number: int) -> dict[str, Any]:
-        """What producer ``number`` is told."""
         count = None if self.count is None else self.count // self.producers + (number < self.count % self.producers)
         seconds = self.seconds if self.has_end else DEFAULT_SECONDS
         rate = None if self.rate is None else self.rate / self.producers

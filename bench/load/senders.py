@@ -53,7 +53,6 @@ class Outcomes:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_sent(self, count: int) -> None:
-        """``count`` messages were handed over."""
         with self._lock:
             self.sent += count
 
@@ -78,7 +77,6 @@ class Outcomes:
                 self.failed.setdefault(numbers[0], []).extend(numbers[1])
 
     def progress(self) -> dict[str, Any]:
-        """What is told while it grows."""
         with self._lock:
             failed, why = self.refused + self.unknown, next(reversed(self.errors), "")
             return {"sent": self.sent, "acknowledged": self.acknowledged, "failed": failed, "why": why}
@@ -185,7 +183,6 @@ class Load:
         self._padding: bytes = self._payload[HEADER_BYTES:]
 
     def run(self) -> None:
-        """Send everything and wait for its outcome."""
         budget = Budget(self._job["count"], self._job["seconds"], self._job["rate"], self._stop)
         styles: dict[str, Callable[[Budget], None]] = {
             "sync": self._send_in_threads,
@@ -253,24 +250,26 @@ class Load:
                 sender.result()
 
     def _send_each(self, budget: Budget, stream: int) -> None:
-        from penstock.client import Message
-
         while not self._stop.is_set():
             granted, due = budget.take(self._batch, whole=True)
             if not granted:
                 return
-            sending = self._begin(stream, due, granted)
-            try:
-                if granted == 1:
-                    self._end(
-                        sending, [self._sender.send(self._topic, sending.bodies[0], **self._options(sending.first))]
-                    )
-                    continue
-                numbered = enumerate(sending.bodies, sending.first)
-                messages = [Message(topic=self._topic, body=body, **self._options(number)) for number, body in numbered]
-                self._end(sending, self._sender.send_batch(messages))
-            except PenstockError as error:
-                self._end(sending, error)
+            self._send(self._begin(stream, due, granted))
+
+    def _send(self, sending: _Sending) -> None:
+        """Send these and wait for their receipts."""
+        from penstock.client import Message
+
+        try:
+            if len(sending.bodies) == 1:
+                receipt = self._sender.send(self._topic, sending.bodies[0], **self._options(sending.first))
+                self._end(sending, [receipt])
+                return
+            numbered = enumerate(sending.bodies, sending.first)
+            messages = [Message(topic=self._topic, body=body, **self._options(number)) for number, body in numbered]
+            self._end(sending, self._sender.send_batch(messages))
+        except PenstockError as error:
+            self._end(sending, error)
 
     async def _send_in_tasks(self, budget: Budget) -> None:
         turn = asyncio.Lock()
@@ -402,8 +401,4 @@ class Load:
         while not done.wait(PROBE_PAUSE_S):
             if not budget.take(1)[0]:
                 return
-            sending = self._begin(self._probe_stream, time.monotonic())
-            try:
-                self._end(sending, [self._sender.send(self._topic, sending.bodies[0], **self._options(sending.first))])
-            except PenstockError as error:
-                self._end(sending, error)
+            self._send(self._begin(self._probe_stream, time.monotonic()))

@@ -43,7 +43,6 @@ class Orders:
         self.stop = threading.Event()
 
     def listen(self) -> None:
-        """Read until the input ends."""
         for line in sys.stdin:
             if line.strip() == "go":
                 self.go.set()
@@ -71,7 +70,6 @@ def follow(roles: dict[str, Job]) -> int:
 
 
 def main() -> int:
-    """Do the job that the first input line describes."""
     return follow({"produce": produce, "consume": _consume})
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,26 +49,18 @@ class Sample:
     pid: int = 0
 
 
-class _Watcher(ABC):
-    """Looks again and again, in a thread of its own."""
+class _Watcher(threading.Thread):
+    """Looks again and again, until it is stopped."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Look no more. May be called again."""
         self._done.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    @abstractmethod
-    def _watch(self) -> None:
-        """Look until :attr:`_done` is set."""
+        if self.is_alive():
+            self.join()
 
 
 class RoleWatcher(_Watcher):
@@ -84,10 +75,9 @@ class RoleWatcher(_Watcher):
         self._latest: dict[str, Sample] = {}
 
     def latest(self, name: str) -> Sample | None:
-        """The last look at a broker."""
         return self._latest.get(name)
 
-    def _watch(self) -> None:
+    def run(self) -> None:
         security = SecurityFiles.from_environment().read()
         channels = {node.name: open_channel(node.address, security) for node in self._nodes}
         stubs = {name: _broker_stub(channel) for name, channel in channels.items()}
@@ -137,7 +127,7 @@ class PositionWatcher(_Watcher):
         self._shards = {name: index for index, name in enumerate(shards)}
         self._recorder = recorder
 
-    def _watch(self) -> None:
+    def run(self) -> None:
         with Admin(self._nameservers) as admin:
             while not self._done.wait(POSITION_PAUSE_S):
                 start_ns = time.monotonic_ns()
