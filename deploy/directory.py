@@ -42,11 +42,7 @@ class ClusterDirectory:
 
     @property
     def plan(self) -> Plan:
-        """What the directory holds.
-
-        Raises:
-            DeployUsage: no cluster there.
-        """
+        """What the directory holds. Raises DeployUsage: no cluster there."""
         plan = load_plan(self.directory)
         if plan is None:
             raise DeployUsage(
@@ -90,7 +86,6 @@ class ClusterDirectory:
         return changed, notes
 
     def state(self, node: Node) -> NodeState:
-        """A node and its process at this moment."""
         managed = self.process(node)
         alive = managed is not None and managed.is_alive
         frozen = alive and managed is not None and managed.is_frozen
@@ -124,7 +119,6 @@ class ClusterDirectory:
         processes.adopt({self.pid_path(node): node.command(self.config_path(node))[1:] for node in lost})
 
     def folder(self, node: Node) -> Path:
-        """The node's files."""
         return self.directory / node.name
 
     def config_path(self, node: Node) -> Path:
@@ -136,7 +130,6 @@ class ClusterDirectory:
         return self.folder(node) / f"{node.name}.pid"
 
     def log_path(self, node: Node) -> Path:
-        """What the node writes."""
         return self.folder(node) / f"{node.name}.log"
 
     def log_lines(self, name: str, count: int) -> list[str]:

@@ -196,11 +196,7 @@ class LocalCluster(ClusterDirectory):
             return ended
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a crash would end it.
-
-        Raises:
-            DeployError: it does not run.
-        """
+        """SIGKILL, as a crash would end it. Raises DeployError: it does not run."""
         managed = self._signal(name, signal.SIGKILL)
         managed.wait(5.0)
 
@@ -231,12 +227,7 @@ class LocalCluster(ClusterDirectory):
     def start(self, name: str, timeout_s: float = READY_TIMEOUT_S, *, wait: bool = True) -> None:
         """Start a node that does not run; with ``wait``, return when it serves."""
         with self.locked():
-            node = self.plan.node(name)
-            _require_possible([node])
-            self.write_config(self.plan, node)
-            self._start([node], timeout_s)
-            if wait:
-                self._await([node], timeout_s)
+            self._start_one(self.plan.node(name), timeout_s, wait=wait)
 
     def restart(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """End the node if it runs, start it again, and return when it serves.
@@ -250,13 +241,16 @@ class LocalCluster(ClusterDirectory):
             _require_etcd([node])
             self.adopt(self.plan)
             self._stop([node], STOP_TIMEOUT_S)
-            _require_possible([node])
-            self.write_config(self.plan, node)
-            self._start([node], timeout_s)
+            self._start_one(node, timeout_s)
+
+    def _start_one(self, node: Node, timeout_s: float, *, wait: bool = True) -> None:
+        _require_possible([node])
+        self.write_config(self.plan, node)
+        self._start([node], timeout_s)
+        if wait:
             self._await([node], timeout_s)
 
     def states(self) -> list[NodeState]:
-        """Every node and its process at this moment."""
         return [self.state(node) for node in self.plan.nodes]
 
     def _running(self, plan: Plan) -> tuple[list[str], list[str]]:

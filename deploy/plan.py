@@ -98,12 +98,10 @@ class Node:
 
     @property
     def is_broker(self) -> bool:
-        """True for a broker."""
         return bool(self.broker_name)
 
     @property
     def is_nameserver(self) -> bool:
-        """True for a nameserver."""
         return not self.broker_name and not self.is_coordinator and not self.is_gateway
 
     @property
@@ -113,7 +111,6 @@ class Node:
 
     @property
     def metrics_port(self) -> int:
-        """A broker's Prometheus port."""
         return self.port + ports.METRICS_GAP
 
     @property
@@ -125,7 +122,6 @@ class Node:
         return found
 
     def command(self, config_path: Path) -> list[str]:
-        """The command that runs the node."""
         if self.is_coordinator:
             return [ETCD, "--config-file", str(config_path)]
         module = "penstock.broker"
@@ -139,7 +135,6 @@ class Node:
 
     @property
     def config_name(self) -> str:
-        """The name of its configuration file."""
         if self.is_broker:
             return "broker.conf"
         return "etcd.conf" if self.is_coordinator else "gateway.conf" if self.is_gateway else "namesrv.conf"
@@ -197,11 +192,7 @@ class Plan:
         return ";".join(node.address for node in self.nodes if node.is_nameserver)
 
     def node(self, name: str) -> Node:
-        """The node called ``name``.
-
-        Raises:
-            DeployUsage: no node has the name; the message lists them.
-        """
+        """The node called ``name``. Raises DeployUsage: no node has the name; the message lists them."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -285,7 +276,6 @@ class Plan:
         return lines
 
     def save(self, directory: Path) -> None:
-        """Write ``cluster.json``."""
         document = {"version": _VERSION, **asdict(self)}
         write_whole(directory / _FILE, json.dumps(document, indent=1) + "\n", FOR_OWNER)
 
@@ -365,11 +355,7 @@ def _etcd_lines(node: Node, folder: Path) -> dict[str, str]:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Refuse what must not stand in every broker's file.
-
-    Raises:
-        DeployUsage: names the key and what to do.
-    """
+    """Refuse what must not stand in every broker's file. Raises DeployUsage: names the key and what to do."""
     for key, value in settings.items():
         if not _KEY.fullmatch(key):
             raise DeployUsage(f"--set {key}={value}: give it as key=value with a key of broker.conf or namesrv.conf")
