@@ -105,7 +105,6 @@ def commit(folder: Path = Path(__file__).parent) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
     return {
         "processor": processor(),
         "processors": os.cpu_count(),

@@ -54,5 +54,4 @@ def render(folder: Path) -> Path:
 
 
 def number(value: float) -> str:
-    """A figure as people read it."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"

@@ -148,7 +148,6 @@ class Bench:
         return self.run(plan).messages_per_s
 
     def brokers(self) -> list[psutil.Process]:
-        """The processes of its brokers."""
         return [psutil.Process(state.pid) for state in self.cluster.states() if state.pid and state.node.is_broker]
 
     def keep_cost(self) -> None:

@@ -45,12 +45,10 @@ class Drill:
 
     @property
     def name(self) -> str:
-        """What users call it."""
         return self.fault.__name__.replace("_", "-")
 
     @property
     def what(self) -> str:
-        """What it breaks."""
         return (self.fault.__doc__ or "").partition("\n")[0].rstrip(".")
 
     def why_no_limit(self, shape: Shape, *, elects: bool) -> str:

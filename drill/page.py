@@ -25,7 +25,6 @@ LEGEND = (
 
 
 def render(documents: Sequence[Document]) -> str:
-    """The page of these drills."""
     first = documents[0]
     return pages.render(
         Path(__file__).with_name("page.html"),

@@ -66,7 +66,6 @@ def messages_of(properties: Mapping[str, str], queue_offset: int) -> tuple[int, 
 
 
 def pack_units(units: Iterable[BatchUnit]) -> npt.NDArray[np.void]:
-    """The units as :data:`BATCH_UNIT` rows."""
     return np.array([(*unit, -1, 0) for unit in units], BATCH_UNIT)
 
 

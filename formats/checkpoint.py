@@ -54,7 +54,6 @@ class Standard(NamedTuple):
         return cls(*_STANDARD.unpack(content[: _STANDARD.size].ljust(_STANDARD.size, b"\0")))
 
     def encode(self) -> bytes:
-        """The whole file."""
         return _STANDARD.pack(*self).ljust(CHECKPOINT_BYTES, b"\0")
 
 

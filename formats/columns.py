@@ -35,7 +35,6 @@ class Column:
 
     @staticmethod
     def repeated(value: bytes, count: int) -> Column:
-        """``value``, ``count`` times."""
         return Repeated(value, count)
 
     @classmethod
@@ -60,7 +59,6 @@ class Column:
 
     @property
     def lengths(self) -> Ends:
-        """The length of each value."""
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths
@@ -125,7 +123,6 @@ class Repeated(Column):
 
 
 def lengths_of(values: Sequence[bytes]) -> Ends:
-    """The length of each of ``values``."""
     return np.fromiter(map(len, values), dtype=np.int64, count=len(values))
 
 

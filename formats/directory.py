@@ -70,5 +70,4 @@ def index_file_name(made_ms: int) -> str:
 
 
 def is_index_file_name(name: str) -> bool:
-    """True if an index file can have that name."""
     return _INDEX_NAME.fullmatch(name) is not None

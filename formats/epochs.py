@@ -53,7 +53,6 @@ def check(entries: Sequence[Epoch]) -> None:
 
 
 def encode(entries: Sequence[Epoch]) -> bytes:
-    """The content of the file."""
     rest = "".join(f"{entry.epoch}-{entry.start}\n" for entry in entries).encode()
     return f"{len(entries)}\n{_crc(rest)}\n".encode() + rest
 

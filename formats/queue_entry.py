@@ -44,8 +44,6 @@ ADDRESS_BASE = -(1 << 63)
 
 
 class Entry(NamedTuple):
-    """One entry."""
-
     physical_offset: int
     size: int
     tags_code: int

@@ -21,25 +21,18 @@ LENGTH_MAX: Final = 2048
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says."""
-
     topic: str
     broker_name: str
     due_ms: int
     unique_key: str
 
     def encode(self) -> str:
-        """The handle."""
         text = f"{VERSION} {self.topic} {self.broker_name} {self.due_ms + 1} {self.unique_key}"
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     @classmethod
     def decode(cls, handle: object) -> RecallHandle:
-        """What ``handle`` says, with or without padding.
-
-        Raises:
-            InvalidArgument: it is no handle.
-        """
+        """What ``handle`` says, with or without padding. Raises InvalidArgument: it is no handle."""
         if isinstance(handle, str) and 0 < len(handle) <= LENGTH_MAX and handle.isascii():
             bare = handle.rstrip("=")
             try:

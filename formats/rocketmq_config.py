@@ -92,11 +92,7 @@ def parse_rocketmq_json(text: str) -> dict[str, Any]:
 
 
 def timer_progress(config: Path) -> TimerProgress | None:
-    """What ``timercheck`` in that directory says; None without the file.
-
-    Raises:
-        Corrupt: the file is too short.
-    """
+    """What ``timercheck`` in that directory says; None without the file. Raises Corrupt: the file is too short."""
     path = config / "timercheck"
     try:
         with path.open("rb") as file:

@@ -145,7 +145,6 @@ Context = Pub | SubBefore | SubAfter | EndTransaction | Recall
 
 
 def encoded(context: Context) -> str:
-    """The context as text."""
     if isinstance(context, Pub):
         # By itself: of the contexts there are most of these, and this takes a third of the time.
         at_ms, region, group, topic, message_id, tags, keys, store, size, cost_ms, kind, offset_id, success, client = (

@@ -10,7 +10,6 @@ from .server import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line and run; the exit code."""
     return run(*server_arguments(argv, "nameserver", "Serve routes in the foreground.", "namesrv.conf"))
 
 

@@ -55,7 +55,6 @@ class Holders:
 
     @property
     def is_behind(self) -> bool:
-        """True if :meth:`step` has something to do."""
         return bool(self._rechecks)
 
     def note(self, name: str, topics: Iterable[str]) -> None:

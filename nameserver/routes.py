@@ -248,15 +248,10 @@ class RouteTable:
         return ClusterView(shards=self._living_views(), absent=absent)
 
     def topics(self) -> list[str]:
-        """The sorted topics of living and absent shards."""
         return self._holders.topics()
 
     def forget(self, broker_name: str) -> Change:
-        """Drop an absent shard from all routes.
-
-        Raises:
-            InvalidArgument: a member lives, or no such shard is known.
-        """
+        """Drop an absent shard from all routes. Raises InvalidArgument: a member lives, or no such shard is known."""
         if shard := self._living(broker_name):
             living = ", ".join(member.address for member in shard.members.values())
             raise InvalidArgument(f"broker group {broker_name} is not gone: {living} lives; stop it first")
@@ -266,7 +261,6 @@ class RouteTable:
 
     @property
     def is_behind(self) -> bool:
-        """True if :meth:`step` has something to do."""
         return self._holders.is_behind
 
     def step(self) -> Change:

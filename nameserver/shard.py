@@ -53,8 +53,6 @@ def check_identity(identity: BrokerIdentity) -> None:
 
 @dataclass(slots=True)
 class Member:
-    """One living broker."""
-
     identity: BrokerIdentity
     session: int
     heard_s: float  # when its last report came

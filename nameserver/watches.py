@@ -53,11 +53,7 @@ class Watches:
         self._watched = 0  # topics of all watchers
 
     def open(self) -> Watcher:
-        """A new watcher without topics.
-
-        Raises:
-            FlowControl: there are too many.
-        """
+        """A new watcher without topics. Raises FlowControl: there are too many."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise FlowControl(f"{WATCHERS_MAX} clients watch routes here: use another nameserver")
         watcher = Watcher()
@@ -90,7 +86,6 @@ class Watches:
             watcher.mark(topic)
 
     def remove(self, watcher: Watcher, topics: Iterable[str]) -> None:
-        """Stop watching ``topics``."""
         for topic in topics:
             if topic not in watcher.topics:
                 continue

@@ -25,8 +25,6 @@ _NUMBERS: Final = 5
 
 
 class Receipt(NamedTuple):
-    """What a receipt says."""
-
     group: str
     topic: str
     broker_name: str
@@ -37,7 +35,6 @@ class Receipt(NamedTuple):
     visible_ms: int
 
     def text(self) -> str:
-        """The receipt as users hold it."""
         group, topic, broker_name, queue_id, offset, check_point, epoch, visible_ms = self
         said = f"{VERSION} {group} {topic} {broker_name} {queue_id} {offset} {check_point} {epoch} {visible_ms}"
         text = f"{said} {zlib.crc32(said.encode())}"
@@ -45,11 +42,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Receipt:
-        """What ``text`` says.
-
-        Raises:
-            InvalidReceipt: it is no receipt.
-        """
+        """What ``text`` says. Raises InvalidReceipt: it is no receipt."""
         if isinstance(text, str) and 0 < len(text) <= LENGTH_MAX and text.isascii():
             try:
                 padded = text + "=" * (-len(text) % 4)

@@ -109,7 +109,6 @@ class DueClock:
 
     @property
     def is_behind(self) -> bool:
-        """True while the wall clock is ahead, and not believed."""
         return self._steady.is_behind
 
     def monotonic_s(self) -> float:

@@ -176,11 +176,7 @@ def lines_of(text: str) -> Iterator[tuple[int, str, str, str]]:
 
 
 def read_limited(path: str | Path) -> bytes:
-    """The content of a file that people write.
-
-    Raises:
-        ConfigError: it cannot be read, or is too long to be one.
-    """
+    """The content of a file that people write. Raises ConfigError: it cannot be read, or is too long to be one."""
     try:
         with open(path, "rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)

@@ -96,7 +96,6 @@ def unsynced(lab: Lab, names: Sequence[str]) -> dict[Path, bytes]:
 
 
 def put_back(files: dict[Path, bytes]) -> None:
-    """Have the files be what they were."""
     for path, content in files.items():
         path.write_bytes(content)
 

@@ -51,11 +51,7 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def mount(self) -> None:
-        """Make it.
-
-        Raises:
-            DrillFailed: the system refuses.
-        """
+        """Make it. Raises DrillFailed: the system refuses."""
         self.path.mkdir(parents=True, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "penstock-drill", str(self.path)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -75,12 +71,10 @@ class SmallDisk:
         return written
 
     def empty(self) -> None:
-        """Take the filler away."""
         self._filler.unlink(missing_ok=True)
 
     @property
     def is_mounted(self) -> bool:
-        """True if it is there."""
         return os.path.ismount(self.path)
 
     def close(self) -> None:
@@ -100,11 +94,7 @@ class SlowSyncs:
         self._tracer: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Attach; returns when it works.
-
-        Raises:
-            DrillFailed: the process may not be traced.
-        """
+        """Attach; returns when it works. Raises DrillFailed: the process may not be traced."""
         syncs = "fdatasync,fsync,sync_file_range,syncfs"
         delay = f"inject={syncs}:delay_enter={self._delay_ms}ms"
         command = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={syncs}", "-e", delay, "-p", str(self._pid)]

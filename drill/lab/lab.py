@@ -160,7 +160,6 @@ class Lab:
 
     @property
     def shards(self) -> list[str]:
-        """Names of the broker groups, by number."""
         return [f"broker-{chr(ord('a') + number)}" for number in range(self.shape.shards)]
 
     @property
@@ -170,12 +169,10 @@ class Lab:
 
     @property
     def nameserver_names(self) -> list[str]:
-        """Names of the nameservers."""
         return [f"nameserver-{number}" for number in range(self.shape.nameservers)]
 
     @property
     def nameservers(self) -> str:
-        """The nameservers' addresses."""
         return self.cluster.plan.nameserver_addresses
 
     def _place_names(self) -> list[str]:
@@ -185,7 +182,6 @@ class Lab:
         return [*etcd, *self.nameserver_names, *brokers]
 
     def names_of(self, shard: str) -> list[str]:
-        """Names of a broker group's brokers, by id."""
         return [f"{shard}-{number}" for number in range(self.shape.replicas)]
 
     def master(self, shard: str | None = None) -> str:
@@ -213,17 +209,14 @@ class Lab:
         return slaves[number % len(slaves)]
 
     def disk_of(self, name: str) -> SmallDisk:
-        """The small disk under a broker."""
         if name not in self._disks:
             raise DrillFailed(f"{name} became the master; only {', '.join(self._disks)} lies on a small disk")
         return self._disks[name]
 
     def state(self, name: str) -> NodeState:
-        """A node and its process."""
         return self.cluster.state(self.cluster.plan.node(name))
 
     def broker_states(self) -> list[NodeState]:
-        """All brokers and their processes."""
         return [state for state in self.cluster.states() if state.store_path is not None]
 
     def peers(self, name: str) -> list[str]:
@@ -243,11 +236,7 @@ class Lab:
         return found or self.nameserver_names[:1]
 
     def switch(self, shard: str, target: str) -> None:
-        """A planned change of master, by the command that operators use.
-
-        Raises:
-            DrillFailed: the command did.
-        """
+        """A planned change of master, by the command that operators use. Raises DrillFailed: the command did."""
         broker_id = target.rpartition("-")[2]
         command = [sys.executable, "-m", "penstock.cli", "cluster", "switch", shard, "--to", broker_id]
         done = subprocess.run(
@@ -336,11 +325,7 @@ class Lab:
         self._progress(f"{self.plan.drill} seed {self.plan.seed}  {self.phase}  {told}  {text}")
 
     def await_status(self, name: str, what: str, condition: Callable[[BrokerStatus], bool]) -> BrokerStatus:
-        """The status of a broker as soon as it fulfils ``condition``.
-
-        Raises:
-            DrillFailed: it does not, in time.
-        """
+        """The status of a broker as soon as it fulfils ``condition``. Raises DrillFailed: it does not, in time."""
         deadline = time.monotonic() + SERVE_TIMEOUT_S
         while True:
             (status,) = broker_statuses([self.cluster.plan.node(name).address])
@@ -367,11 +352,7 @@ class Lab:
             self.stops[-1] = replace(self.stops[-1], scanned=True)
 
     def await_serving(self, names: Sequence[str]) -> None:
-        """Return when these nodes serve.
-
-        Raises:
-            DrillFailed: one does not, in time.
-        """
+        """Return when these nodes serve. Raises DrillFailed: one does not, in time."""
         deadline = time.monotonic() + SERVE_TIMEOUT_S
         for name in names:
             node = self.cluster.plan.node(name)

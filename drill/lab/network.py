@@ -58,11 +58,9 @@ class Network:
         return f"{self._tag}-router"
 
     def namespace(self, name: str) -> str:
-        """The namespace of a node or client."""
         return f"{self._tag}-{self._numbers[name]}"
 
     def address(self, name: str) -> str:
-        """The address of a node or client."""
         return f"{self._base}.{4 * self._numbers[name] + 2}"
 
     def wrap(self, name: str) -> list[str]:
@@ -70,11 +68,7 @@ class Network:
         return ["ip", "netns", "exec", self.namespace(name)]
 
     def make(self) -> None:
-        """Make namespaces, devices and routes.
-
-        Raises:
-            DrillFailed: a step failed; what had been made is gone again.
-        """
+        """Make namespaces, devices and routes. Raises DrillFailed: a step failed; what had been made is gone again."""
         try:
             self._base = _free_base()
             _run("ip", "netns", "add", self.router)

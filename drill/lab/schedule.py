@@ -75,7 +75,6 @@ class FaultPlan:
 
 
 def plan_fault(drill: str, seed: int, shape: Shape) -> FaultPlan:
-    """Draw the plan of ``drill`` from ``seed``."""
     drawn = random.Random(f"{drill}:{seed}")  # noqa: S311  has to be repeatable
     return FaultPlan(
         drill=drill,

@@ -31,7 +31,6 @@ class Popping:
         self._consumer.subscribe(topic)
 
     def run(self, stop: threading.Event) -> None:
-        """Receive and acknowledge until the stop."""
         while not stop.is_set():
             try:
                 self._turn(stop)
@@ -41,7 +40,6 @@ class Popping:
                 stop.wait(PAUSE_S)
 
     def close(self) -> None:
-        """Disconnect."""
         self._consumer.close()
 
     def _turn(self, stop: threading.Event) -> None:
@@ -104,6 +102,5 @@ class Popping:
 
 
 def _named(message: ReceivedMessage) -> tuple[int, int, int]:
-    """Run, stream and sequence."""
     run, stream, sequence, _ = HEADER.unpack_from(message.body.ljust(HEADER_BYTES, b"\0"))
     return run, stream, sequence

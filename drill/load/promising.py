@@ -38,7 +38,6 @@ class Promising:
         self._producer = TransactionProducer(nameservers, group="drill-promises", check=self._check)
 
     def run(self) -> None:
-        """Send until the stop."""
         kinds = (self._transaction, self._later)
         threads = [threading.Thread(target=self._repeat, args=(each,), name=each.__name__) for each in kinds]
         for thread in threads:
@@ -47,7 +46,6 @@ class Promising:
             thread.join()
 
     def close(self) -> None:
-        """Disconnect."""
         self._producer.close()
 
     def _repeat(self, one: Callable[[int], None]) -> None:

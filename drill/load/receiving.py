@@ -122,7 +122,6 @@ class Member:
         self._stop = stop
 
     def run(self) -> None:
-        """Poll until the stop."""
         giving = GivingBack(self._consumer, self._recorder, self._stop)
         with contextlib.closing(giving):
             while not self._stop.is_set():

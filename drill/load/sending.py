@@ -23,8 +23,6 @@ FLUSH_ROWS = 4096
 
 @dataclass(slots=True)
 class Counts:
-    """Outcomes so far."""
-
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0

@@ -29,7 +29,6 @@ BUFFERED = ("produce", 1, True, 20)
 
 
 def main() -> int:
-    """Do the job that the first input line describes."""
     return follow({"produce": _produce, "consume": _consume, "promise": _promise, "work": _work, "pop": _pop})
 
 

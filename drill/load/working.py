@@ -39,7 +39,6 @@ class Working:
         self._consumer.subscribe(topic)
 
     def start(self) -> None:
-        """Join the group."""
         self._consumer.start()
 
     def close(self) -> None:

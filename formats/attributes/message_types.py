@@ -25,8 +25,6 @@ MESSAGE_TYPE = "message.type"
 
 
 class MessageType(StrEnum):
-    """The types that a topic may be given."""
-
     NORMAL = "NORMAL"
     FIFO = "FIFO"
     DELAY = "DELAY"
@@ -50,7 +48,6 @@ def demanded_type(attributes: Mapping[str, str]) -> MessageType | None:
 
 
 def conflict(topic: str, demanded: MessageType, found: MessageType, **details: Any) -> MessageTypeConflict:
-    """The error for a message of the type ``found``."""
     return MessageTypeConflict(
         f"topic {topic}: it takes {demanded} messages ({MESSAGE_TYPE}), and this one is {found}: {_MENDED[demanded]}, "
         f"or send it to another topic; penstock topic update {topic} --type MIXED lets it take all",

@@ -28,11 +28,7 @@ def order_conf(queues: Mapping[str, int]) -> str:
 
 
 def parse_order_conf(text: str) -> Shards:
-    """The inverse.
-
-    Raises:
-        InvalidArgument, InvalidName: the text is no order configuration.
-    """
+    """The inverse. Raises InvalidArgument, InvalidName: the text is no order configuration."""
     if len(text) > TEXT_MAX:
         raise InvalidArgument(f"{ORDER_CONF} of {len(text)} characters: at most {TEXT_MAX} are allowed")
     found: dict[str, int] = {}

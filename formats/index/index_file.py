@@ -49,8 +49,6 @@ _PAGE_BYTES = 4096
 
 
 class IndexHeader(NamedTuple):
-    """The first 40 bytes."""
-
     begin_timestamp: int
     end_timestamp: int
     begin_offset: int
@@ -64,13 +62,10 @@ class IndexHeader(NamedTuple):
         return cls(*HEADER.unpack_from(data.ljust(HEADER_BYTES, b"\0")))
 
     def encode(self) -> bytes:
-        """The 40 bytes."""
         return HEADER.pack(*self)
 
 
 class IndexEntry(NamedTuple):
-    """One entry."""
-
     key_hash: int
     physical_offset: int
     seconds: int
@@ -93,7 +88,6 @@ def entry_at(slots: int, number: int) -> int:
 
 
 def file_bytes(slots: int, entries: int) -> int:
-    """The size of a file."""
     return entry_at(slots, entries)
 
 

@@ -34,11 +34,7 @@ class RecordForm:
         return cls(topic, host, is_store_v6=host.is_ipv6)
 
     def encode(self, body: bytes | memoryview, properties: bytes, queue_id: int = 0) -> bytes:
-        """A record that is born now.
-
-        Raises:
-            MessageTooLarge: the properties are longer than their length can say.
-        """
+        """A record that is born now. Raises MessageTooLarge: the properties are longer than their length can say."""
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise MessageTooLarge(
                 f"the message cannot be laid out: its properties take {len(properties)} bytes, at most "

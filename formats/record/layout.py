@@ -132,13 +132,11 @@ class Host(NamedTuple):
 
     @classmethod
     def decode(cls, encoded: bytes | bytearray | memoryview) -> Host:
-        """The host in the 8 or 20 bytes ``encoded``."""
         ip = bytes(encoded[:-4])
         return cls(ip, struct.unpack(">i", encoded[-4:])[0])
 
     @property
     def is_ipv6(self) -> bool:
-        """True if the address takes 16 bytes."""
         return len(self.ip) == 16
 
     def __str__(self) -> str:
@@ -192,11 +190,7 @@ def record_bytes(body: int, topic: int, properties: int, *, born_v6: bool = Fals
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of ``record``.
-
-    Raises:
-        InvalidArgument: a part is longer than its length field can say.
-    """
+    """The bytes of ``record``. Raises InvalidArgument: a part is longer than its length field can say."""
     topic = record.topic.encode()
     if record.version not in (1, 2) or len(topic) > (TOPIC_BYTES_MAX_V1 if record.version == 1 else TOPIC_BYTES_MAX):
         raise InvalidArgument(f"topic of {len(topic)} bytes does not fit a record of version {record.version}")

@@ -143,23 +143,19 @@ class RecordBatch:
         return joined, ends
 
     def properties_bytes(self, index: int) -> bytes:
-        """The property string of the record."""
         row = self.rows[index]
         return self._slice(row["properties_position"], row["properties_size"])
 
     def properties(self, index: int) -> dict[str, str]:
-        """The properties of the record."""
         start = self.values("properties_position")[index]
         size = self.values("properties_size")[index]
         return decode_properties(self.buffer[start : start + size]) if size else {}
 
     def topic(self, index: int) -> str:
-        """The topic of the record."""
         row = self.rows[index]
         return str(self._slice(row["topic_position"], row["topic_size"]), "utf-8", "replace")
 
     def record_bytes(self, index: int) -> bytes:
-        """The whole record."""
         row = self.rows[index]
         return self._slice(row["position"], row["size"])
 

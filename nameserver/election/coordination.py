@@ -107,7 +107,6 @@ class Coordination:
     # What broker sessions bring and take.
 
     def on_report(self, identity: BrokerIdentity, candidacy: BrokerReport.Candidacy, end_offset: int) -> None:
-        """Take note of a living broker's report."""
         self._reports.setdefault(identity.broker_name, {})[identity.broker_id] = MemberReport(
             broker_id=identity.broker_id,
             heard_at=self._clock.monotonic_s(),
@@ -122,7 +121,6 @@ class Coordination:
         self._look_soon(identity.broker_name)
 
     def on_gone(self, broker_name: str, broker_id: int) -> None:
-        """Take note of the end of a broker's session."""
         members = self._reports.get(broker_name, {})
         if members.pop(broker_id, None) is not None:
             if not members:

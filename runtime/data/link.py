@@ -52,8 +52,6 @@ def broken(address: str, why: str, status: str = UNAVAILABLE) -> BrokerUnavailab
 
 
 class Frame(NamedTuple):
-    """One that came."""
-
     number: int
     method: int
     kind: int
@@ -349,14 +347,12 @@ class _Tls:
         self._lock = threading.Lock()
 
     def shake_hands(self) -> bool:
-        """True when it is done."""
         with contextlib.suppress(self._wants_more):
             self._object.do_handshake()
             return True
         return False
 
     def take(self, encrypted: bytes) -> None:
-        """These came."""
         with self._lock:
             self._incoming.write(encrypted)
 
@@ -369,7 +365,6 @@ class _Tls:
                 return 0
 
     def encrypted(self, *pieces: bytes) -> bytes:
-        """What to send for these."""
         with self._lock:
             for piece in pieces:
                 if piece:
@@ -377,6 +372,5 @@ class _Tls:
             return self._outgoing.read()
 
     def outgoing(self) -> bytes:
-        """What else is to be sent."""
         with self._lock:
             return self._outgoing.read()

@@ -34,11 +34,7 @@ class DataPeer(asyncio.BufferedProtocol):
         self._may_send.set()
 
     async def send(self, number: int, method: Method, content: bytes = b"") -> None:
-        """Send a request; return when the connection takes more.
-
-        Raises:
-            BrokerUnavailable: the connection broke.
-        """
+        """Send a request; return when the connection takes more. Raises BrokerUnavailable: the connection broke."""
         if self._error is not None:
             raise self._error
         self._transport.write(HEAD.pack(len(content), number, method, Kind.REQUEST) + content)
@@ -58,7 +54,6 @@ class DataPeer(asyncio.BufferedProtocol):
                 return frame
 
     def close(self) -> None:
-        """End it at once."""
         self._transport.abort()
 
     def _next(self) -> Received | None:

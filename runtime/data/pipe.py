@@ -67,7 +67,6 @@ class Pipe:
     # As of a socket.
 
     def settimeout(self, seconds: float | None) -> None:
-        """How long a read waits."""
         self._timeout_s = seconds
 
     def setsockopt(self, *_: Any) -> None:
@@ -100,7 +99,6 @@ class Pipe:
         return bool(self._came) or self.is_ended
 
     def shutdown(self, _: int) -> None:
-        """End it."""
         self.end()
 
     def close(self) -> None:

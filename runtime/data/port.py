@@ -208,7 +208,6 @@ class Link(asyncio.BufferedProtocol):
             self._flush()
 
     def _wait(self) -> None:
-        """Go on in a next turn."""
         self.hold(True, "turn")
         self._wait_to_send()
 
@@ -241,7 +240,6 @@ class Link(asyncio.BufferedProtocol):
         self._send(number, method, Kind.ANSWER, content, on_taken)
 
     def refuse(self, number: int, method: int, error: PenstockError) -> None:
-        """Answer it with an error."""
         self._send(number, method, Kind.ERROR, (to_bytes(error),))
 
     def hold(self, is_held: bool, who: str = "asked") -> None:

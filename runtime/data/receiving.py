@@ -37,7 +37,6 @@ class Receiving:
         return self._buffer[self._count :]
 
     def came(self, count: int) -> None:
-        """So much was put there."""
         self._count += count
 
     @property

@@ -139,7 +139,6 @@ class Access:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the file for the length of the block."""
         following = asyncio.create_task(self._follow(), name="users")
         try:
             yield

@@ -107,11 +107,7 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """A port that demands TLS, 1.2 or newer.
-
-    Raises:
-        ConfigError: see :class:`CertificateFiles`.
-    """
+    """A port that demands TLS, 1.2 or newer. Raises ConfigError: see :class:`CertificateFiles`."""
 
     cert_file: AnyPath
     key_file: AnyPath

@@ -160,11 +160,7 @@ class SecurityFiles:
         return cls(**{name: environment.get(f"PENSTOCK_{name.upper()}", "") for name in cls.__dataclass_fields__})
 
     def read(self) -> Security:
-        """What the files hold.
-
-        Raises:
-            ConfigError: see :class:`Tls` and :meth:`Credentials.from_file`.
-        """
+        """What the files hold. Raises ConfigError: see :class:`Tls` and :meth:`Credentials.from_file`."""
         tls = None
         if self.tls_ca_file:
             tls = Tls(

@@ -102,7 +102,6 @@ class TlsSettings:
 
     @property
     def is_on(self) -> bool:
-        """True if the port demands TLS."""
         return self.mode is TlsServerMode.enforcing
 
     def server_tls(self) -> ServerTls | None:
@@ -193,11 +192,7 @@ class SecuritySettings:
         return Access(_path(settings.users_path), inner)
 
     def outgoing(self) -> Security:
-        """For the connections that the process opens.
-
-        Raises:
-            ConfigError: a file is wrong.
-        """
+        """For the connections that the process opens. Raises ConfigError: a file is wrong."""
         return Security(tls=self.transport.tls(), credentials=self.authentication.credentials())
 
     def check_file(self, path: str | Path) -> None:

@@ -57,7 +57,6 @@ class Signer:
 
 
 def signed(credentials: Credentials, at_s: int) -> Metadata:
-    """The metadata of a call made at ``at_s``, seconds since 1970."""
     date = datetime.fromtimestamp(at_s, UTC).strftime(_DATE)
     signature = _digest(credentials.secret_key, date).hex()
     return (

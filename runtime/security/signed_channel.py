@@ -12,13 +12,10 @@ from .signatures import Signer
 
 
 def signed(channel: Any, credentials: Credentials) -> WrappedChannel:
-    """``channel`` with the calls signed by ``credentials``."""
     return WrappedChannel(channel, partial(SignedCall, signer=Signer(credentials)))
 
 
 class SignedCall:
-    """One method of a server, called with a signature."""
-
     def __init__(self, method: Any, signer: Signer) -> None:
         self._method = method
         self._signer = signer

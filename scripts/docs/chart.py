@@ -86,7 +86,6 @@ def newest(folder: Path, panels: Panels) -> dict[str, Result]:
 
 
 def svg(folder: Path) -> str:
-    """The chart."""
     try:
         found, panels, label, source = newest(folder, BESIDE), BESIDE, "Speed beside Kafka and RocketMQ", "PEERS"
     except ValueError:

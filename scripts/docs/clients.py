@@ -13,7 +13,6 @@ from .markdown import NOTE, code, line_comments, plain, size, table
 
 
 def page() -> str:
-    """``docs/reference/clients.md``."""
     parts = [
         f"{NOTE}\n# Client settings\n\nFields of `ProducerConfig` are also keyword arguments of `Producer`. Consumers "
         "take theirs as `config=ConsumerConfig(…)`.\n"

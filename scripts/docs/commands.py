@@ -13,7 +13,6 @@ from .markdown import NOTE, code, table
 
 
 def page() -> str:
-    """``docs/reference/commands.md``."""
     head = (
         f"{NOTE}\n# Commands\n\nWith `--json` a command prints one JSON document and nothing else; `send`, `tail`, "
         "`dlq show` and `bench` print one on a line for each message or case. Exit codes: 0 done, "

@@ -19,7 +19,6 @@ GROUPS = (
 
 
 def page() -> str:
-    """``docs/reference/errors.md``."""
     everything = _below(PenstockError)
     shown = {kind for group, _ in GROUPS for kind in (group, *_below(group))}
     parts = [

@@ -28,17 +28,14 @@ BY_MACHINE = {"brokerName": "the host's name", "inSyncReplicas": "1, or 2 with S
 
 
 def broker_page() -> str:
-    """``docs/reference/broker-conf.md``."""
     return _page("broker.conf", BrokerConfig, BROKER_UNUSED, BROKER_RELIED)
 
 
 def nameserver_page() -> str:
-    """``docs/reference/namesrv-conf.md``."""
     return _page("namesrv.conf", NameserverConfig, NAMESERVER_UNUSED, NAMESERVER_RELIED)
 
 
 def gateway_page() -> str:
-    """``docs/reference/gateway-conf.md``."""
     return _page("gateway.conf", GatewayConfig, (), {})
 
 

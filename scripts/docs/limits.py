@@ -151,7 +151,6 @@ BEHIND = """
 
 
 def page() -> str:
-    """``docs/reference/limits.md``."""
     fields = dict(keyed_fields(BrokerConfig))
     missing = {each.metadata["key"] for each in dataclasses.fields(Limits)} - SETTABLE.keys()
     if missing:

@@ -25,7 +25,6 @@ class Family(NamedTuple):
 
 
 def page(broker: Path) -> str:
-    """``docs/reference/metrics.md``."""
     rows = [
         (code(family.name), family.kind, ", ".join(family.labels), family.meaning)
         for family in sorted(set(families(broker)))

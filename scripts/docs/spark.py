@@ -64,7 +64,6 @@ MEANINGS = {
 
 
 def page() -> str:
-    """``docs/reference/spark.md``."""
     read = [option for option in topic_options.SOURCE.all if option not in topic_options.SECURITY]
     write = [option for option in topic_options.SINK.all if option not in topic_options.SECURITY]
     return "\n".join(
