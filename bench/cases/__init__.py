@@ -1,5 +1,1 @@
 """The benchmark cases."""
-
-from .cases import CASES
-
-__all__ = ["CASES"]

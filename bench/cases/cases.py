@@ -17,7 +17,6 @@ from .cold_reads import cold_reads
 from .lookups import lookups
 from .pop import pop
 from .request_reply import request_reply
-from .transactions import transactions
 
 KIB = 1024
 SMALL = 100
@@ -177,7 +176,6 @@ CASES: dict[str, Case] = {
             alone(pop),
             units={"broker": "µs of CPU per message", "consumer": "µs of CPU per message"},
         ),
-        Case("transactions", "messages of 100 B in transactions, against plain ones", alone(transactions)),
         Case(
             "memory",
             "a broker's memory besides mapped pages, highest sample while 1 KiB messages are produced and consumed",

@@ -1,5 +1,1 @@
 """Cases that run beside another system: Kafka and RocketMQ, fetched from their registries, in turn with ours."""
-
-from .cases import PEERS
-
-__all__ = ["PEERS"]

@@ -30,6 +30,8 @@ IDLE_S = 30.0
 """Each client does everything once in that time."""
 _SETTLE_S = 5.0
 
+Server = Callable[[Rig], contextlib.AbstractContextManager[tuple[str, psutil.Process]]]
+"""Its address, and its process, for a ``with`` block."""
 Load = Callable[[Rig, str, str], float]
 """Messages per second of the load of that kind on the server at that address."""
 
@@ -53,21 +55,27 @@ def with_python(rig: Rig, address: str, kind: str) -> float:
     return float(servers.told_by([*program, address, kind, str(SIZE), str(rig.seconds)], 2 * rig.seconds)["rate"])
 
 
-def _ours(load: Load, kinds: Sequence[str]) -> Side:
+def _loads(server: Server, load: Load, kinds: Sequence[str], prefix: str = "") -> Side:
+    """One load after the other; those that receive come first, while their topic is empty."""
+
     def side(rig: Rig) -> Figures:
-        with _broker(rig) as address:
-            return _loads(rig, load, kinds, address, "")
+        found: Figures = {}
+        with server(rig) as (address, _):
+            for kind in kinds:
+                rig.progress(f"{prefix or 'gateway '}: {kind}")
+                found[f"{prefix}{kind}"] = load(rig, address, kind)
+        return found
 
     return side
 
 
 @contextlib.contextmanager
-def _broker(rig: Rig) -> Iterator[str]:
-    """The address of a gateway in a broker's process, with the topic; for the ``with`` block."""
+def _broker(rig: Rig) -> Iterator[tuple[str, psutil.Process]]:
+    """The address of a gateway in a broker's process, and that, with the topic; for the ``with`` block."""
     (port,), _ = planned(0, 1, 0)
     with rig.cluster(gatewayPort=str(port)) as bench:
         ensure_topic(bench.plan("produce", queues=servers.QUEUES))
-        yield f"{HOST}:{port}"
+        yield f"{HOST}:{port}", bench.brokers()[0]
 
 
 @contextlib.contextmanager
@@ -118,23 +126,6 @@ def _their_idle(rig: Rig) -> Figures:
         return _idle(rig, address, process, f"{THEIRS} ")
 
 
-def _theirs(load: Load, kinds: Sequence[str]) -> Side:
-    def side(rig: Rig) -> Figures:
-        with servers.proxy(rig) as (address, _):
-            return _loads(rig, load, kinds, address, f"{THEIRS} ")
-
-    return side
-
-
-def _loads(rig: Rig, load: Load, kinds: Sequence[str], address: str, prefix: str) -> Figures:
-    """One load after the other; those that receive come first, while their topic is empty."""
-    found: Figures = {}
-    for kind in kinds:
-        rig.progress(f"{prefix or 'gateway '}: {kind}")
-        found[f"{prefix}{kind}"] = load(rig, address, kind)
-    return found
-
-
 def _room() -> rooms.Room:
     """RocketMQ's proxy, with the versions of its clients."""
     server, client = rooms.proxy(), rooms.clients()
@@ -147,7 +138,7 @@ def _case(name: str, title: str, load: Load, goals: Mapping[str, float]) -> Case
     return Case(
         name,
         f"{title}, beside RocketMQ's proxy",
-        pairs(_ours(load, kinds), _theirs(load, kinds), ratios, _room),
+        pairs(_loads(_broker, load, kinds), _loads(servers.proxy, load, kinds, f"{THEIRS} "), ratios, _room),
         floors={f"{ours}{RATIO}{theirs}": goals[ours] for ours, theirs in ratios},
         is_heavy=True,
     )

@@ -54,9 +54,9 @@ def bench(
     Each turn starts fresh processes on fresh directories. Results are kept in results.jsonl and RESULTS.md. Cases
     beside Kafka and RocketMQ fetch these into .peers/ with Maven and pip; their page is PEERS.md.
     """
-    from penstock.bench.cases import CASES
+    from penstock.bench.cases.cases import CASES
     from penstock.bench.page import keep, render
-    from penstock.bench.peers import PEERS
+    from penstock.bench.peers.cases import PEERS
     from penstock.bench.rig import Rig
     from penstock.bench.runner import run_case
 

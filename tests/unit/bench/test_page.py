@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.bench.cases import CASES
+from penstock.bench.cases.cases import CASES
 from penstock.bench.page import keep, newest, render
 from penstock.bench.rig import Cost, Rig
 from penstock.bench.runner import Case, Figures, alone, run_case

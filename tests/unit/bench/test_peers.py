@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from penstock.bench.page import keep, newest, render
-from penstock.bench.peers import PEERS, proxies, rooms
+from penstock.bench.peers import proxies, rooms
+from penstock.bench.peers.cases import PEERS
 from penstock.bench.peers.pairs import pairs
 from penstock.bench.peers.servers import running, told_by
 from penstock.bench.rig import Rig
@@ -181,7 +182,7 @@ def test_what_receives_goes_first_and_both_sides_have_the_same_loads(
     def at(found: Any) -> Iterator[Any]:
         yield found
 
-    monkeypatch.setattr(proxies, "_broker", lambda _: at("ours"))
+    monkeypatch.setattr(proxies, "_broker", lambda _: at(("ours", psutil.Process())))
     monkeypatch.setattr(proxies.servers, "proxy", lambda _: at(("theirs", psutil.Process())))
     monkeypatch.setattr(proxies, "_room", lambda: ROOM)
     loads: list[tuple[str, str]] = []
