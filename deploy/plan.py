@@ -106,7 +106,6 @@ class Node:
 
     @property
     def address(self) -> str:
-        """``host:port`` of its services."""
         return f"{self.host}:{self.port}"
 
     @property

@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
     failed = False
     with tempfile.TemporaryDirectory(prefix="penstock-growth-", dir=options.scratch) as scratch:
         for curve, sizes in wanted:
-            rig = Rig(seconds=options.seconds, scratch=Path(scratch), progress=_say if options.verbose else _silent)
+            progress = _say if options.verbose else lambda _: None
+            rig = Rig(seconds=options.seconds, scratch=Path(scratch), progress=progress)
             try:
                 keep(measured(curve, sizes, rig), options.out, RECORDS)
             except PenstockError as error:
@@ -85,10 +86,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _silent(_: str) -> None:
-    return
 
 
 if __name__ == "__main__":

@@ -72,14 +72,9 @@ class LoadPlan:
     def effective_batch(self) -> int:
         return self.batch or (COLUMNAR_BATCH if self.style == "columnar" else 1)
 
-    @property
-    def has_end(self) -> bool:
-        """True if a count or a time ends the load."""
-        return self.count is not None or self.seconds is not None
-
     def share(self, number: int) -> dict[str, Any]:
         count = None if self.count is None else self.count // self.producers + (number < self.count % self.producers)
-        seconds = self.seconds if self.has_end else DEFAULT_SECONDS
+        seconds = DEFAULT_SECONDS if self.count is None and self.seconds is None else self.seconds
         rate = None if self.rate is None else self.rate / self.producers
         share = {"number": number, "count": count, "seconds": seconds, "rate": rate}
         return {**asdict(self), **share, "role": "produce", "effective_batch": self.effective_batch}

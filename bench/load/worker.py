@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.client import PullConsumer
 
 PROGRESS_PAUSE_S = 0.2
+TOLD = ("sent", "acknowledged", "refused", "unknown", "errors", "failed_uncounted")
+"""Of a producer's :class:`.senders.Outcomes`, as they are."""
 JOIN_TIMEOUT_S = 5.0
 _out = threading.Lock()
 
@@ -96,13 +98,8 @@ def produce(job: dict[str, Any], orders: Orders, note: Note | None = None) -> No
                 "began_ns": began,
                 "ended_ns": time.monotonic_ns(),
                 "cpu_s": time.process_time() - cpu,
-                "sent": outcomes.sent,
-                "acknowledged": outcomes.acknowledged,
-                "refused": outcomes.refused,
-                "unknown": outcomes.unknown,
-                "errors": outcomes.errors,
+                **{name: getattr(outcomes, name) for name in TOLD},
                 "failed": {str(stream): numbers for stream, numbers in outcomes.failed.items()},
-                "failed_uncounted": outcomes.failed_uncounted,
                 "streams": {str(stream): count for stream, count in load.streams().items()},
                 "latency": outcomes.latency.to_document(),
             }

@@ -104,7 +104,8 @@ def up(directory: str, answer: Answer, **options: Any) -> None:
         raise
     finally:
         progress.clear()
-    notes = [*report.notes, *(_late(name) for name in late if name not in refused)]
+    catches_up = "is not in sync with its master yet: it catches up, see `penstock cluster status`"
+    notes = [*report.notes, *(f"{name} {catches_up}" for name in late if name not in refused)]
     document = {
         "directory": str(made.directory),
         "namesrv": made.plan.nameserver_addresses,
@@ -178,11 +179,6 @@ def _loaded(node: Node, path: Path) -> object:
     if node.is_broker:
         return load_broker_config(path, strict=True)
     return load_gateway_config(path) if node.is_gateway else load_nameserver_config(path)
-
-
-def _late(name: str) -> str:
-    """A note: a slave follows and has not everything yet."""
-    return f"{name} is not in sync with its master yet: it catches up, see `penstock cluster status`"
 
 
 @cluster.command()

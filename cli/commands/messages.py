@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 import sys
 from collections.abc import Iterator
@@ -113,11 +114,10 @@ def tail(
 
     ended: list[int] = []
     left = count
+    member = group or f"penstock-cli-{secrets.token_hex(4)}"  # a passing one, under which nothing is committed
     with (
         Admin(namesrv) as admin,
-        PullConsumer(
-            namesrv, group=group or passing_group(), consume_from=consume_from, auto_commit=group is not None
-        ) as consumer,
+        PullConsumer(namesrv, group=member, consume_from=consume_from, auto_commit=group is not None) as consumer,
     ):
         admin.topic(topic)  # a misspelt name would wait for ever
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -157,13 +157,6 @@ def _is_missing(admin: Admin, topic: str) -> bool:
         except TopicNotFound:
             return bool(admin.cluster().brokers)
     return False
-
-
-def passing_group() -> str:
-    """A group name for one command; nothing is committed under it."""
-    import secrets
-
-    return f"penstock-cli-{secrets.token_hex(4)}"
 
 
 def _line(message: MessageView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,6 +24,7 @@ SHOWN_MAX = 100
 """Problems, notes and topics on a terminal; JSON has all."""
 
 T = TypeVar("T")
+Told = tuple[dict[str, Any], Callable[[], object]]
 
 
 @click.group()
@@ -242,26 +244,23 @@ def query(
     """Messages by --key, by --time, or at --queue and --offset; says when the files did not suffice."""
     from penstock.inspection import StoreQuery
 
-    bar = ProgressLine(every_s=2.0, counts=True, counts_bytes=True)
-    asked = StoreQuery(found, functools.partial(bar.show, "scanning the log"))
-    try:
-        if key is not None and time_ms is None and offset is None:
-            by_key = asked.by_key(topic, key, **options)
-            _tell_messages(by_key.messages[::-1], by_key.source, bar, answer)
-        elif offset is not None and queue_id is not None and key is None and time_ms is None:
-            single = asked.by_offset(topic, queue_id, offset)
-            _tell_messages([single.message], single.source, bar, answer)
-        elif time_ms is not None and key is None and offset is None:
-            _tell_times(asked.by_time(topic, time_ms, queue_id), bar, answer)
-        else:
+    def ask(show: Callable[[int, int], None]) -> Told:
+        with contextlib.closing(StoreQuery(found, show)) as asked:
+            if key is not None and time_ms is None and offset is None:
+                by_key = asked.by_key(topic, key, **options)
+                return _messages(by_key.messages[::-1], by_key.source)
+            if offset is not None and queue_id is not None and key is None and time_ms is None:
+                single = asked.by_offset(topic, queue_id, offset)
+                return _messages([single.message], single.source)
+            if time_ms is not None and key is None and offset is None:
+                return _times(asked.by_time(topic, time_ms, queue_id))
             raise click.UsageError("give --key, or --time, or --queue and --offset")
-    finally:
-        bar.clear()
-        asked.close()
+
+    answer(*_run("scanning the log", ask))
 
 
-def _tell_messages(messages: list[StoredRecord], source: str, bar: ProgressLine, answer: Answer) -> None:
-    """Oldest first."""
+def _messages(messages: list[StoredRecord], source: str) -> Told:
+    """These as a document and for people, oldest first."""
     from penstock.inspection import message_document
 
     documents = [message_document(message) for message in messages]
@@ -272,11 +271,10 @@ def _tell_messages(messages: list[StoredRecord], source: str, bar: ProgressLine,
             print()
         note(f"{len(documents)} messages, found through: {source}")
 
-    bar.clear()
-    answer({"messages": documents, "source": source}, people)
+    return {"messages": documents, "source": source}, people
 
 
-def _tell_times(answers: list[TimeAnswer], bar: ProgressLine, answer: Answer) -> None:
+def _times(answers: list[TimeAnswer]) -> Told:
     from penstock.inspection import message_document
 
     rows = [
@@ -289,5 +287,4 @@ def _tell_times(answers: list[TimeAnswer], bar: ProgressLine, answer: Answer) ->
         numbers = [row["queue_id"], row["offset"], row["upper_offset"]]
         table.append([*numbers, _time(found.get("store_timestamp_ms")), found.get("message_id"), row["source"]])
     columns = ["queue", "offset", "last before", "stored", "message", "found through"]
-    bar.clear()
-    answer({"queues": rows}, lambda: print_table(columns, table))
+    return {"queues": rows}, lambda: print_table(columns, table)
