@@ -20,7 +20,7 @@ from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .administer import group_offsets, message_lookup
+from .administer import group_offsets, message_lookup, topics
 from .administer.admin_results import (
     ClusterInfo,
     GroupInfo,
@@ -37,15 +37,7 @@ from .administer.cluster_view import cluster_info
 from .administer.group_view import as_info, group_config, look_at_group, producers_of
 from .administer.message_trace import message_trace
 from .administer.message_track import message_track
-from .administer.topics import (
-    MessageTypeName,
-    checked_brokers,
-    order_queues,
-    topic_config,
-    topic_info,
-    update_steps,
-    with_type,
-)
+from .administer.topics import MessageTypeName
 from .cluster import Calls, Listing, master_of
 from .cluster.routes import covers
 from .inherited import Client
@@ -99,17 +91,17 @@ class Admin(Client):
             TopicExists: with another shape; use :meth:`update_topic`. InvalidName, InvalidArgument.
         """
         names.check_topic(topic)
-        brokers = checked_brokers(brokers)
-        config = topic_config(
+        brokers = topics.checked_brokers(brokers)
+        config = topics.topic_config(
             topic,
             queues if read_queues is None else read_queues,
             queues if write_queues is None else write_queues,
             perm,
-            with_type(attributes, type),
+            topics.with_type(attributes, type),
         )
         if order_topic:
             brokers, others = (brokers, []) if brokers is not None else self._directory.masters(timeout_s)
-            order_queues(config, brokers, others)
+            topics.order_queues(config, brokers, others)
         return self._put_topic(CreateTopicRequest(config=config), brokers, timeout_s)
 
     def update_topic(
@@ -136,17 +128,17 @@ class Admin(Client):
             BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was. Of an
                 order topic nothing was changed.
         """
-        brokers = checked_brokers(brokers)
+        brokers = topics.checked_brokers(brokers)
         known = self.topic(topic, timeout_s=timeout_s)
-        config = topic_config(
+        config = topics.topic_config(
             topic,
             read_queues if read_queues is not None else queues,
             write_queues if write_queues is not None else queues,
             perm,
-            with_type(known.attributes if attributes is None and type else attributes, type),
+            topics.with_type(known.attributes if attributes is None and type else attributes, type),
         )
         holders = brokers if brokers is not None else [shard.broker_name for shard in known.shards]
-        for step in update_steps(known, config, order_topic, brokers):
+        for step in topics.update_steps(known, config, order_topic, brokers):
             info = self._put_topic(CreateTopicRequest(config=step, update=True), holders, timeout_s)
         if known.absent and brokers is None:
             raise BrokerUnavailable(
@@ -213,7 +205,7 @@ class Admin(Client):
 
     def topic(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicInfo:
         """Where ``topic`` lies. Raises TopicNotFound."""
-        return topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
+        return topics.topic_info(self._directory.existing_route(names.check_topic(topic), timeout_s))
 
     def topic_stats(self, topic: str, *, timeout_s: float = CALL_TIMEOUT_S) -> TopicStats:
         """Offsets and message counts of every queue of ``topic``. Raises TopicNotFound."""
@@ -438,7 +430,7 @@ class Admin(Client):
                 return False
             return covers(route, set(targets)) and all(wanted.read_queues in (0, counts.get(name)) for name in targets)
 
-        return topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
+        return topics.topic_info(self._directory.settled_route(wanted.topic, shows_it, timeout_s))
 
 
 def _masterless(broker_names: Sequence[str], verb: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from penstock.formats.attributes.message_types import MESSAGE_TYPE
 from penstock.formats.attributes.order_conf import ORDER_CONF
@@ -358,3 +358,8 @@ class MessageTrack:
     track_type: TrackType
     committed_offset: int
     client_id: str | None = None  # the member that has claimed its queue
+
+
+def same_fields(kind: type[Any], source: object) -> dict[str, Any]:
+    """What ``source`` has by the names of the fields of ``kind``, one of these classes."""
+    return {each.name: getattr(source, each.name) for each in fields(kind) if hasattr(source, each.name)}

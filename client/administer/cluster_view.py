@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
-from google.protobuf.message import Message
-
 from penstock.proto.errors import NameserverUnavailable
 from penstock.proto.wire.broker_pb2 import BrokerStatus
 from penstock.proto.wire.common_pb2 import Empty, Role
 from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView
 
 from ..cluster import Calls
-from .admin_results import BrokerInfo, ClusterInfo, NameserverInfo, ReplicaInfo
+from .admin_results import BrokerInfo, ClusterInfo, NameserverInfo, ReplicaInfo, same_fields
 
 
 def cluster_info(calls: Calls, timeout_s: float) -> ClusterInfo:
@@ -44,25 +39,14 @@ def cluster_info(calls: Calls, timeout_s: float) -> ClusterInfo:
 
 
 def _broker(shard: ShardView, member: ShardMember, status: BrokerStatus | None) -> BrokerInfo:
-    found: dict[str, Any] = {
+    found = same_fields(BrokerInfo, shard) | same_fields(BrokerInfo, member)
+    found |= {
         "name": f"{shard.broker_name}-{member.broker_id}",
-        "cluster": shard.cluster,
-        "broker_name": shard.broker_name,
-        "broker_id": member.broker_id,
         "role": Role.Name(member.role),
-        "epoch": shard.epoch,
-        "address": member.address,
         "alive": status is not None,
         "max_offset": member.end_offset,
-        "confirm_offset": member.confirm_offset,
     }
     if status is not None:
-        found |= _same_fields(BrokerInfo, status) | {"role": Role.Name(status.role)}
-        found["replicas"] = [ReplicaInfo(**_same_fields(ReplicaInfo, one)) for one in status.replicas]
+        found |= same_fields(BrokerInfo, status) | {"role": Role.Name(status.role)}
+        found["replicas"] = [ReplicaInfo(**same_fields(ReplicaInfo, one)) for one in status.replicas]
     return BrokerInfo(**found)
-
-
-def _same_fields(kind: type[Any], answer: Message) -> dict[str, Any]:
-    """The fields of an answer that the dataclass ``kind`` has by the same name."""
-    there = answer.DESCRIPTOR.fields_by_name
-    return {each.name: getattr(answer, each.name) for each in fields(kind) if each.name in there}

@@ -14,11 +14,10 @@ from penstock.proto.wire.common_pb2 import TopicQueues
 from ..arguments import whole
 from ..cluster import Calls, asked, offsets_by_broker, offsets_in, queues_in, topic_offsets
 from ..message import MessageQueue
-from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats
+from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats, same_fields
 
 
 def topic_stats(calls: Calls, topic: str, timeout_s: float) -> TopicStats:
-    """The ranges of every queue of ``topic``."""
     route = calls.directory.existing_route(topic, timeout_s)
     reads = {queues.broker_name: queues.read_queues for queues in route.queues}
     answers, unreachable = calls.at_each(
@@ -28,15 +27,7 @@ def topic_stats(calls: Calls, topic: str, timeout_s: float) -> TopicStats:
         timeout_s,
     )
     queues = [
-        QueueStats(
-            topic=topic,
-            broker_name=name,
-            queue_id=each.queue_id,
-            min_offset=each.min_offset,
-            max_offset=each.max_offset,
-            messages=each.max_offset - each.min_offset,
-            last_store_timestamp_ms=each.last_store_timestamp_ms,
-        )
+        QueueStats(topic, name, messages=each.max_offset - each.min_offset, **same_fields(QueueStats, each))
         for name in sorted(answers)
         for each in answers[name].ranges
     ]
@@ -64,16 +55,9 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
                 continue
             key = MessageQueue(topic, queue.broker_name, queue.queue_id)
             offset = committed.get(key, -1)
-            queues.append(
-                QueueLag(
-                    *key,
-                    committed_offset=offset,
-                    min_offset=queue.min_offset,
-                    max_offset=queue.max_offset,
-                    lag=max(queue.max_offset - max(offset, queue.min_offset), 0),
-                    client_id=holders.get(key),
-                )
-            )
+            lag = max(queue.max_offset - max(offset, queue.min_offset), 0)
+            known = same_fields(QueueLag, queue)
+            queues.append(QueueLag(**known, committed_offset=offset, lag=lag, client_id=holders.get(key)))
     return GroupLag(group, sum(queue.lag for queue in queues), queues, sorted(set(unreachable)))
 
 
@@ -138,7 +122,6 @@ def reset(
 def clone(
     calls: Calls, source: str, target: str, topic: str | None, timeout_s: float, dry_run: bool
 ) -> list[QueuePosition]:
-    """Commit for ``target`` what ``source`` has committed."""
     descriptions, unreachable = calls.describe_group(source, timeout_s)
     if unreachable:
         raise RouteNotFound(f"group {source}: {', '.join(unreachable)} do not answer; nothing was changed")

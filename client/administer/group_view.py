@@ -16,7 +16,7 @@ from penstock.proto.wire.transactions_pb2 import ProducerGroupName
 from penstock.proto.wire.transactions_pb2_grpc import TransactionsStub
 
 from ..cluster import Calls, asked
-from .admin_results import GroupInfo, GroupMember, ProducerInfo, RetryPolicy
+from .admin_results import GroupInfo, GroupMember, ProducerInfo, RetryPolicy, same_fields
 
 log = logging.getLogger(__name__)
 
@@ -68,18 +68,9 @@ def group_config(group: str, retry_policy: RetryPolicy | Sequence[float] | None,
 
 
 def as_info(config: GroupConfig) -> GroupInfo:
-    """The settings."""
-    return GroupInfo(
-        config.group,
-        config.consume_enable,
-        config.retry_max_times,
-        dict(config.attributes),
-        retry_policy=RetryPolicy.from_wire(config.retry_policy),
-        retry_queues=config.retry_queues,
-        orderly=config.orderly,
-        broadcast_enable=config.broadcast_enable,
-        from_min_enable=config.from_min_enable,
-    )
+    known = same_fields(GroupInfo, config)
+    own = {"attributes": dict(config.attributes), "retry_policy": RetryPolicy.from_wire(config.retry_policy)}
+    return GroupInfo(**{**known, **own})
 
 
 def producers_of(calls: Calls, group: str, timeout_s: float) -> list[ProducerInfo]:

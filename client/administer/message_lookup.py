@@ -5,12 +5,7 @@ from __future__ import annotations
 from penstock.formats.record.layout import parse_offset_message_id
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, MessageNotFound
-from penstock.proto.wire.broker_pb2 import (
-    FetchHeader,
-    MessageRecords,
-    QueryMessagesRequest,
-    ViewMessageRequest,
-)
+from penstock.proto.wire.broker_pb2 import FetchHeader, MessageRecords, QueryMessagesRequest, ViewMessageRequest
 
 from ..cluster import Calls, Listing, asked, store_host_of, unheard
 from ..message import MessageView
@@ -61,7 +56,6 @@ def by_key(
 
 
 def at(calls: Calls, topic: str, queue_id: int, offset: int, broker_name: str | None, timeout_s: float) -> MessageView:
-    """By fetching one record."""
     wanted = asked(FetchHeader.Topic, topic=topic, queue_ids=[queue_id], offsets=[offset])
     if queue_id < 0 or offset < 0:
         raise InvalidArgument(f"queue {queue_id}, offset {offset}: neither may be negative")

@@ -5,45 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from penstock.formats import trace
 from penstock.formats.record.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
-from penstock.formats.trace import (
-    Context,
-    EndTransaction,
-    MessageType,
-    Pub,
-    Recall,
-    ReturnCode,
-    SubAfter,
-    SubBefore,
-    decode,
-)
 from penstock.proto.errors import Forbidden, InvalidArgument, MessageNotFound, TopicNotFound
 
 from ..cluster import Calls, unheard
 from ..message import MessageView
+from . import admin_results as results
 from . import message_lookup
-from .admin_results import (
-    MessageTrace,
-    StoredMessage,
-    TracedAttempt,
-    TracedConsumption,
-    TracedEnd,
-    TracedRecall,
-    TracedSend,
-)
 
 TRACES_MAX = 1000
 """Trace messages about one message; brokers answer with no more."""
 
-T = TypeVar("T", bound=Context)
-Told = dict[Context, str]
+T = TypeVar("T", bound=trace.Context)
+R = TypeVar("R", results.TracedEnd, results.TracedRecall)
+Told = dict[trace.Context, str]
 """Contexts, with the address of who told each."""
 
 
-def message_trace(calls: Calls, message_id: str, topic: str | None, trace_topic: str, timeout_s: float) -> MessageTrace:
+def message_trace(
+    calls: Calls, message_id: str, topic: str | None, trace_topic: str, timeout_s: float
+) -> results.MessageTrace:
     """See :meth:`~penstock.client.Admin.trace`."""
     told, silent = _told(calls, message_id, trace_topic, timeout_s)
-    topics = [each.topic for each in told if isinstance(each, (Pub, EndTransaction, Recall)) and each.topic]
+    topics = [
+        each.topic for each in told if isinstance(each, (trace.Pub, trace.EndTransaction, trace.Recall)) and each.topic
+    ]
     record = _record(calls, message_id, topic or next(iter(topics), None), timeout_s)
     if record is not None and not told:
         # Somebody may ask by its place for a message that has an id of its producer.
@@ -73,7 +60,7 @@ def _told(calls: Calls, message_id: str, trace_topic: str, timeout_s: float) -> 
     found: Told = {}
     for view in views:
         host = view.born_host.rpartition(":")[0]
-        for context in decode(view.body):
+        for context in trace.decode(view.body):
             if context.message_id == message_id:
                 found.setdefault(context, host)  # a trace message that was sent again tells nothing new
     return found, views.unreachable
@@ -90,61 +77,42 @@ def _of(told: Told, kind: type[T]) -> list[tuple[T, str]]:
     return [(context, host) for context, host in told.items() if isinstance(context, kind)]
 
 
-def _story(message_id: str, topic: str, told: Told, record: MessageView | None) -> MessageTrace:
-    sends = sorted(_of(told, Pub), key=lambda each: each[0].timestamp_ms)
+def _by_time(told: Told, kind: type[T], result: type[R]) -> list[R]:
+    """What was told of that kind, as ``result``."""
+    found = sorted((context for context, _ in _of(told, kind)), key=lambda each: each.timestamp_ms)
+    return [result(**results.same_fields(result, each)) for each in found]
+
+
+def _story(message_id: str, topic: str, told: Told, record: MessageView | None) -> results.MessageTrace:
+    sends = sorted(_of(told, trace.Pub), key=lambda each: each[0].timestamp_ms)
     tags = [send.tags for send, _ in sends if send.tags]
     keys = [context.keys for context in told if context.keys]
-    return MessageTrace(
+    stored = None if record is None else results.StoredMessage(**results.same_fields(results.StoredMessage, record))
+    return results.MessageTrace(
         message_id=message_id,
         topic=topic,
         tag=(record.tag or "") if record is not None else next(iter(tags), ""),
         keys=record.keys if record is not None else next(iter(keys), "").split(),
         sends=[_send(*each) for each in sends],
-        stored=_stored(record) if record is not None else None,
-        consumptions=_consumptions(_of(told, SubBefore), _of(told, SubAfter)),
-        ends=[
-            TracedEnd(each.timestamp_ms, each.group, each.transaction_id, each.state, each.from_check)
-            for each, _ in sorted(_of(told, EndTransaction), key=lambda each: each[0].timestamp_ms)
-        ],
-        recalls=[
-            TracedRecall(each.timestamp_ms, each.group, each.success)
-            for each, _ in sorted(_of(told, Recall), key=lambda each: each[0].timestamp_ms)
-        ],
+        stored=stored,
+        consumptions=_consumptions(_of(told, trace.SubBefore), _of(told, trace.SubAfter)),
+        ends=_by_time(told, trace.EndTransaction, results.TracedEnd),
+        recalls=_by_time(told, trace.Recall, results.TracedRecall),
     )
 
 
-def _send(send: Pub, host: str) -> TracedSend:
-    return TracedSend(
-        timestamp_ms=send.timestamp_ms,
-        group=send.group,
-        client_host=send.client_host or host,
-        store_host=send.store_host,
-        body_bytes=send.body_bytes,
-        cost_ms=send.cost_ms,
-        success=send.success,
-        message_type=_name(MessageType, send.message_type),
-        offset_message_id=send.offset_message_id,
-    )
-
-
-def _stored(record: MessageView) -> StoredMessage:
-    return StoredMessage(
-        topic=record.topic,
-        broker_name=record.broker_name,
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-        store_timestamp_ms=record.store_timestamp_ms,
-        store_host=record.store_host,
-        offset_message_id=record.offset_message_id,
-    )
+def _send(send: trace.Pub, host: str) -> results.TracedSend:
+    kind = _name(trace.MessageType, send.message_type)
+    own = {"client_host": send.client_host or host, "message_type": kind}
+    return results.TracedSend(**{**results.same_fields(results.TracedSend, send), **own})
 
 
 def _consumptions(
-    begins: Sequence[tuple[SubBefore, str]], ends: Sequence[tuple[SubAfter, str]]
-) -> list[TracedConsumption]:
+    begins: Sequence[tuple[trace.SubBefore, str]], ends: Sequence[tuple[trace.SubAfter, str]]
+) -> list[results.TracedConsumption]:
     """By group, in the order of their first attempts. An end belongs to the begin of the same request."""
     of_request = {end.request_id: (end, host) for end, host in ends}
-    attempts: dict[str, list[TracedAttempt]] = {}
+    attempts: dict[str, list[results.TracedAttempt]] = {}
     for begin, host in begins:
         end, _ = of_request.pop(begin.request_id, (None, ""))
         attempts.setdefault(begin.group, []).append(_attempt(begin.timestamp_ms, host, begin.retry_times, end))
@@ -153,17 +121,19 @@ def _consumptions(
     for found in attempts.values():
         found.sort(key=lambda each: (each.timestamp_ms, each.retry_times))
     return [
-        TracedConsumption(group, any(each.success for each in found), found)
+        results.TracedConsumption(group, any(each.success for each in found), found)
         for group, found in sorted(attempts.items(), key=lambda each: each[1][0].timestamp_ms)
     ]
 
 
-def _attempt(timestamp_ms: int, host: str, retry_times: int, end: SubAfter | None) -> TracedAttempt:
+def _attempt(timestamp_ms: int, host: str, retry_times: int, end: trace.SubAfter | None) -> results.TracedAttempt:
     if end is None:
-        return TracedAttempt(timestamp_ms, host, retry_times, None, None, None)
-    return TracedAttempt(timestamp_ms, host, retry_times, end.cost_ms, end.success, _name(ReturnCode, end.code))
+        return results.TracedAttempt(timestamp_ms, host, retry_times, None, None, None)
+    return results.TracedAttempt(
+        timestamp_ms, host, retry_times, end.cost_ms, end.success, _name(trace.ReturnCode, end.code)
+    )
 
 
-def _name(kind: type[MessageType] | type[ReturnCode], number: int) -> str:
-    known: Iterable[MessageType | ReturnCode] = kind
+def _name(kind: type[trace.MessageType] | type[trace.ReturnCode], number: int) -> str:
+    known: Iterable[trace.MessageType | trace.ReturnCode] = kind
     return next((each.name for each in known if each == number), str(number))

@@ -100,7 +100,6 @@ def update_steps(
 
 
 def topic_info(route: TopicRoute) -> TopicInfo:
-    """Where a topic lies, as its route tells."""
     shards = [
         TopicShard(queues.broker_name, queues.read_queues, queues.write_queues, queues.perm) for queues in route.queues
     ]
