@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
@@ -19,25 +18,14 @@ from ..cluster import Calls, back_off_s
 if TYPE_CHECKING:
     from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
+    from .requests import Requests
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 3.0
 LOG_EVERY: Final = 20
-
-
-class Waiting(NamedTuple):
-    """What a line asks and tells of the requests that it serves."""
-
-    oldest: Callable[[str], int | None]
-    """broker name -> log position of the oldest request there without a reply, None without one."""
-    take: Callable[[str, bytes, int], None]
-    """Replies have come from that broker group: their records, and when it pushed them. It may not block."""
-    fail: Callable[[str, PenstockError], None]
-    """None will come."""
-    is_attended: Callable[[], bool]
-    """True while everybody who waits for a reply does so by :meth:`Line.wait`."""
 
 
 class Line:
@@ -48,11 +36,11 @@ class Line:
     oldest request, so that nothing is missed.
     """
 
-    def __init__(self, calls: Calls, client_id: str, broker_name: str, waiting: Waiting) -> None:
+    def __init__(self, calls: Calls, client_id: str, broker_name: str, requests: Requests) -> None:
         self._calls = calls
         self._client_id = client_id
         self._broker_name = broker_name
-        self._waiting = waiting
+        self._requests = requests
         self._closed = threading.Event()
         self._needed = threading.Event()
         self._lock = threading.Lock()  # guards what follows, where it is written
@@ -108,7 +96,7 @@ class Line:
             self._needed.wait()
             self._needed.clear()
             failures = 0
-            while not self._closed.is_set() and self._waiting.oldest(self._broker_name) is not None:
+            while not self._closed.is_set() and self._requests.oldest(self._broker_name) is not None:
                 was_heard, error = self._follow(fresh=failures > 0)
                 failures = 1 if was_heard else failures + 1
                 if self._closed.is_set():
@@ -116,7 +104,7 @@ class Line:
                 level = logging.WARNING if failures % LOG_EVERY == 2 else logging.INFO
                 log.log(level, "line for replies broke broker=%s error=%s", self._broker_name, error.message)
                 if not error.retryable:
-                    self._waiting.fail(self._broker_name, error)
+                    self._requests.fail(self._broker_name, error)
                 self._closed.wait(back_off_s(failures))
 
     def _follow(self, *, fresh: bool) -> tuple[bool, PenstockError]:
@@ -146,7 +134,7 @@ class Line:
     def _open(self, address: str) -> _Stream | None:
         with self._lock:
             # Under the lock: a request that comes later than this look finds the stream, and compares.
-            position = self._waiting.oldest(self._broker_name)
+            position = self._requests.oldest(self._broker_name)
             if position is None or self._closed.is_set():
                 return None
             return self._listen(address, position)
@@ -160,9 +148,9 @@ class Line:
             stream.was_heard = True
             event, records = frames.unpack(content, ListenEvent, frames.ANSWER_FIELDS_MAX)
             if records:
-                self._waiting.take(self._broker_name, bytes(records), event.push_time_ms)
+                self._requests.take(self._broker_name, bytes(records), event.push_time_ms)
 
-        stream.future = self._calls.connections.stand(address, Method.LISTEN, request, take, self._waiting.is_attended)
+        stream.future = self._calls.connections.stand(address, Method.LISTEN, request, take, self._requests.is_attended)
         self._stream, self._begin = stream, position
         return stream
 

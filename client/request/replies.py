@@ -6,14 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.formats.record.properties import (
-    ARRIVE_TIME,
-    CORRELATION_ID,
-    MESSAGE_TYPE,
-    PUSH_REPLY_TIME,
-    REPLY_TO_CLIENT,
-    TTL,
-)
+from penstock.formats.record import properties as names
 from penstock.proto.errors import InvalidArgument
 
 from ..message import MessageView
@@ -34,13 +27,13 @@ class Reply(MessageView):
 
     def __init__(self, batch: RecordBatch, index: int, broker_name: str, push_time_ms: int) -> None:
         super().__init__(batch, index, broker_name)
-        told = {PUSH_REPLY_TIME: str(push_time_ms), ARRIVE_TIME: str(time.time_ns() // 1_000_000)}
+        told = {names.PUSH_REPLY_TIME: str(push_time_ms), names.ARRIVE_TIME: str(time.time_ns() // 1_000_000)}
         self._properties = {**batch.properties(index), **told}
 
     @property
     def correlation_id(self) -> str:
         """That of its request; empty without one."""
-        return self.all_properties.get(CORRELATION_ID, "")
+        return self.all_properties.get(names.CORRELATION_ID, "")
 
 
 def draft_of_reply(
@@ -50,16 +43,12 @@ def draft_of_reply(
     keys: Sequence[str] | str | None,
     properties: Mapping[str, str] | None,
 ) -> Draft:
-    """What is to be sent to whoever sent ``message``.
-
-    Raises:
-        InvalidArgument: it is no request that was received.
-    """
+    """What is to be sent to whoever sent ``message``. Raises InvalidArgument: it is no request that was received."""
     if not isinstance(message, MessageView):
         raise InvalidArgument(f"reply to {message!r:.60}: give a message that a consumer received")
     told = message.all_properties
-    own = {MESSAGE_TYPE: REPLY_TYPE}
-    for name in (CORRELATION_ID, REPLY_TO_CLIENT):
+    own = {names.MESSAGE_TYPE: REPLY_TYPE}
+    for name in (names.CORRELATION_ID, names.REPLY_TO_CLIENT):
         value = told.get(name, "")
         size = len(value.encode(errors="replace"))
         if not size:
@@ -70,6 +59,6 @@ def draft_of_reply(
                 f"{VALUE_BYTES_MAX} are allowed: no client of Penstock or RocketMQ has sent it"
             )
         own[name] = value
-    if TTL in told:
-        own[TTL] = told[TTL]
+    if names.TTL in told:
+        own[names.TTL] = told[names.TTL]
     return Draft(message.topic, body, tag, keys, {**(properties or {}), **own})

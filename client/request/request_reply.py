@@ -95,7 +95,6 @@ class RequestReply:
         self.requests.close()
 
     def _cluster_of(self, broker_name: str, deadline: float) -> str:
-        """The cluster of a broker group."""
         known = self._clusters.get(broker_name)
         if known is None:
             view = self._calls.directory.cluster(max(deadline - time.monotonic(), 0.0), age_s=VIEW_AGE_S)

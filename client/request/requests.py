@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.formats.record.layout import parse_offset_message_id
@@ -20,7 +19,7 @@ from penstock.proto.errors import BufferFull, ClientClosed, OutcomeUnknown, Pens
 
 from ..cluster import Calls
 from ..message import SendReceipt
-from .line import Line, Waiting
+from .line import Line
 from .replies import Reply
 
 log = logging.getLogger(__name__)
@@ -59,11 +58,7 @@ class Request:
         self._requests.listen(receipt.broker_name, self.position)
 
     def reply(self) -> Reply:
-        """The reply, when it comes.
-
-        Raises:
-            OutcomeUnknown: it did not come in time.
-        """
+        """The reply, when it comes. Raises OutcomeUnknown: it did not come in time."""
         try:
             return self._requests.wait(self)
         except FutureTimeout:
@@ -86,9 +81,7 @@ class Request:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._requests.forget(self.correlation_id)
 
 
@@ -142,8 +135,7 @@ class Requests:
                     return
                 line = self._lines.get(broker_name)
                 if line is None:
-                    waiting = Waiting(self._oldest, self._take, self._fail, lambda: not self._followed)
-                    line = self._lines[broker_name] = Line(self._calls, self.client_id, broker_name, waiting)
+                    line = self._lines[broker_name] = Line(self._calls, self.client_id, broker_name, self)
         line.need(position)
 
     def close(self) -> None:
@@ -158,14 +150,16 @@ class Requests:
         for request in list(self._waiting.values()):
             self._end(request, ClientClosed(f"the producer was closed before the reply came; {request.state()}"))
 
-    def _of(self, broker_name: str) -> list[Request]:
-        everybody = list(self._waiting.values())
-        return [each for each in everybody if each.receipt is not None and each.receipt.broker_name == broker_name]
+    def is_attended(self) -> bool:
+        """True while everybody who waits for a reply does so by :meth:`.line.Line.wait`."""
+        return not self._followed
 
-    def _oldest(self, broker_name: str) -> int | None:
+    def oldest(self, broker_name: str) -> int | None:
+        """The log position of the oldest request at that broker group without a reply, or None."""
         return min((each.position for each in self._of(broker_name) if each.position >= 0), default=None)
 
-    def _take(self, broker_name: str, records: bytes, push_time_ms: int) -> None:
+    def take(self, broker_name: str, records: bytes, push_time_ms: int) -> None:
+        """Replies have come from that broker group: their records, and when it pushed them. Does not block."""
         batch = RecordBatch(records)
         for index in range(len(batch)):
             reply = Reply(batch, index, broker_name, push_time_ms)
@@ -176,9 +170,14 @@ class Requests:
             else:
                 request.future.set_result(reply)
 
-    def _fail(self, broker_name: str, error: PenstockError) -> None:
+    def fail(self, broker_name: str, error: PenstockError) -> None:
+        """No reply will come from there."""
         for request in self._of(broker_name):
             self._end(request, OutcomeUnknown(f"its reply cannot be heard: {error.message}; {request.state()}"))
+
+    def _of(self, broker_name: str) -> list[Request]:
+        everybody = list(self._waiting.values())
+        return [each for each in everybody if each.receipt is not None and each.receipt.broker_name == broker_name]
 
     def _end(self, request: Request, error: PenstockError) -> None:
         if self._waiting.pop(request.correlation_id, None) is not None:  # else its reply has come, or it gave up

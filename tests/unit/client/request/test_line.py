@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from penstock.client.request.line import Line, Waiting
+from penstock.client.request.line import Line
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, Forbidden, NotMaster, PenstockError
@@ -82,8 +83,13 @@ def line(cluster: Cluster) -> Iterator[Line]:
     def take(broker_name: str, records: bytes, push_time_ms: int) -> None:
         cluster.taken.append((broker_name, records, push_time_ms))
 
-    waiting = Waiting(lambda _: cluster.oldest, take, lambda _, error: cluster.failed.append(error), lambda: True)
-    made = Line(cast(Any, cluster), "client", "broker-a", waiting)
+    requests = SimpleNamespace(
+        oldest=lambda _: cluster.oldest,
+        take=take,
+        fail=lambda _, error: cluster.failed.append(error),
+        is_attended=lambda: True,
+    )
+    made = Line(cast(Any, cluster), "client", "broker-a", cast(Any, requests))
     yield made
     made.close()
     assert not made._thread.is_alive()
