@@ -26,14 +26,14 @@ from .produce.drafts import Draft, PartMaker
 from .produce.health import BrokerHealth
 from .produce.keys import EncodedTags, property_bytes
 from .produce.parts import RECORD_COST, Kind, Part
-from .produce.recalling import recall
 from .produce.receipts import result_of, results_of
 from .produce.sender import Deliveries, Sender
 from .request.request_reply import RequestReply
 from .signatures import taking
 from .statistics import ProducerStatistics
 from .telemetry import telemetry_of
-from .trace.making import send_trace
+from .trace.sending import SendTrace
+from .trace.tracer import tracer_of
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ class Producer(Client):
         self.client_id = new_client_id()  # as brokers call it
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         host = local_host(self._calls.connections.addresses[0])
-        trace = send_trace(self.config, self.group, nameservers, tls, credentials)
+        tracer = tracer_of(self.config.trace, self.config.trace_topic, nameservers, tls, credentials)
+        trace = None if tracer is None else SendTrace(tracer, self.group)
         self._buffer = Buffer(self.config.buffer_bytes)
         self._sender = Sender(self.config.linger_ms)
         self._shipping = Shipping(
@@ -205,9 +206,7 @@ class Producer(Client):
             InvalidArgument: no handle, or of another topic.
             Refused: not done, as TopicNotFound. Retryable: not done. OutcomeUnknown: perhaps it is done: call again.
         """
-        self._deliveries.require_open()
-        left_s = max(self._deadline(timeout_s) - time.monotonic(), 0.0)
-        return recall(self._calls, topic, recall_handle, left_s, self._shipping.trace)
+        return self._deliveries.recall(topic, recall_handle, self._deadline(timeout_s))
 
     @taking(RequestReply.request)
     def request(self, *message: Any, **options: Any) -> MessageView:

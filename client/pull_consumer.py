@@ -29,7 +29,8 @@ from .consume.pulled_queue import PulledQueue
 from .consume.send_backs import SendBacks, parts
 from .message import MessageQueue, MessageView, kind_in
 from .telemetry import telemetry_of
-from .trace.making import consume_trace
+from .trace.consuming import ConsumeTrace
+from .trace.tracer import tracer_of
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0
@@ -92,7 +93,8 @@ class PullConsumer(Consumer):
             credentials=credentials,
             new_queue=lambda queue: PulledQueue(queue, auto_commit),
         )
-        self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        tracer = tracer_of(trace, trace_topic, nameservers, tls, credentials)
+        self._trace = None if tracer is None else ConsumeTrace(tracer, group)
         self._telemetry = telemetry_of(telemetry, group)
         self._is_watched = self._trace is not None or self._telemetry is not None
         self._send_backs = SendBacks(self._core.calls, group, None)

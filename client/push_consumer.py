@@ -35,7 +35,8 @@ from .consume.push.workers import Workers
 from .consume.send_backs import SendBacks
 from .statistics import Latency, latency_of
 from .telemetry import telemetry_of
-from .trace.making import consume_trace
+from .trace.consuming import ConsumeTrace
+from .trace.tracer import tracer_of
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 
@@ -136,7 +137,8 @@ class PushConsumer(Consumer):
         self._core.is_orderly, self._core.is_concurrent = orderly, not orderly
         self._core.is_broadcasting = model == BROADCASTING
         self._redelivery = self._redelivery_of(times, orderly=orderly)
-        self._trace = consume_trace(trace, trace_topic, group, nameservers, tls, credentials)
+        tracer = tracer_of(trace, trace_topic, nameservers, tls, credentials)
+        self._trace = None if tracer is None else ConsumeTrace(tracer, group)
         if (spans := telemetry_of(telemetry, group)) is not None:
             listener = spans.listener(listener, is_success)
         if self._trace is not None:

@@ -13,7 +13,10 @@ from concurrent.futures import Future
 
 from penstock.formats.attributes.message_types import MessageType, conflict, demanded_type
 from penstock.formats.destination import Destination, Ordinary
-from penstock.proto.errors import ClientClosed
+from penstock.formats.recall_handle import RecallHandle
+from penstock.proto.errors import ClientClosed, InvalidArgument
+from penstock.proto.wire.later_pb2 import RecallRequest
+from penstock.proto.wire.later_pb2_grpc import LaterStub
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.runtime.turns import runs_here
 
@@ -174,7 +177,6 @@ class Deliveries:
         calls.directory.add_listener(self._on_route)
 
     def all(self) -> tuple[TopicDelivery, ...]:
-        """Those that there are now."""
         return tuple(self.known.values())
 
     def get(self, destination: Destination, deadline: float, *are_keyed: bool) -> TopicDelivery:
@@ -252,8 +254,20 @@ class Deliveries:
             delivery.transmit(batch)
         return future
 
+    def recall(self, topic: str, recall_handle: str, deadline: float) -> bool:
+        """See :meth:`~penstock.client.Producer.recall`."""
+        self.require_open()
+        handle = RecallHandle.decode(recall_handle)
+        if handle.topic != topic:
+            raise InvalidArgument(f"recall from topic {topic!r:.80}: the handle is of topic {handle.topic!r:.80}")
+        request = RecallRequest(topic=topic, unique_key=handle.unique_key, due_ms=handle.due_ms)
+        left_s = max(deadline - time.monotonic(), 0.0)
+        answer = self._calls.at_master(handle.broker_name, "Recall", request, left_s, service=LaterStub)
+        if self._shipping.trace is not None:
+            self._shipping.trace.on_recalled(topic, handle.unique_key, success=answer.in_time)
+        return bool(answer.in_time)
+
     def statistics(self) -> ProducerStatistics:
-        """The sums over all of them."""
         every = self.all()
         return ProducerStatistics(
             acknowledged=sum(each.acknowledged for each in every),
@@ -280,7 +294,6 @@ class Deliveries:
             return not was_closed
 
     def require_open(self) -> None:
-        """Raise ClientClosed once the producer is closed."""
         if self.is_closed:
             raise closed()
 

@@ -62,7 +62,6 @@ class ConsumeTrace:
         return traced
 
     def handed_out(self, messages: Sequence[MessageView]) -> None:
-        """A poll has returned these."""
         begun = self._begin(messages)
         if begun is not None:
             self._handed.append(begun)

@@ -24,11 +24,7 @@ _BITS: Final = 53
 
 
 def checked_share(trace: Any) -> float:
-    """``trace`` as a share of messages: False is 0, True is 1.
-
-    Raises:
-        ConfigError: no share.
-    """
+    """``trace`` as a share of messages: False is 0, True is 1. Raises ConfigError: no share."""
     is_number = isinstance(trace, (bool, int, float))
     require(is_number and 0 <= trace <= 1, "trace must be False, True, or a share of the messages, 0..1", trace)
     return float(trace)
@@ -42,7 +38,6 @@ class Sample:
         self._below = int(share * (1 << _BITS))
 
     def has(self, message_id: str) -> bool:
-        """True if the message with that id belongs to it."""
         if self.is_all:
             return True
         try:

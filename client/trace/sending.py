@@ -79,7 +79,6 @@ class SendTrace:
             )
 
     def on_recalled(self, topic: str, message_id: str, *, success: bool) -> None:
-        """A recall has its answer."""
         if self.tracer.sample.has(message_id):
             told = Recall(_now_ms(), REGION, self._group, topic, message_id, success)
             self.tracer.take(1, lambda: [told])
@@ -113,7 +112,6 @@ class SendTrace:
 
 
 def _named(encoded: Sequence[bytes | None]) -> Iterable[tuple[str, str]]:
-    """Tag and keys of each property string."""
     if not any(encoded):
         return repeat(("", ""), len(encoded))
     return map(_tag_and_keys, encoded)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from penstock.client.trace import tracer as module
-from penstock.client.trace.making import consume_trace
 from penstock.client.trace.sampling import Sample, checked_share
-from penstock.client.trace.tracer import CONTEXTS_MAX, Tracer
+from penstock.client.trace.tracer import CONTEXTS_MAX, Tracer, tracer_of
 from penstock.formats.record.layout import Host, offset_message_id
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.formats.trace import Context, Recall, decode
@@ -194,7 +193,7 @@ def test_no_share_is_refused_by_name(wrong: Any) -> None:
 
 
 def test_off_makes_nothing_and_a_wrong_topic_is_refused() -> None:
-    assert consume_trace(False, "traces", "g", "127.0.0.1:1", None, None) is None
-    assert consume_trace(0, "traces", "g", "127.0.0.1:1", None, None) is None
+    assert tracer_of(False, "traces", "127.0.0.1:1", None, None) is None
+    assert tracer_of(0, "traces", "127.0.0.1:1", None, None) is None
     with pytest.raises(InvalidName):
-        consume_trace(True, "no topic", "g", "127.0.0.1:1", None, None)
+        tracer_of(True, "no topic", "127.0.0.1:1", None, None)
