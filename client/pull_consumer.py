@@ -266,7 +266,7 @@ class PullConsumer(Consumer):
                     assert isinstance(local, PulledQueue)
                     if offset < local.committed:
                         local.may_go_back = object()
-                    local.set_processed(offset)
+                    local.processed = offset
         owner = self._core.owner
         if owner is None:
             raise InvalidArgument("nothing is subscribed or assigned: there is nothing to commit")

@@ -155,7 +155,7 @@ class PushConsumer(Consumer):
             on_idle=self._core.poke,
             fetch=self._core.fetcher.fetch,
         )
-        self._core.fetcher.works_in(self._workers)
+        self._core.fetcher.crew = self._workers
         self._core.watch = self._workers.watch
         self._is_started = False
         self._ended = threading.Event()

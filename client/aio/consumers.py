@@ -10,13 +10,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-import functools
 import inspect
 import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
 
 from penstock.proto.errors import PenstockError
@@ -259,12 +258,11 @@ class AsyncSimpleConsumer(_Consumer):
     @taking(SimpleConsumer.receive)
     async def receive(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
         self._sync.require_open()
-        receiving = _Receiving(self._sync)
-        call = functools.partial(receiving.receive, *arguments, **options)
+        receiving = self._threads.submit(self._sync.receive, *arguments, **options)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            return await asyncio.wrap_future(receiving)
         except asyncio.CancelledError:
-            receiving.leave()
+            receiving.add_done_callback(self._on_left)
             raise
 
     ack = in_thread(SimpleConsumer.ack)
@@ -279,34 +277,13 @@ class AsyncSimpleConsumer(_Consumer):
         finally:
             self._threads.shutdown(wait=False)  # receives that wait end by the close
 
+    def _on_left(self, receiving: Future[list[ReceivedMessage]]) -> None:
+        """Nobody waits for that receive any more: what it has got comes again at once."""
+        if not receiving.cancelled() and receiving.exception() is None and (found := receiving.result()):
+            threading.Thread(target=self._give_back, args=(found,), name="penstock-give-back").start()
 
-class _Receiving:
-    """A receive in another thread, whose caller may leave it."""
-
-    def __init__(self, consumer: SimpleConsumer) -> None:
-        self._consumer = consumer
-        self._lock = threading.Lock()  # guards the rest
-        self._is_left = False
-        self._found: list[ReceivedMessage] = []
-
-    def receive(self, *arguments: Any, **options: Any) -> list[ReceivedMessage]:
-        """See :meth:`SimpleConsumer.receive`."""
-        found = self._consumer.receive(*arguments, **options)
-        with self._lock:
-            self._found, is_left = found, self._is_left
-        if is_left:
-            self._give_back()
-        return found
-
-    def leave(self) -> None:
-        """Nobody waits for it any more: what it has, or will have, comes again at once."""
-        with self._lock:
-            self._is_left, has_found = True, bool(self._found)
-        if has_found:
-            threading.Thread(target=self._give_back, name="penstock-give-back").start()
-
-    def _give_back(self) -> None:
+    def _give_back(self, found: list[ReceivedMessage]) -> None:
         try:
-            self._consumer.give_back(self._found)
+            self._sync.give_back(found)
         except PenstockError as error:
             log.info("messages of a receive that was cancelled come again later error=%s", error.message)

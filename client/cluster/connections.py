@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -31,10 +30,6 @@ from penstock.runtime.wrapped_channel import WrappedChannel
 from .data_streams import DataStreams
 from .fetch_links import FetchLinks
 from .single_fetches import SingleFetch, SingleFetches
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 TRY_TIMEOUT_S_MIN = 0.25
 OPEN_TIMEOUT_S = 10.0
@@ -98,12 +93,12 @@ class Connections:
         self._links: dict[str, _Link] = {}  # by address; a link is replaced, never removed until it is closed
         self._preferred = 0  # index of the nameserver that answered last; whoever asked writes it, a guess only
         self._closed = False
-        self.data = DataStreams()
+        self.data = DataStreams(self._open_stream)
         """The streams to the data ports of brokers, by address."""
         self._fetches = SingleFetches(self._open_data)
+        self.ask, self.stand = self.data.ask, self.data.stand
 
     def stub(self, address: str, service: Service = BROKER) -> Any:
-        """The stub of one service of the broker at ``address``."""
         link = self._current(address)
         found = link.stubs.get(service)
         if found is None:  # two threads may make one each, which are as good
@@ -121,34 +116,6 @@ class Connections:
         """Start to append a framed batch (``AppendHeader``, records); see :meth:`DataStreams.ask`."""
         return self.ask(address, Method.APPEND, message, AppendReceipt.FromString, timeout_s, is_awaited=is_awaited)
 
-    def ask(
-        self,
-        address: str,
-        method: Method,
-        content: bytes,
-        take: Callable[[bytes], T],
-        timeout_s: float,
-        *,
-        is_awaited: bool = False,
-        late: Callable[[bytes], object] | None = None,
-    ) -> Future[T]:
-        """Start to ask at the data port of the broker at ``address``; see :meth:`DataStreams.ask`."""
-        self._link(address)  # which raises where the client is closed
-        opens = partial(self._open_stream, address)
-        return self.data.ask(address, opens, method, content, take, timeout_s, is_awaited=is_awaited, late=late)
-
-    def stand(
-        self,
-        address: str,
-        method: Method,
-        content: bytes,
-        take: Callable[[bytes], object],
-        is_attended: Callable[[], bool] = lambda: False,
-    ) -> Future[None]:
-        """Start a standing request there; see :meth:`DataStreams.stand`."""
-        self._link(address)
-        return self.data.stand(address, partial(self._open_stream, address), method, content, take, is_attended)
-
     def fetch(self, address: str, header: FetchHeader, timeout_s: float) -> SingleFetch:
         """Start to fetch; the result is for :func:`fetched`."""
         return self._fetches.fetch(address, header, timeout_s)
@@ -158,27 +125,25 @@ class Connections:
         return FetchLinks(self._open_data)
 
     def nameserver(self, address: str) -> Any:
-        """The ``NameserverStub`` for one nameserver."""
         return self.stub(address, _NAMESERVER)
 
-    def on_nameserver(self, call: Callable[[Any], T], timeout_s: float) -> T:
-        """``call(stub)`` at the nameserver that answered last, else at each other one in turn.
+    def query_nameserver(self, method: str, request: Any, timeout_s: float) -> Any:
+        """The answer of the nameserver that answered last, else of each other one in turn.
 
-        ``call`` must give its request a time-out of at most ``timeout_s`` divided by the number of nameservers
-        (:attr:`try_timeout_s`), so that a frozen one leaves time for the others.
+        Each has its share of the time, so that a frozen one leaves some for the others.
 
         Raises:
             NameserverUnavailable: none answered within ``timeout_s``.
             PenstockError: what a nameserver answered.
         """
         deadline = time.monotonic() + timeout_s
+        share_s = max(timeout_s / len(self.addresses), TRY_TIMEOUT_S_MIN)
         failures: list[str] = []
         first = self._preferred
-        for turn in range(len(self.addresses)):
-            index = (first + turn) % len(self.addresses)
+        for index in (*range(first, len(self.addresses)), *range(first)):
             address = self.addresses[index]
             try:
-                answer = call(self.nameserver(address))
+                answer = getattr(self.nameserver(address), method)(request, timeout=share_s)
             except grpc.RpcError as error:
                 failure = from_rpc_error(error, f"nameserver {address}")
                 if not failure.retryable:
@@ -190,15 +155,6 @@ class Connections:
             if time.monotonic() >= deadline:
                 break
         raise NameserverUnavailable(f"no nameserver answered (time-out {timeout_s:g} s): {'; '.join(failures)}")
-
-    def try_timeout_s(self, timeout_s: float) -> float:
-        """The share of ``timeout_s`` that one nameserver may use."""
-        return max(timeout_s / len(self.addresses), TRY_TIMEOUT_S_MIN)
-
-    def query_nameserver(self, method: str, request: Any, timeout_s: float) -> Any:
-        """The answer to one call of the ``Nameserver`` service, from whichever nameserver gives it."""
-        share = self.try_timeout_s(timeout_s)
-        return self.on_nameserver(lambda stub: getattr(stub, method)(request, timeout=share), timeout_s)
 
     def close(self) -> None:
         """Close every channel; calls under way end with an error. May be called again."""

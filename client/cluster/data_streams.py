@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import ClientClosed
-from penstock.runtime.data.link import PING_S
+from penstock.runtime.data.link import PING_S, DataLink
 
-from .data_stream import Asked, Awaited, OpenLink, Stream, Take
+from .data_stream import Asked, Awaited, Stream, Take
 from .retry import NEVER
 
 T = TypeVar("T")
@@ -28,7 +29,9 @@ class DataStreams:
     A thread of its own ends what is not answered in time; it sleeps until the next time-out that is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, open_link: Callable[[str], DataLink]) -> None:
+        """``open_link`` connects to the broker at an address, which may take a while. Raises a PenstockError."""
+        self.open_link = open_link
         self._lock = threading.Lock()
         self._streams: dict[str, Stream] = {}  # by address; replaced under the lock, read without it
         # When the watching thread looks again. Senders lower it, the watching thread sets it; a sender that is
@@ -47,7 +50,6 @@ class DataStreams:
     def ask(
         self,
         address: str,
-        open_link: OpenLink,
         method: Method,
         content: bytes,
         take: Take[T],
@@ -69,12 +71,11 @@ class DataStreams:
         """
         now = time.monotonic()
         future: Future[T] = Awaited() if is_awaited else Future()
-        return self._send(address, open_link, method, content, Asked(now + timeout_s, future, take, late=late), now)
+        return self._send(address, method, content, Asked(now + timeout_s, future, take, late=late), now)
 
     def stand(
         self,
         address: str,
-        open_link: OpenLink,
         method: Method,
         content: bytes,
         take: Callable[[bytes], object],
@@ -92,7 +93,7 @@ class DataStreams:
             ClientClosed: after :meth:`close`.
         """
         asked = Asked(NEVER, Future(), take, is_attended)
-        return self._send(address, open_link, method, content, asked, time.monotonic())
+        return self._send(address, method, content, asked, time.monotonic())
 
     def wait(self, address: str, future: Future[T], timeout_s: float) -> T:
         """The result of ``future``, which an answer of a standing request completes; the thread reads for it.
@@ -118,19 +119,17 @@ class DataStreams:
             stream.end()
         self._changed.set()
 
-    def _send(
-        self, address: str, open_link: OpenLink, method: Method, content: bytes, asked: Asked, now: float
-    ) -> Future[Any]:
+    def _send(self, address: str, method: Method, content: bytes, asked: Asked, now: float) -> Future[Any]:
         stream = self._streams.get(address)
         if stream is None or not stream.send(method, content, asked):
-            self._on_new_stream(address, open_link, method, content, asked)
+            self._on_new_stream(address, method, content, asked)
         look_at = min(asked.deadline, now + PING_S)
         if look_at < self._watch_at:
             self._watch_at = look_at
             self._changed.set()
         return asked.future
 
-    def _on_new_stream(self, address: str, open_link: OpenLink, method: Method, content: bytes, asked: Asked) -> None:
+    def _on_new_stream(self, address: str, method: Method, content: bytes, asked: Asked) -> None:
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the client is closed: make a new one")
@@ -139,7 +138,7 @@ class DataStreams:
                 self._watching.start()
             stream = self._streams.get(address)
             if stream is None or not stream.send(method, content, asked):
-                made = Stream(address, open_link, self.loop)
+                made = Stream(address, partial(self.open_link, address), self.loop)
                 made.send(method, content, asked)
                 self._streams[address] = made  # not before: who leaves it breaks what it has, and nothing is sent then
                 made.begin()

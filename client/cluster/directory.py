@@ -12,15 +12,8 @@ from typing import Any
 
 import grpc
 
-from penstock.proto import names
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    NameserverUnavailable,
-    PenstockError,
-    RouteNotFound,
-    TopicNotFound,
-    from_rpc_error,
-)
+from penstock.proto import errors, names
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import (
     ClusterView,
@@ -97,8 +90,8 @@ class Directory:
         if route.exists:
             return route
         if not route.shards:
-            raise RouteNotFound(f"topic {topic!r}: the nameservers know no living broker")
-        raise TopicNotFound(
+            raise errors.RouteNotFound(f"topic {topic!r}: the nameservers know no living broker")
+        raise errors.TopicNotFound(
             f"topic {topic!r} does not exist: create it with Admin.create_topic or penstock topic create"
         )
 
@@ -129,10 +122,6 @@ class Directory:
         """No calls any more from the next change on."""
         if callback in self._listeners:
             self._listeners.remove(callback)
-
-    def shard(self, broker_name: str) -> ShardView | None:
-        """The living members of a broker group, as far as a watched topic lies on it."""
-        return self._shards.get(broker_name)
 
     def master(self, broker_name: str) -> str | None:
         """The address of the living master of a broker group, or None."""
@@ -176,7 +165,7 @@ class Directory:
         view = self.cluster(timeout_s)
         found = sorted(shard.broker_name for shard in view.shards if master_of(shard))
         if not found:
-            raise RouteNotFound("the nameservers know no living master: is a broker running?")
+            raise errors.RouteNotFound("the nameservers know no living master: is a broker running?")
         return found, sorted({shard.broker_name for shard in (*view.shards, *view.absent)} - set(found))
 
     def address(
@@ -194,7 +183,9 @@ class Directory:
         shard = self.shards(timeout_s, age_s=0.0 if fresh else VIEW_AGE_S).get(broker_name)
         member = _reader_of(shard) if reading else master_of(shard)
         if member is None:
-            raise BrokerUnavailable(f"broker group {broker_name} has no living {'member' if reading else 'master'}")
+            raise errors.BrokerUnavailable(
+                f"broker group {broker_name} has no living {'member' if reading else 'master'}"
+            )
         return member.address
 
     def route(self, topic: str, timeout_s: float = ROUTE_TIMEOUT_S) -> TopicRoute:
@@ -224,10 +215,10 @@ class Directory:
         timeout_s = require_timeout(timeout_s)
         return sorted(self.connections.query_nameserver("ListTopics", Empty(), timeout_s).topics)
 
-    def topic_not_found(self, topic: str, timeout_s: float) -> TopicNotFound:
+    def topic_not_found(self, topic: str, timeout_s: float) -> errors.TopicNotFound:
         """The error that says so, with the nearest topic there is."""
         near = hint(topic, (each for each in self.topics(timeout_s) if not names.is_system_topic(each)))
-        return TopicNotFound(f"topic {topic!r} does not exist at any living broker{near}", topic=topic)
+        return errors.TopicNotFound(f"topic {topic!r} does not exist at any living broker{near}", topic=topic)
 
     def close(self) -> None:
         """End the watch. Cached routes stay readable. May be called again."""
@@ -250,8 +241,8 @@ class Directory:
         if route is not None:
             return route
         if self._failure:
-            raise NameserverUnavailable(f"route of topic {topic!r}: no nameserver answers: {self._failure}")
-        raise RouteNotFound(f"route of topic {topic!r}: no answer within {timeout_s:g} s")
+            raise errors.NameserverUnavailable(f"route of topic {topic!r}: no nameserver answers: {self._failure}")
+        raise errors.RouteNotFound(f"route of topic {topic!r}: no answer within {timeout_s:g} s")
 
     def _watch(self, topic: str) -> None:
         with self._changed:
@@ -295,7 +286,7 @@ class Directory:
                 self._failure = ""
                 self._on_update(update)
         except grpc.RpcError as error:
-            self._on_failure(from_rpc_error(error, f"nameserver {address}"))
+            self._on_failure(errors.from_rpc_error(error, f"nameserver {address}"))
         except PenstockError as error:  # the connections were closed under us
             self._on_failure(error)
         finally:

@@ -101,7 +101,6 @@ def offsets_in(answer: Iterable[TopicOffsets], broker_name: str) -> dict[Message
 
 
 def queues_in(answer: Iterable[TopicQueues], broker_name: str) -> list[MessageQueue]:
-    """The queues in a broker group's answer."""
     return [MessageQueue(part.topic, broker_name, queue_id) for part in answer for queue_id in part.queue_ids]
 
 
@@ -142,7 +141,6 @@ class WriteQueues:
 
     @classmethod
     def of(cls, route: TopicRoute) -> WriteQueues:
-        """The queues that ``route`` allows to write."""
         with_master = {shard.broker_name for shard in route.shards if master_of(shard)}
         writable = (
             (queues.broker_name, queues.write_queues)

@@ -10,20 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar, overload
 
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    DiskFull,
-    Forbidden,
-    InvalidArgument,
-    LaneForgotten,
-    NotEnoughReplicas,
-    NotMaster,
-    OutcomeUnknown,
-    PenstockError,
-    Refused,
-    Retryable,
-    StoreClosed,
-)
+from penstock.proto import errors
+from penstock.proto.errors import PenstockError
 from penstock.proto.handshakes import NEVER_CONNECTED
 
 log = logging.getLogger(__name__)
@@ -50,7 +38,7 @@ class Outcome(enum.Enum):
 
 def never_reached(error: PenstockError) -> bool:
     """True if no connection was made, so that the broker saw nothing of the call."""
-    if not isinstance(error, BrokerUnavailable) or "status" not in error.details:
+    if not isinstance(error, errors.BrokerUnavailable) or "status" not in error.details:
         return False
     return any(words in error.message for words in _NEVER_CONNECTED)
 
@@ -61,26 +49,26 @@ def outcome_of(error: PenstockError) -> Outcome:
     ``details["status"]`` tells a call that broke (nobody's word, the broker may have stored the batch) from a
     broker's own answer.
     """
-    if isinstance(error, BrokerUnavailable) and "status" in error.details:
+    if isinstance(error, errors.BrokerUnavailable) and "status" in error.details:
         return Outcome.NOT_STORED if never_reached(error) else Outcome.UNKNOWN
-    if isinstance(error, OutcomeUnknown) or error.details.get("is_unknown"):
+    if isinstance(error, errors.OutcomeUnknown) or error.details.get("is_unknown"):
         return Outcome.UNKNOWN
-    if isinstance(error, (Retryable, DiskFull, StoreClosed)) or is_unwritable(error):
+    if isinstance(error, (errors.Retryable, errors.DiskFull, errors.StoreClosed)) or is_unwritable(error):
         return Outcome.NOT_STORED
-    if isinstance(error, Refused):
+    if isinstance(error, errors.Refused):
         return Outcome.REFUSED
     return Outcome.UNKNOWN
 
 
 def is_unwritable(error: PenstockError) -> bool:
     """True if that part of the topic, its group's or a queue, is not for writers (any more), as routes will tell."""
-    return isinstance(error, Forbidden) and not error.details.keys().isdisjoint(("perm", "queues"))
+    return isinstance(error, errors.Forbidden) and not error.details.keys().isdisjoint(("perm", "queues"))
 
 
 def counts_as_refusal(error: PenstockError) -> bool:
     """True if a broker itself said no; False for a group that is between two masters, waits for its replicas, has just
     been closed to writers, or has lost a queue, which routes will tell."""
-    is_between = isinstance(error, (NotMaster, NotEnoughReplicas)) or error.details.get("no_master")
+    is_between = isinstance(error, (errors.NotMaster, errors.NotEnoughReplicas)) or error.details.get("no_master")
     return not (never_reached(error) or is_between or is_unwritable(error))
 
 
@@ -100,7 +88,7 @@ def back_off_s(attempt: int) -> float:
 
 def may_pass(error: PenstockError) -> bool:
     """True if the same call may do later: not after what a broker has forgotten, which stays so."""
-    return error.retryable and not isinstance(error, LaneForgotten)
+    return error.retryable and not isinstance(error, errors.LaneForgotten)
 
 
 def pause_before_retry_s(
@@ -140,7 +128,7 @@ def again(call: Callable[[], T], timeout_s: float, healing: type[PenstockError] 
 def require_timeout(timeout_s: float | None) -> float:
     """As :func:`check_timeout`, of a call that has no default of its own. Raises InvalidArgument also for None."""
     if timeout_s is None:
-        raise InvalidArgument("timeout_s=None: must be 0 or more seconds")
+        raise errors.InvalidArgument("timeout_s=None: must be 0 or more seconds")
     return check_timeout(timeout_s)
 
 
@@ -161,5 +149,5 @@ def check_timeout(timeout_s: float | None) -> float | None:
     except TypeError:
         is_length = False
     if not is_length:
-        raise InvalidArgument(f"timeout_s={timeout_s!r:.60}: must be 0 or more seconds")
+        raise errors.InvalidArgument(f"timeout_s={timeout_s!r:.60}: must be 0 or more seconds")
     return None if timeout_s is None else min(timeout_s, _FOR_EVER_S)

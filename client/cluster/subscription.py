@@ -38,7 +38,6 @@ class Subscription:
 
     @classmethod
     def of_all(cls, topic: str) -> Subscription:
-        """Every message of ``topic``."""
         return cls(topic, Filter(kind=Filter.ALL))
 
     def wants(self, properties: bytes) -> bool:

@@ -60,7 +60,6 @@ class ConsumerConfig:
 
     @property
     def offsets_root(self) -> Path:
-        """Where broadcasting keeps its offsets."""
         return Path(self.offsets_directory or Path.home() / ".penstock" / "offsets")
 
 

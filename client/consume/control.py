@@ -43,7 +43,6 @@ class ControlLoop:
         heapq.heappush(self._later, (when_s, next(self._numbers), action))
 
     def poke(self) -> None:
-        """Run the tick soon."""
         self._inbox.put(None)
 
     def close(self, timeout_s: float = 5.0) -> None:

@@ -91,7 +91,6 @@ class ConsumerCore:
             self.owner.subscribe(subscription)
 
     def unsubscribe(self, topic: str) -> None:
-        """Want nothing more of a topic."""
         self.subscriptions.pop(topic, None)
         if self.owner is not None:
             self.owner.unsubscribe(topic)
@@ -128,11 +127,7 @@ class ConsumerCore:
         return sorted(readable_queues(self.directory.topic(check_topic(topic))))
 
     def address_of(self, queue: MessageQueue) -> str:
-        """The broker to ask about ``queue``.
-
-        Raises:
-            BrokerUnavailable: no member of its broker group lives.
-        """
+        """The broker to ask about ``queue``. Raises BrokerUnavailable: no member of its broker group lives."""
         if self.directory.read_address(queue.broker_name) is None:
             self.directory.topic(queue.topic)
         address = self.directory.read_address(queue.broker_name)

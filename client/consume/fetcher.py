@@ -96,18 +96,14 @@ class Fetcher:
         self._links = core.connections.fetch_links()
         self._routes_changed = False  # set by the thread that hears of routes, taken back by the fetching one
         self._closed = threading.Event()
-        self._crew: Workers | None = None
+        # Of a push consumer: this thread works on a message that comes alone, and is one of them once another fetches.
+        self.crew: Workers | None = None
         self._has_one = False  # message, which alone has come and is this thread's to work on
         # The fetching one: changed by itself, when it begins.
         self._thread = threading.Thread(target=self._run, name=f"penstock-fetch-{core.group}", daemon=True)
-        core.buffers.on_room(self.wake)
-
-    def works_in(self, crew: Workers) -> None:
-        """Let the fetching thread work on a message that comes alone, and be one of the crew once another fetches."""
-        self._crew = crew
+        core.buffers.wake_fetcher = self.wake
 
     def start(self) -> None:
-        """Begin to fetch."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -120,7 +116,6 @@ class Fetcher:
         self._links.wake()
 
     def close(self) -> None:
-        """Cancel what is under way and end the thread."""
         self._closed.set()
         self._links.end()
         if not self._thread.is_alive():
@@ -135,9 +130,9 @@ class Fetcher:
         try:
             while role is Role.FETCH and not self._closed.is_set() and not self._links.is_ended:
                 self._handle_news(self._issue_all())
-                if self._has_one and self._crew is not None:
+                if self._has_one and self.crew is not None:
                     self._has_one = False
-                    role = self._crew.work_here()
+                    role = self.crew.work_here()
         except Exception as error:  # the thread's edge: without it nothing arrives, so the consumer is told
             log.exception("fetching failed group=%s", self._core.group)
             self._core.fail(PenstockError(f"fetching failed: {error!r}"))
@@ -150,8 +145,8 @@ class Fetcher:
         from penstock.formats.record import kernels  # here and now: half a second that the first reply need not wait
 
         log.debug("kernels loaded from %s", kernels.__name__)
-        if self.fetch() is Role.WORK and self._crew is not None:
-            self._crew.work()
+        if self.fetch() is Role.WORK and self.crew is not None:
+            self.crew.work()
 
     def _handle_news(self, timeout_s: float | None) -> None:
         landed = self._links.landed(timeout_s)
@@ -311,7 +306,7 @@ class Fetcher:
                     local.is_behind = local.is_behind and bool(reply.results)
         if len(records) > SMALL_FETCH_BYTES:
             self._issue_all()  # the next requests travel while these answers are read
-        is_alone = is_alone and self._crew is not None and len(arrivals) == 1
+        is_alone = is_alone and self.crew is not None and len(arrivals) == 1
         self._has_one = is_alone and arrivals[0].result.count == 1
         for arrival in arrivals:
             self._read(arrival, message)

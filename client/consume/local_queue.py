@@ -59,11 +59,9 @@ class Fetched:
         return len(self.indexes) - self.cursor
 
     def first_offset(self) -> int:
-        """The queue offset of the first message left."""
         return int(self.batch.rows["queue_offset"][self.indexes[self.cursor]])
 
     def take(self, max_messages: int) -> Taken:
-        """The first messages left, at most so many."""
         count = min(max_messages, len(self))
         share = self.bytes_left if count == len(self) else self.bytes_left * count // len(self)
         taken = Taken(self.batch, self.indexes[self.cursor : self.cursor + count], share)
@@ -125,19 +123,17 @@ class LocalQueue:
         self.retry_at_s = 0.0
         self.damage = None
 
-    def drop_buffered(self) -> tuple[int, int]:
-        """Forget what was fetched and not handed out; bytes and messages that are free now."""
+    def drop_buffered(self) -> int:
+        """Forget what was fetched and not handed out; the bytes that are free now."""
         freed_bytes = sum(chunk.bytes_left for chunk in self.chunks)
-        freed_messages = sum(map(len, self.chunks))
+        self.held_bytes -= freed_bytes
+        self.held_messages -= sum(map(len, self.chunks))
         self.next_fetch = self.front()
         self.chunks.clear()
         self.forget_fetches()
-        self.held_bytes -= freed_bytes
-        self.held_messages -= freed_messages
-        return freed_bytes, freed_messages
+        return freed_bytes
 
     def forget_fetches(self) -> None:
-        """Ignore the answers that are on their way."""
         self.fetch_epoch += 1
         self.is_fetching = False
         self.arriving_from = None
@@ -207,15 +203,10 @@ class Buffers:
         self.held_bytes = 0  # fetched and not finished, of all queues
         self.received = self.received_bytes = self.handed_out = 0  # since the consumer was made
         self.on_ready: Callable[[], None] | None = None  # called under the lock when messages arrive; must not block
-        self._wake_fetcher: Callable[[], None] = lambda: None
+        self.wake_fetcher: Callable[[], None] = lambda: None  # called when a queue that was full has room again
         self._served = 0  # numbers the replies
 
-    def on_room(self, wake_fetcher: Callable[[], None]) -> None:
-        """Call this when a queue that was full has room again."""
-        self._wake_fetcher = wake_fetcher
-
     def of_broker(self) -> dict[str, list[LocalQueue]]:
-        """All queues by broker name."""
         found: dict[str, list[LocalQueue]] = {}
         for local in self.queues.values():
             found.setdefault(local.queue.broker_name, []).append(local)
@@ -297,7 +288,7 @@ class Buffers:
         local.held_messages -= messages
         if local.is_left_out and local.has_room_again(self.config):
             local.is_left_out = False
-            self._wake_fetcher()
+            self.wake_fetcher()
 
     def start(self, local: LocalQueue, offset: int, *, end: int = 0, log_epoch: int = 0) -> None:
         """Let the queue go on from ``offset``; what was fetched of it is dropped.
@@ -309,7 +300,7 @@ class Buffers:
         local.log_epoch = log_epoch
         local.is_behind = offset < end
         self.held_bytes -= before - local.held_bytes
-        self._wake_fetcher()
+        self.wake_fetcher()
 
     def refetch(self, local: LocalQueue) -> None:
         """Fetch again: what has come could not be read."""
@@ -319,8 +310,7 @@ class Buffers:
 
     def drop_buffered(self, local: LocalQueue) -> None:
         """Forget what was fetched and not handed out."""
-        freed_bytes, _ = local.drop_buffered()
-        self.held_bytes -= freed_bytes
+        self.held_bytes -= local.drop_buffered()
 
     def remove(self, queue: MessageQueue) -> None:
         """The queue is this consumer's no more."""

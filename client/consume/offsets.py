@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -16,18 +15,8 @@ from penstock.proto.errors import BrokerUnavailable, CommitRefused, ConfigError
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, QueryOffsetsRequest, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import TopicQueues
 
-from ..cluster import (
-    Connections,
-    Directory,
-    offsets_by_broker,
-    offsets_in,
-    queues_in,
-    topic_offsets,
-    topic_queues,
-)
+from ..cluster import Connections, Directory, offsets_by_broker, offsets_in, queues_in, topic_offsets, topic_queues
 from ..message import MessageQueue
-
-log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 3.0
 NEVER_COMMITTED = -1
@@ -166,7 +155,6 @@ class FileOffsets:
             self._offsets = wanted  # not before: a save that failed is made again
 
     def close(self) -> None:
-        """Let another process use the file."""
         with contextlib.suppress(OSError):
             self._lock.close()
 

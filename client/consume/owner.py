@@ -57,11 +57,7 @@ class QueueOwner(ABC):
     # Called by the consumer, from any thread
 
     def start(self) -> None:
-        """Look up the topics and begin; queues arrive later.
-
-        Raises:
-            NameserverUnavailable: no nameserver answers.
-        """
+        """Look up the topics and begin; queues arrive later. Raises NameserverUnavailable: no nameserver answers."""
         self._look_up(self._subscriptions)
         self._directory.add_listener(self._on_route)
         self._control.start()
@@ -190,7 +186,6 @@ class QueueOwner(ABC):
         self._control.post(self._routes_changed)
 
     def _wants(self, topic: str) -> bool:
-        """True if the consumer reads the topic."""
         return topic in self._subscriptions
 
     def _tick(self, now_s: float) -> float:

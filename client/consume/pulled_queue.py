@@ -13,37 +13,32 @@ class PulledQueue(LocalQueue):
     def __init__(self, queue: MessageQueue, auto_commit: bool) -> None:
         super().__init__(queue)
         self._auto_commit = auto_commit
-        self._processed = -1  # below it the caller is done, by what it has polled or committed
+        self.processed = -1  # below it the caller is done, by what it has polled or committed
         self.is_outstanding = False  # the caller has messages that the last poll returned
 
     def start(self, offset: int) -> None:
         super().start(offset)
-        self._processed = offset
+        self.processed = offset
         self.is_outstanding = False
 
     def take(self, max_messages: int) -> Taken:
-        """Hand out the next messages of the first chunk."""
         chunk: Fetched = self.chunks[0]
         if self._auto_commit and not self.is_outstanding:
-            self._processed = self.front()
+            self.processed = self.front()
         self.is_outstanding = True
         taken = chunk.take(max_messages)
         if not len(chunk):
             self.chunks.popleft()
         return taken
 
-    def set_processed(self, offset: int) -> None:
-        """The caller has said how far it is."""
-        self._processed = offset
-
     def settle(self, processed: bool) -> None:
         """The caller has come back; with ``processed`` it is done with everything it got."""
         if processed:
-            self._processed = self.front()
+            self.processed = self.front()
         self.is_outstanding = False
 
     def unfinished(self) -> int:
-        return self._processed if self.is_outstanding or not self._auto_commit else self.front()
+        return self.processed if self.is_outstanding or not self._auto_commit else self.front()
 
     def to_commit(self) -> int | None:
         return super().to_commit() if self._auto_commit else None

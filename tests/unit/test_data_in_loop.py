@@ -28,19 +28,16 @@ class Asking:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = Peer()
-        self.streams = DataStreams()
+        self.streams = DataStreams(lambda _: DataLink(f"127.0.0.1:{self.peer.port}", self.peer.port))
         self.streams.work_in(loop)
         self.read_by: dict[bytes, str] = {}
 
     def ask(self, content: bytes, *, is_awaited: bool = False) -> Future[bytes]:
-        def open_link() -> DataLink:
-            return DataLink(f"127.0.0.1:{self.peer.port}", self.peer.port)
-
         def take(answer: bytes) -> bytes:
             self.read_by[answer] = threading.current_thread().name
             return answer
 
-        return self.streams.ask("a", open_link, Method.APPEND, content, take, 60.0, is_awaited=is_awaited)
+        return self.streams.ask("a", Method.APPEND, content, take, 60.0, is_awaited=is_awaited)
 
 
 @pytest.fixture

@@ -39,15 +39,20 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[DataStreams]:
     ping_after(3600, monkeypatch)  # a test that a busy machine holds up is not pinged between two of its frames
-    found = DataStreams()
+    found = DataStreams(nobody)
     yield found
     found.close()
+
+
+def nobody(address: str) -> DataLink:
+    raise BrokerUnavailable(f"{address}: no test has said how to connect")
 
 
 def append(
     streams: DataStreams, opening: Callable[[], DataLink], content: bytes, timeout_s: float, address: str = "a"
 ) -> Future[AppendReceipt]:
-    return streams.ask(address, opening, Method.APPEND, content, AppendReceipt.FromString, timeout_s)
+    streams.open_link = lambda _: opening()
+    return streams.ask(address, Method.APPEND, content, AppendReceipt.FromString, timeout_s)
 
 
 def opening(peer: Peer) -> Callable[[], DataLink]:
@@ -94,7 +99,8 @@ def test_a_request_that_stands_takes_many_answers_beside_others_until_it_is_refu
     peer: Peer, streams: DataStreams
 ) -> None:
     heard: list[bytes] = []
-    standing = streams.stand("a", opening(peer), Method.LISTEN, b"from here", heard.append)
+    streams.open_link = lambda _: opening(peer)()
+    standing = streams.stand("a", Method.LISTEN, b"from here", heard.append)
     peer.greet()
     number, method, content = peer.receive()
     assert (method, content) == (Method.LISTEN, b"from here")
@@ -117,7 +123,8 @@ def test_a_request_that_has_just_begun_to_stand_needs_no_ping(
     peer: Peer, streams: DataStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ping_after(60, monkeypatch)
-    streams.stand("a", opening(peer), Method.LISTEN, b"", lambda content: None)
+    streams.open_link = lambda _: opening(peer)()
+    streams.stand("a", Method.LISTEN, b"", lambda content: None)
     peer.greet()
     assert peer.receive()[1] == Method.LISTEN
     streams._streams["a"].look(time.monotonic())  # as the watch does when it is late
@@ -130,7 +137,8 @@ def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_i
 ) -> None:
     ping_after(0.02, monkeypatch)
     heard: list[bytes] = []
-    standing = streams.stand("a", opening(peer), Method.LISTEN, b"", heard.append)
+    streams.open_link = lambda _: opening(peer)()
+    standing = streams.stand("a", Method.LISTEN, b"", heard.append)
     peer.greet()
     number, _, _ = peer.receive()
     for turn in range(5):
@@ -144,7 +152,8 @@ def test_a_broker_hears_from_a_client_whose_request_stands_and_is_left_when_it_i
 
 
 def test_who_cannot_take_an_answer_ends_alone(peer: Peer, streams: DataStreams) -> None:
-    standing = streams.stand("a", opening(peer), Method.LISTEN, b"", lambda _: 1 / 0)
+    streams.open_link = lambda _: opening(peer)()
+    standing = streams.stand("a", Method.LISTEN, b"", lambda _: 1 / 0)
     beside = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     number, other = peer.receive()[0], peer.receive()[0]
@@ -195,7 +204,7 @@ def test_sends_never_wait_for_a_peer_that_does_not_read(peer: Peer, streams: Dat
 
 def test_closing_leaves_neither_threads_nor_descriptors(peer: Peer) -> None:
     before = threading.active_count()
-    streams = DataStreams()
+    streams = DataStreams(nobody)
     future: Any = append(streams, opening(peer), b"batch", 60.0)
     peer.greet()
     peer.receive()

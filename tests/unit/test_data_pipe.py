@@ -35,7 +35,7 @@ class Asking:
     """Asks at :data:`HERE`."""
 
     def __init__(self) -> None:
-        self.streams = DataStreams()
+        self.streams = DataStreams(lambda _: self.open_link())
         self.streams.work_in(asyncio.get_running_loop())
         self.opened: list[DataLink] = []
 
@@ -47,7 +47,7 @@ class Asking:
         return self.opened[-1]
 
     def start(self, content: bytes, method: Method = Method.APPEND) -> Future[bytes]:
-        return self.streams.ask(HERE, self.open_link, method, content, bytes, TIMEOUT_S)
+        return self.streams.ask(HERE, method, content, bytes, TIMEOUT_S)
 
     async def ask(self, content: bytes) -> bytes:
         return await asyncio.wrap_future(self.start(content))

@@ -23,7 +23,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.peer = Peer()
-        self.streams = DataStreams()
+        self.streams = DataStreams(lambda _: self.link())
         self.read_by: dict[bytes, str] = {}
         self._threads = ThreadPoolExecutor(4, "asking")
 
@@ -31,7 +31,7 @@ class Asking:
         return DataLink("127.0.0.1:1", self.peer.port)
 
     def ask(self, content: bytes, timeout_s: float = 60.0, *, is_awaited: bool = False) -> Future[bytes]:
-        return self.streams.ask("a", self.link, Method.APPEND, content, self._take, timeout_s, is_awaited=is_awaited)
+        return self.streams.ask("a", Method.APPEND, content, self._take, timeout_s, is_awaited=is_awaited)
 
     def wait_for(self, content: bytes, timeout_s: float = 60.0) -> Future[bytes]:
         """A thread asks, and waits for the answer."""
@@ -44,7 +44,7 @@ class Asking:
         def take(content: bytes) -> None:
             wanted.pop(content).set_result(self._take(content))
 
-        self.streams.stand("a", self.link, Method.LISTEN, b"", take, is_attended)
+        self.streams.stand("a", Method.LISTEN, b"", take, is_attended)
         self.standing = self.peer.receive()[0]
         wait_until(self.streams._streams["a"]._reading.locked, what="the own thread, whose rest has ended")
         return wanted
@@ -312,14 +312,15 @@ def test_an_end_that_is_not_understood_breaks_the_stream(asking: Asking) -> None
 
 
 def test_what_is_late_before_there_is_a_connection_leaves_nothing_behind() -> None:
-    streams, may_connect = DataStreams(), threading.Event()
+    may_connect = threading.Event()
 
-    def open_link() -> DataLink:
+    def open_link(_: str) -> DataLink:
         may_connect.wait(60)
         raise BrokerUnavailable("not there")
 
+    streams = DataStreams(open_link)
     try:
-        late = streams.ask("a", open_link, Method.APPEND, b"late", bytes, 0.05)
+        late = streams.ask("a", Method.APPEND, b"late", bytes, 0.05)
         with pytest.raises(BrokerUnavailable, match="in time"):
             late.result(30)
         wait_until(lambda: not streams._streams["a"]._under_way, what="its end")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 
 from penstock.proto.errors import PenstockError
 
@@ -39,19 +38,8 @@ class Broadcasting(Assignment, SessionListener):
         needed = {each.broker_name for each in self._subscribed_queues()}
         living = {name for name in needed | self._sessions.keys() if self._directory.readable(name) is not None}
         for name in sorted(needed & living - self._sessions.keys()):
-            session = self._sessions[name] = ConsumerSession(
-                self._core.connections,
-                name,
-                group=self._core.group,
-                client_id=self._core.client_id,
-                subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
-                host=partial(self._directory.read_address, name),
-                is_concurrent=self._core.is_concurrent,
-                is_broadcasting=True,
-                listener=self,
-                post=self._control.post,
-            )
-            session.start()
+            self._sessions[name] = ConsumerSession(self._core, name, self._subscriptions, self, self._control.post)
+            self._sessions[name].start()
         for name in living & self._sessions.keys() - needed:
             self._sessions.pop(name).close()
 
@@ -62,9 +50,8 @@ class Broadcasting(Assignment, SessionListener):
 
     def _subscriptions_changed(self) -> None:
         super()._subscriptions_changed()
-        wanted = {topic: each.filter for topic, each in self._subscriptions.items()}
         for session in self._sessions.values():
-            session.subscribe(wanted)
+            session.subscribe(self._subscriptions)
 
     def _end(self, deadline_s: float) -> None:
         sessions = list(self._sessions.values())

@@ -14,17 +14,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError, from_rpc_error
-from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest, Filter
+from penstock.proto.wire.broker_pb2 import ConsumerEvent, ConsumerRequest
 from penstock.proto.wire.common_pb2 import Empty
 
-from ...cluster import Connections, back_off_s, topic_queues
+from ...cluster import Subscription, back_off_s, topic_queues
 from ...message import MessageQueue
 from ..local_queue import Lease
+
+if TYPE_CHECKING:
+    from ..core import ConsumerCore
 
 log = logging.getLogger(__name__)
 
@@ -112,33 +115,21 @@ class ConsumerSession:
 
     def __init__(
         self,
-        connections: Connections,
+        core: ConsumerCore,
         broker_name: str,
-        *,
-        group: str,
-        client_id: str,
-        subscriptions: Mapping[str, Filter],
-        host: Callable[[], str | None],
+        subscriptions: Mapping[str, Subscription],
         listener: SessionListener,
         post: Callable[[Callable[[], None]], None],
-        is_concurrent: bool = False,
-        is_broadcasting: bool = False,
         lock_ms: int = 0,
     ) -> None:
-        """``host()`` names the address to be at: the living master's, else a slave's, ``None`` when nobody lives.
-
-        ``lock_ms``: how long queues stay this member's when the session has ended without a release; 0: not at all.
+        """``lock_ms``: how long queues stay this member's when the session has ended without a release; 0: not at all.
 
         ``post`` is given each call of ``listener``, in the session's own thread: to be made in another one.
         """
         self.broker_name = broker_name
-        self._connections = connections
-        self._group = group
-        self._client_id = client_id
+        self._core = core
         self._subscriptions = dict(subscriptions)
-        self._is_concurrent, self._is_broadcasting = is_concurrent, is_broadcasting
         self._lock_ms = lock_ms
-        self._host = host
         self._listener = listener
         self._post = post
         self._lock = threading.Lock()  # guards _stream, its claims, and _subscriptions
@@ -148,7 +139,6 @@ class ConsumerSession:
         self._thread = threading.Thread(target=self._run, name=f"penstock-session-{broker_name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect."""
         self._thread.start()
 
     @property
@@ -175,7 +165,7 @@ class ConsumerSession:
             if self._stream is not None:
                 self._stream.release(queues)
 
-    def subscribe(self, subscriptions: Mapping[str, Filter]) -> None:
+    def subscribe(self, subscriptions: Mapping[str, Subscription]) -> None:
         """Tell the broker what the member wants from now on."""
         with self._lock:
             self._subscriptions = dict(subscriptions)
@@ -189,7 +179,7 @@ class ConsumerSession:
         with self._lock:
             stream = self._stream
             if stream is not None and address is not None and stream.address != address:
-                log.info("consumer session moved group=%s from=%s to=%s", self._group, stream.address, address)
+                log.info("consumer session moved group=%s from=%s to=%s", self._core.group, stream.address, address)
                 stream.cancel()
 
     def begin_close(self) -> None:
@@ -201,7 +191,6 @@ class ConsumerSession:
                 self._stream.finish()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the session and its thread."""
         self.begin_close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=timeout_s)
@@ -238,7 +227,7 @@ class ConsumerSession:
                 if address is None:
                     return False, None
                 error_source = f"broker {address}"
-                stream = self._stream = _Stream(address, self._connections.stub(address))
+                stream = self._stream = _Stream(address, self._core.connections.stub(address))
                 stream.send(self._join())
             if self._closed.is_set():
                 stream.finish()
@@ -262,9 +251,8 @@ class ConsumerSession:
     def _handle(self, stream: _Stream, event: ConsumerEvent) -> bool:
         kind = event.WhichOneof("event")
         if kind == "joined":
-            log.info(
-                "consumer session joined group=%s broker=%s address=%s", self._group, self.broker_name, stream.address
-            )
+            place = self.broker_name, stream.address
+            log.info("consumer session joined group=%s broker=%s address=%s", self._core.group, *place)
             stream.lease.until_s = stream.began_s + SILENCE_S
             self._post(partial(self._listener.on_joined, self, event.joined.session_id, stream.address, stream.lease))
             return True
@@ -291,13 +279,17 @@ class ConsumerSession:
             self._post(partial(self._listener.on_reset, self, target, event.reset.offset))
         return False
 
+    def _host(self) -> str | None:
+        """Where to be: at the living master, else at a slave; None when nobody lives."""
+        return self._core.directory.read_address(self.broker_name)
+
     def _join(self) -> ConsumerRequest:
         join = ConsumerRequest.Join(
-            group=self._group,
-            client_id=self._client_id,
-            subscriptions=self._subscriptions,
-            concurrent=self._is_concurrent,
-            broadcasting=self._is_broadcasting,
+            group=self._core.group,
+            client_id=self._core.client_id,
+            subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
+            concurrent=self._core.is_concurrent,
+            broadcasting=self._core.is_broadcasting,
             lock_ms=self._lock_ms,
         )
         return ConsumerRequest(join=join)

@@ -150,15 +150,11 @@ class Membership(QueueOwner, SessionListener):
         for shard in self._shards.values():
             shard.session.on_routes()
 
-    def _is_alive(self, broker_name: str) -> bool:
-        shard = self._directory.shard(broker_name)
-        return shard is not None and bool(shard.members)
-
     def _rebalance(self, now_s: float) -> float:
         """Compute the share and act on it; when to look again, if it has to wait."""
         if now_s < self._share_at_s:
             return self._share_at_s
-        queues = {queue for queue in self._subscribed_queues() if self._is_alive(queue.broker_name)}
+        queues = {queue for queue in self._subscribed_queues() if self._directory.readable(queue.broker_name)}
         names = sorted({each.broker_name for each in queues})
         for name in names:
             if name not in self._shards:
@@ -293,18 +289,7 @@ class Membership(QueueOwner, SessionListener):
     # Sessions
 
     def _open_shard(self, name: str) -> None:
-        session = ConsumerSession(
-            self._core.connections,
-            name,
-            group=self._core.group,
-            client_id=self._client_id,
-            subscriptions={topic: each.filter for topic, each in self._subscriptions.items()},
-            host=partial(self._directory.read_address, name),
-            is_concurrent=self._core.is_concurrent,
-            lock_ms=self._lock_ms,
-            listener=self,
-            post=self._control.post,
-        )
+        session = ConsumerSession(self._core, name, self._subscriptions, self, self._control.post, self._lock_ms)
         self._shards[name] = Shard(session)
         session.start()
 
@@ -320,9 +305,8 @@ class Membership(QueueOwner, SessionListener):
     def _subscriptions_changed(self) -> None:
         self._is_stale = True
         self._mismatches.forget()
-        wanted = {topic: each.filter for topic, each in self._subscriptions.items()}
         for shard in self._shards.values():
-            shard.session.subscribe(wanted)
+            shard.session.subscribe(self._subscriptions)
 
     def _shard_of(self, session: ConsumerSession) -> Shard | None:
         shard = self._shards.get(session.broker_name)

@@ -81,7 +81,6 @@ class Notices:
         self._put(_Notice("on_revoked", queue, then))
 
     def is_own_thread(self) -> bool:
-        """True in a callback."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:

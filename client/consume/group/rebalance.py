@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from penstock.proto.errors import ConfigError
 
@@ -24,12 +23,8 @@ from ...message import MessageQueue
 VIRTUAL_NODES = 10
 
 
-class Strategy(Protocol):
-    """``strategy(client_id, queues, members)``: the queues of ``client_id``; queues and members come sorted."""
-
-    def __call__(
-        self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /
-    ) -> Sequence[MessageQueue]: ...
+Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
+"""``strategy(client_id, queues, members)``: the queues of ``client_id``; queues and members come sorted."""
 
 
 def average(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:

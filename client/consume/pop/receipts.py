@@ -32,12 +32,10 @@ class Lot(NamedTuple):
 
     @classmethod
     def of(cls, receipt: Receipt) -> Self:
-        """That of a receipt."""
         group, topic, broker_name, queue_id, _, check_point, epoch, visible_ms = receipt
         return cls(topic, queue_id, check_point, epoch, visible_ms, group, broker_name)
 
     def receipt(self, offset: int) -> Receipt:
-        """The receipt of the message at that offset."""
         topic, queue_id, check_point, epoch, visible_ms, group, broker_name = self
         return Receipt(group, topic, broker_name, queue_id, offset, check_point, epoch, visible_ms)
 

@@ -21,7 +21,6 @@ Item = MessageView | list[MessageView]
 
 
 def first_offset_of(item: Item) -> int:
-    """The queue offset of the item's first message."""
     return item[0].queue_offset if isinstance(item, list) else item.queue_offset
 
 
@@ -33,7 +32,6 @@ def items_of(taken: Taken, queue: MessageQueue, size: int) -> list[Item]:
 
 
 def messages_of(item: Item) -> list[MessageView]:
-    """The item's messages, one or several."""
     return item if isinstance(item, list) else [item]
 
 
@@ -159,7 +157,6 @@ class Run:
         return successor
 
     def cut(self) -> None:
-        """Let nobody begin another item."""
         left = self.left()
         rest = self.items[len(self.items) - left :] if left else []
         if rest and self._cut_at is None:
@@ -192,7 +189,6 @@ class Failed:
         self.record_bytes = sum(each.size for each in messages)
 
     def for_next_try(self) -> None:
-        """Note that it has failed once more."""
         self.attempts += 1
         self.keep()
 

@@ -24,7 +24,6 @@ class WorkerThreads:
         self.members = [self._new(None) for _ in range(count)]
 
     def start(self) -> None:
-        """Begin to work."""
         for thread in self.members:
             thread.start()
 

@@ -88,7 +88,6 @@ class Workers:
         self._is_quick = False  # the listener, when it was called last
 
     def start(self) -> None:
-        """Begin to call the listener."""
         self._threads.start()
 
     def close(self, deadline_s: float, caller: threading.Thread | None = None) -> bool:

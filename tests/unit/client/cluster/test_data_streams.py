@@ -99,18 +99,17 @@ def test_what_is_under_way_at_a_broker_that_is_left_is_unknown_at_once(
 
 
 def test_a_broker_that_is_left_while_its_stream_is_made_leaves_nobody_waiting() -> None:
-    streams = DataStreams()
-
     class Seen(dict[str, Stream]):
         def __setitem__(self, address: str, stream: Stream) -> None:
             super().__setitem__(address, stream)
             streams.leave(address)  # by another thread, at once
 
-    def away() -> DataLink:
+    def away(_: str) -> DataLink:
         raise BrokerUnavailable("away")
 
+    streams = DataStreams(away)
     streams._streams = Seen()
-    asked = streams.ask("a:1", away, Method.APPEND, b"", bytes, 3600.0)
+    asked = streams.ask("a:1", Method.APPEND, b"", bytes, 3600.0)
     with pytest.raises(BrokerUnavailable, match="failed to connect"):
         asked.result(10)
     streams.close()
@@ -178,15 +177,12 @@ class Receiver:
 
     def __init__(self) -> None:
         self.peer = Peer()
-        self.streams = DataStreams()
+        self.streams = DataStreams(lambda _: DataLink(f"127.0.0.1:{self.peer.port}", self.peer.port))
         self.late: queue.Queue[bytes] = queue.Queue()
 
     def ask(self, content: bytes, timeout_s: float = 60.0) -> Future[bytes]:
-        def open_link() -> DataLink:
-            return DataLink(f"127.0.0.1:{self.peer.port}", self.peer.port)
-
         return self.streams.ask(
-            "peer", open_link, Method.RECEIVE, content, bytes, timeout_s, late=lambda given: self.late.put(bytes(given))
+            "peer", Method.RECEIVE, content, bytes, timeout_s, late=lambda given: self.late.put(bytes(given))
         )
 
     def heard(self) -> tuple[int, bytes]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 
 from penstock.client import Admin
+from penstock.client.cluster import Subscription
 from penstock.client.cluster.connections import Connections
 from penstock.client.consume.group.consumer_session import Claims, ConsumerSession
 from penstock.client.consume.local_queue import Lease
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import GroupNotFound, PenstockError
-from penstock.proto.wire.broker_pb2 import Filter
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
 
@@ -91,16 +94,19 @@ class OneSession:
         self.connections = Connections(cluster.namesrv)
         self.heard = Heard()
         self.host: str | None = cluster.brokers["broker-a"].address
-        self.session = ConsumerSession(
-            self.connections,
-            "broker-a",
+        self.session = self.made(client_id, lambda: self.host)
+
+    def made(self, client_id: str, host: Callable[[], str | None]) -> ConsumerSession:
+        core = SimpleNamespace(
+            connections=self.connections,
+            directory=SimpleNamespace(read_address=lambda _: host()),
             group="g",
             client_id=client_id,
-            subscriptions={"T": Filter(kind=Filter.ALL)},
-            host=lambda: self.host,
-            listener=self.heard,
-            post=lambda call: call(),
+            is_concurrent=False,
+            is_broadcasting=False,
         )
+        wanted = {"T": Subscription.of_all("T")}
+        return ConsumerSession(cast(Any, core), "broker-a", wanted, cast(Any, self.heard), lambda call: call())
 
     def __enter__(self) -> OneSession:
         self.session.start()
@@ -140,16 +146,7 @@ def test_a_master_that_is_told_of_while_a_stream_is_begun_at_a_slave_is_not_miss
         changes: list[threading.Thread] = []
         one.session.close()
         one.host = slave
-        one.session = ConsumerSession(
-            one.connections,
-            "broker-a",
-            group="g",
-            client_id="late",
-            subscriptions={"T": Filter(kind=Filter.ALL)},
-            host=host,
-            listener=one.heard,
-            post=lambda call: call(),
-        )
+        one.session = one.made("late", host)
         one.session.start()
         wait_until(lambda: one.session.address == master and one.heard.joined, what="the session at the master")
         for change in changes:
