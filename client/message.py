@@ -8,37 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.formats.record import properties as names
 from penstock.formats.record.compression import body_fields
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
-from penstock.formats.record.properties import (
-    ARRIVE_TIME,
-    BORN_HOST,
-    BORN_TIMESTAMP,
-    CHECK_IMMUNITY_SECONDS,
-    CORRELATION_ID,
-    DLQ_ORIGIN_MESSAGE_ID,
-    DLQ_ORIGIN_TOPIC,
-    KEY_SEPARATOR,
-    KEYS,
-    LATER_WISHES,
-    MESSAGE_TYPE,
-    ORIGIN_MESSAGE_ID,
-    PREPARED_QUEUE_OFFSET,
-    PRODUCER_GROUP,
-    PUSH_REPLY_TIME,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    REPLY_TO_CLIENT,
-    RETRY_TOPIC,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_OUT_MS,
-    TRANSACTION_CHECK_TIMES,
-    TRANSACTION_PREPARED,
-    TTL,
-    UNIQ_KEY,
-    WAIT,
-)
 from penstock.proto.errors import PenstockError
 from penstock.proto.names import PRODUCER_PROPERTY, RETRY_PREFIX
 
@@ -50,15 +22,34 @@ DeliverAt = dt.datetime | int
 
 SYSTEM_PROPERTIES = frozenset(
     {
-        *(TAGS, KEYS, UNIQ_KEY, WAIT, SHARDING_KEY, PRODUCER_PROPERTY, TIMER_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID),
-        *LATER_WISHES,
-        *(RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
-        *(TRANSACTION_PREPARED, PRODUCER_GROUP, TRANSACTION_CHECK_TIMES),
-        *(PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY_SECONDS, BORN_HOST, BORN_TIMESTAMP),
+        *(
+            names.TAGS,
+            names.KEYS,
+            names.UNIQ_KEY,
+            names.WAIT,
+            names.SHARDING_KEY,
+            PRODUCER_PROPERTY,
+            names.TIMER_OUT_MS,
+            names.REAL_TOPIC,
+            names.REAL_QUEUE_ID,
+        ),
+        *names.LATER_WISHES,
+        *(names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID),
+        *(names.TRANSACTION_PREPARED, names.PRODUCER_GROUP, names.TRANSACTION_CHECK_TIMES),
+        *(names.PREPARED_QUEUE_OFFSET, names.CHECK_IMMUNITY_SECONDS, names.BORN_HOST, names.BORN_TIMESTAMP),
     }
 )
 """Property names that have an attribute of their own, or are the system's alone."""
-REQUEST_PROPERTIES = frozenset({CORRELATION_ID, REPLY_TO_CLIENT, TTL, MESSAGE_TYPE, PUSH_REPLY_TIME, ARRIVE_TIME})
+REQUEST_PROPERTIES = frozenset(
+    {
+        names.CORRELATION_ID,
+        names.REPLY_TO_CLIENT,
+        names.TTL,
+        names.MESSAGE_TYPE,
+        names.PUSH_REPLY_TIME,
+        names.ARRIVE_TIME,
+    }
+)
 """The same in requests and replies, which have a ``CORRELATION_ID``."""
 
 
@@ -189,28 +180,28 @@ class MessageView:
     def properties(self) -> dict[str, str]:
         """The sender's own properties: without tag, keys and what the system keeps there."""
         found = self.all_properties
-        system = SYSTEM_PROPERTIES | REQUEST_PROPERTIES if CORRELATION_ID in found else SYSTEM_PROPERTIES
+        system = SYSTEM_PROPERTIES | REQUEST_PROPERTIES if names.CORRELATION_ID in found else SYSTEM_PROPERTIES
         return {name: value for name, value in found.items() if name not in system}
 
     @property
     def tag(self) -> str | None:
         """The message's tag."""
-        return self.all_properties.get(TAGS)
+        return self.all_properties.get(names.TAGS)
 
     @property
     def keys(self) -> list[str]:
         """The message's keys."""
-        return [key for key in self.all_properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
+        return [key for key in self.all_properties.get(names.KEYS, "").split(names.KEY_SEPARATOR) if key]
 
     @property
     def sharding_key(self) -> str | None:
         """What chose the queue, if the sender said it."""
-        return self.all_properties.get(SHARDING_KEY)
+        return self.all_properties.get(names.SHARDING_KEY)
 
     @property
     def message_id(self) -> str:
         """UNIQ_KEY where the producer made one, else the offset message id."""
-        return self.all_properties.get(UNIQ_KEY) or self.offset_message_id
+        return self.all_properties.get(names.UNIQ_KEY) or self.offset_message_id
 
     @property
     def queue_id(self) -> int:
@@ -292,12 +283,12 @@ class MessageView:
 
         Of a body that cannot be decompressed ``body_error`` says why.
         """
-        names = (
+        shown = (
             *("topic", "broker_name", "queue_id", "queue_offset", "physical_offset", "size", "message_id"),
             *("offset_message_id", "tag", "keys", "properties", "born_timestamp_ms", "store_timestamp_ms"),
             *("born_host", "store_host", "flag", "sys_flag", "reconsume_times", "body_crc"),
         )
-        document = {name: getattr(self, name) for name in names}
+        document = {name: getattr(self, name) for name in shown}
         try:
             body = self.body
         except PenstockError as error:
@@ -320,7 +311,7 @@ class RetriedMessage(MessageView):
     def topic(self) -> str:
         """The topic it was sent to."""
         topic = super().topic
-        return self.all_properties.get(RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
+        return self.all_properties.get(names.RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
 
     @property
     def message_queue(self) -> MessageQueue:

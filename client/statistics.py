@@ -74,7 +74,6 @@ class Stopwatch:
 
 
 def latency_of(stopwatches: Iterable[Stopwatch]) -> Latency:
-    """The latency of all their events."""
     watches = list(stopwatches)
     counts = [sum(column) for column in zip(*(watch.counts for watch in watches), strict=True)]
     count = sum(counts)

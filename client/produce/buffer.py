@@ -26,17 +26,14 @@ class Buffer:
 
     @property
     def used(self) -> int:
-        """Bytes held."""
         return self._used
 
     @property
     def pending(self) -> int:
-        """Messages held."""
         with self._changed:
             return sum(self._live.values())
 
     def has_room(self, cost: int) -> bool:
-        """True if ``cost`` fits now."""
         return self._used + cost <= self.bytes_max or not self._used
 
     def wait_for_room(self, cost: int, timeout_s: float, on_wait: Callable[[], None]) -> None:

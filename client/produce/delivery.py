@@ -12,14 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.formats.destination import Destination
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    ClientClosed,
-    FlushTimeout,
-    OutcomeUnknown,
-    PenstockError,
-    ReplicaTimeout,
-)
+from penstock.proto import errors
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import FLUSH_DISK_TIMEOUT, SEND_OK, AppendReceipt
 
 from ..cluster import Connections, Directory, WriteQueues, store_host_of
@@ -157,7 +151,6 @@ class TopicDelivery:
         self.hold(part)
 
     def hold(self, part: Part) -> None:
-        """Count a part into the buffer."""
         if self._shipping.trace is not None:
             part.held_s = time.monotonic()
         part.ticket = self._shipping.buffer.hold(part.held_bytes, part.count)
@@ -208,7 +201,7 @@ class TopicDelivery:
         address = shipping.directory.master(name)
         batch.sent_at = time.monotonic()
         if address is None:
-            self._on_error(batch, BrokerUnavailable(f"broker group {name} has no living master", no_master=True))
+            self._on_error(batch, errors.BrokerUnavailable(f"broker group {name} has no living master", no_master=True))
             return
         until = min(batch.deadline, batch.tells_at)
         timeout_s = max(min(until - batch.sent_at, TRY_TIMEOUT_S), TRY_TIMEOUT_S_MIN)
@@ -320,7 +313,7 @@ class TopicDelivery:
         if receipt.status != SEND_OK and any(part.kind is Kind.PRODUCE or part.owner for part in batch.parts):
             if first.owner is None:
                 self._tell_senders(batch, receipt, address)
-            kind = FlushTimeout if receipt.status == FLUSH_DISK_TIMEOUT else ReplicaTimeout
+            kind = errors.FlushTimeout if receipt.status == FLUSH_DISK_TIMEOUT else errors.ReplicaTimeout
             self._on_error(batch, kind(f"broker {address}: stored, not confirmed within the broker's time-out"))
             return
         with self._lock:
@@ -368,7 +361,7 @@ class TopicDelivery:
     def _fail(self, failures: list[Failure]) -> None:
         for parts, error in failures:
             for part in parts:
-                if isinstance(error, OutcomeUnknown):
+                if isinstance(error, errors.OutcomeUnknown):
                     self.unknown += part.count
                 else:
                     self.refused += part.count
@@ -378,7 +371,9 @@ class TopicDelivery:
                 self._tell.append(partial(self._end, part, error))
 
     def _end_late(self, futures: list[Future[Any]]) -> None:
-        error = OutcomeUnknown(f"topic {self.topic}: no answer when the time was up: it may be stored, or be yet")
+        error = errors.OutcomeUnknown(
+            f"topic {self.topic}: no answer when the time was up: it may be stored, or be yet"
+        )
         self._tell += [partial(_complete, future, error=error) for future in futures]
 
     def _end(self, part: Part, error: PenstockError) -> None:
@@ -419,9 +414,8 @@ def _tell_owners(batch: Batch, receipt: AppendReceipt) -> None:
         offset += part.count
 
 
-def closed() -> ClientClosed:
-    """What calls of a closed producer raise."""
-    return ClientClosed("the producer is closed: make a new one")
+def closed() -> errors.ClientClosed:
+    return errors.ClientClosed("the producer is closed: make a new one")
 
 
 def _complete(future: Future[Any], receipt: object = None, error: PenstockError | None = None) -> None:

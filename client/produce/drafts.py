@@ -16,17 +16,9 @@ import numpy.typing as npt
 from penstock.formats.columns import Column, bytes_list, column_of, hashes_of, lengths_of
 from penstock.formats.destination import LATER_S_MAX, Delayed, Destination, Later, Ordinary, Reply
 from penstock.formats.hashing import string_hash
+from penstock.formats.record import properties as names
 from penstock.formats.record.compression import Packed, compress
 from penstock.formats.record.layout import SysFlag
-from penstock.formats.record.properties import (
-    DELAY,
-    LATER_WISHES,
-    START_DELIVER_TIME,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SECONDS,
-    TIMER_DELIVER_MS,
-    WAIT,
-)
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
@@ -67,7 +59,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         try:
-            if self.properties and not LATER_WISHES.isdisjoint(self.properties):
+            if self.properties and not names.LATER_WISHES.isdisjoint(self.properties):
                 self._take_wishes()
         except (TypeError, ValueError):
             raise no_properties(self.properties) from None
@@ -86,7 +78,7 @@ class Draft:
     def _take_wishes(self) -> None:
         """Take RocketMQ's properties for a delivery later as the arguments that mean the same."""
         properties = dict(self.properties or {})
-        for name in sorted(LATER_WISHES.intersection(properties)):
+        for name in sorted(names.LATER_WISHES.intersection(properties)):
             text = properties.pop(name)
             if not isinstance(text, str) or not (text.isascii() and text.isdecimal() and len(text) <= 18):
                 raise InvalidArgument(f"property {name!r}: {text!r:.60} is no whole number in decimal digits")
@@ -100,7 +92,6 @@ class Draft:
 
     @classmethod
     def of(cls, message: Message) -> Draft:
-        """The same of a :class:`~penstock.client.Message`."""
         if not isinstance(message, Message):
             raise InvalidArgument(f"a batch is of Message, not of {message!r:.60}")
         return cls(
@@ -130,7 +121,6 @@ class Draft:
 
     @property
     def is_keyed(self) -> bool:
-        """True if it has a sharding key."""
         return self.sharding_key is not None
 
     def place(self, choices: Choices) -> tuple[str, int] | None:
@@ -149,7 +139,7 @@ class Draft:
         """True if the answer is to come when the master has it: ``wait`` or RocketMQ's property says so."""
         if not self.wait:
             return True
-        wish = self.properties.get(WAIT) if self.properties else None
+        wish = self.properties.get(names.WAIT) if self.properties else None
         return isinstance(wish, str) and wish.lower() not in ("", "true")
 
     def encoded(self, unique_key: str | None = None) -> bytes | None:
@@ -159,38 +149,30 @@ class Draft:
             InvalidArgument: what :func:`.keys.property_bytes` refuses.
         """
         try:
-            properties = self.properties if self.wait else {**(self.properties or {}), WAIT: "false"}
+            properties = self.properties if self.wait else {**(self.properties or {}), names.WAIT: "false"}
         except TypeError:
             raise no_properties(self.properties) from None
         return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, self.due_ms)
 
 
 _WISHES: Final[dict[str, Callable[[int], tuple[str, float | int | None]]]] = {
-    DELAY: lambda level: ("delay_level", level or None),  # 0 is RocketMQ's word for none
-    TIMER_DELAY_SECONDS: lambda seconds: ("delay_s", seconds),
-    TIMER_DELAY_MS: lambda milliseconds: ("delay_s", milliseconds / 1000),
-    TIMER_DELIVER_MS: lambda at_ms: ("deliver_at", at_ms),
-    START_DELIVER_TIME: lambda at_ms: ("deliver_at", at_ms),
+    names.DELAY: lambda level: ("delay_level", level or None),  # 0 is RocketMQ's word for none
+    names.TIMER_DELAY_SECONDS: lambda seconds: ("delay_s", seconds),
+    names.TIMER_DELAY_MS: lambda milliseconds: ("delay_s", milliseconds / 1000),
+    names.TIMER_DELIVER_MS: lambda at_ms: ("deliver_at", at_ms),
+    names.START_DELIVER_TIME: lambda at_ms: ("deliver_at", at_ms),
 }
 
 
 def checked_level(level: object) -> int:
-    """``level``, if a broker may have it; most have 18.
-
-    Raises:
-        InvalidArgument: it cannot be one.
-    """
+    """``level``, if a broker may have it; most have 18. Raises InvalidArgument: it cannot be one."""
     if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= LEVEL_MAX:
         raise InvalidArgument(f"delay_level {level!r:.60}: must be one of the broker's, 1..18 (messageDelayLevel)")
     return level
 
 
 def due_after(delay_s: object) -> int:
-    """The time so many seconds from now, in ms since 1970 UTC.
-
-    Raises:
-        InvalidArgument: no such time.
-    """
+    """The time so many seconds from now, in ms since 1970 UTC. Raises InvalidArgument: no such time."""
     is_number = isinstance(delay_s, (int, float)) and not isinstance(delay_s, bool)
     if not is_number or not 0 <= delay_s <= LATER_S_MAX:  # type: ignore[operator]
         raise InvalidArgument(f"delay_s {delay_s!r:.60}: must be 0..{LATER_S_MAX} seconds")

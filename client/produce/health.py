@@ -21,7 +21,6 @@ class BrokerHealth:
         self._avoid_until_ms: dict[str, float] = {}
 
     def on_latency(self, broker_name: str, latency_ms: float, now_ms: float) -> None:
-        """A broker answered after ``latency_ms``."""
         avoid_ms = AVOID_MS[max(bisect.bisect_right(LATENCY_MS, latency_ms) - 1, 0)]
         if avoid_ms:
             self._avoid_until_ms[broker_name] = now_ms + avoid_ms

@@ -8,27 +8,12 @@ from typing import Any
 import numpy as np
 
 from penstock.formats.columns import Column, column_of, with_property
-from penstock.formats.record.properties import (
-    KEY_SEPARATOR,
-    KEYS,
-    MARK_ROOM,
-    PROPERTIES_BYTES_MAX,
-    PROPERTIES_ROOM,
-    RESERVED,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_DELETED_KEY,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-    TRANSACTION_PREPARED,
-    TRANSIENT_PREFIX,
-    UNIQ_KEY,
-    UNKEPT,
-)
+from penstock.formats.record import properties as names
+from penstock.formats.record.properties import KEYS, PROPERTIES_ROOM, SHARDING_KEY, TAGS, TRANSIENT_PREFIX
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 
-_REFUSED = RESERVED | UNKEPT
-_UNIQUE = UNIQ_KEY + "\x01"
+_REFUSED = names.RESERVED | names.UNKEPT
+_UNIQUE = names.UNIQ_KEY + "\x01"
 TAGS_CACHED = 10_000
 
 
@@ -81,7 +66,7 @@ def property_bytes(
         text += f"{SHARDING_KEY}\x01{checked_sharding_key(sharding_key)}\x02"
         pairs += 1
     if due_ms is not None:
-        text += f"{TIMER_DELIVER_MS}\x01{due_ms}\x02{TIMER_OUT_MS}\x01{due_ms}\x02"
+        text += f"{names.TIMER_DELIVER_MS}\x01{due_ms}\x02{names.TIMER_OUT_MS}\x01{due_ms}\x02"
         pairs += 2
     if properties:
         try:
@@ -102,13 +87,12 @@ def property_bytes(
     if len(encoded) > PROPERTIES_ROOM:
         raise InvalidArgument(
             f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM} are allowed "
-            f"({PROPERTIES_BYTES_MAX} in a record, of which {MARK_ROOM} are the producer's)"
+            f"({names.PROPERTIES_BYTES_MAX} in a record, of which {names.MARK_ROOM} are the producer's)"
         )
     return encoded
 
 
 def no_properties(given: object) -> InvalidArgument:
-    """The error of properties that are none."""
     return InvalidArgument(f"properties must be a mapping of texts to texts, not {given!r:.60}")
 
 
@@ -139,14 +123,14 @@ def _user_value(name: object, value: object) -> str:
 
 
 def _refused(name: str) -> InvalidArgument:
-    if name == TRANSACTION_PREPARED:
+    if name == names.TRANSACTION_PREPARED:
         return InvalidArgument(
             f"property {name!r} is the system's mark of a message in a transaction: leave it out, and send by "
             "TransactionProducer.transaction()"
         )
-    if name == TIMER_DELETED_KEY:
+    if name == names.TIMER_DELETED_KEY:
         return InvalidArgument(f"property {name!r}: a message is taken back by recall(): leave it out")
-    if name in UNKEPT:
+    if name in names.UNKEPT:
         return InvalidArgument(
             f"property {name!r} would not delay the message here: use send, send_async, send_oneway or send_batch"
         )
@@ -162,7 +146,6 @@ def checked_tag(tag: object) -> str:
 
 
 def checked_sharding_key(key: object) -> str:
-    """``key`` if it can be stored."""
     return _text("sharding key", key)
 
 
@@ -171,11 +154,11 @@ def joined_keys(keys: Sequence[str] | str) -> str:
     items = [keys] if isinstance(keys, str) else keys
     try:
         for key in items:
-            if KEY_SEPARATOR in _text("key", key):
+            if names.KEY_SEPARATOR in _text("key", key):
                 raise InvalidArgument(f"key {key!r}: keys are separated by spaces, so it may hold none")
     except TypeError:
         raise InvalidArgument(f"keys must be text or a list of texts, not {keys!r:.60}") from None
-    return KEY_SEPARATOR.join(items)
+    return names.KEY_SEPARATOR.join(items)
 
 
 def _text(what: str, value: object) -> str:

@@ -220,7 +220,6 @@ class Lanes:
         return [failure for failure in failures if failure.parts]
 
     def _lines(self) -> list[Line]:
-        """Every line in which parts wait."""
         return [self.waiting, self.keyed, *self._moves.held.values(), *(lane.pending for lane in self.lanes.values())]
 
     def _move_keys(self, now: float) -> None:

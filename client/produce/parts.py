@@ -86,7 +86,6 @@ class Part:
 
     @property
     def count(self) -> int:
-        """How many messages."""
         return len(self.bodies)
 
     @property
@@ -112,7 +111,6 @@ class Part:
             self.hashes = self.keyed = None
 
     def body_lengths(self) -> npt.NDArray[np.int64]:
-        """The length of each body."""
         if self.lengths is not None:
             return self.lengths
         return self.bodies.lengths if isinstance(self.bodies, Column) else lengths_of(self.bodies)
@@ -189,7 +187,6 @@ class Part:
             self.keyed = np.array([key is not None for key in keys])
 
     def first_bodies(self, count: int) -> tuple[bytes, ...]:
-        """The first ``count`` bodies."""
         return tuple(self.bodies[index] for index in range(min(count, self.count)))
 
     def bodies_as_given(self) -> tuple[bytes, ...]:
@@ -247,7 +244,6 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
 
 
 def new_part(kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, deadline: float) -> Part:
-    """A part of ``bodies``, with its cost."""
     shared = _shared(properties) if kind is Kind.PRODUCE and properties else None
     if shared is not None:
         column = Column.repeated(shared, len(bodies))
@@ -361,7 +357,6 @@ class Lane:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells it from the topic's other lanes."""
         return self.broker_name, self.number
 
     @property
@@ -407,12 +402,10 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many messages."""
         return sum(part.count for part in self.parts)
 
     @property
     def deadline(self) -> float:
-        """The latest of its parts' deadlines."""
         return max(part.deadline for part in self.parts)
 
     def is_small(self, bytes_max: int) -> bool:

@@ -16,14 +16,8 @@ import numpy as np
 from penstock.formats.destination import Destination
 from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.layout import Host, offset_message_id
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    DeliveryFailed,
-    Forbidden,
-    OutcomeUnknown,
-    PenstockError,
-    TopicNotFound,
-)
+from penstock.proto import errors
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import AppendReceipt
 from penstock.proto.wire.broker_pb2 import SendStatus as WireStatus
 
@@ -126,11 +120,11 @@ def unsent(
     ``missing``: the groups of keys that have no living master.
     """
     if queues.is_closed:
-        return Forbidden(f"topic {topic} may not be written: it is closed to writers at every broker group")
+        return errors.Forbidden(f"topic {topic} may not be written: it is closed to writers at every broker group")
     if reason is not None:
         return reworded(reason, "not stored when the time was up")
     if not queues.exists:
-        return TopicNotFound(f"topic {topic} was deleted: not sent", topic=topic)
+        return errors.TopicNotFound(f"topic {topic} was deleted: not sent", topic=topic)
     if not queues.total:
         state = "no living master has a writable queue of it"
     elif part.place is not None and part.place[0] not in queues:
@@ -141,7 +135,7 @@ def unsent(
             state += ", which keeps it: this is an order topic"
     else:
         state = "every lane is busy"
-    return BrokerUnavailable(f"topic {topic}: not sent before the time was up: {state}")
+    return errors.BrokerUnavailable(f"topic {topic}: not sent before the time was up: {state}")
 
 
 def result_of(future: Future[SendReceipt], topic: str, deadline: float) -> SendReceipt:
@@ -149,9 +143,11 @@ def result_of(future: Future[SendReceipt], topic: str, deadline: float) -> SendR
     try:
         return future.result(max(deadline - time.monotonic(), 0.0) + GRACE_S)
     except FutureTimeout:
-        raise OutcomeUnknown(f"topic {topic}: no answer within the time-out; the message may be stored") from None
+        raise errors.OutcomeUnknown(
+            f"topic {topic}: no answer within the time-out; the message may be stored"
+        ) from None
     except CancelledError:
-        raise BrokerUnavailable(f"topic {topic}: the send was cancelled") from None
+        raise errors.BrokerUnavailable(f"topic {topic}: the send was cancelled") from None
 
 
 def results_of(sends: Sequence[tuple[Message, Future[SendReceipt]]], deadline: float) -> list[SendReceipt]:
@@ -171,9 +167,9 @@ def results_of(sends: Sequence[tuple[Message, Future[SendReceipt]]], deadline: f
     first = failures[0].error
     if not receipts and all(failure.error is first for failure in failures):
         raise first
-    unknown = [failure for failure in failures if isinstance(failure.error, OutcomeUnknown)]
-    refused = [failure for failure in failures if not isinstance(failure.error, OutcomeUnknown)]
-    raise DeliveryFailed(
+    unknown = [failure for failure in failures if isinstance(failure.error, errors.OutcomeUnknown)]
+    refused = [failure for failure in failures if not isinstance(failure.error, errors.OutcomeUnknown)]
+    raise errors.DeliveryFailed(
         f"{len(failures)} of {len(sends)} messages of a batch failed, first: {first}", refused=refused, unknown=unknown
     )
 
@@ -196,7 +192,7 @@ class Failures:
         """Keep it until somebody asks."""
         size = sum(map(len, failed.bodies))
         with self._lock:
-            kept = self._unknown if isinstance(failed.error, OutcomeUnknown) else self._refused
+            kept = self._unknown if isinstance(failed.error, errors.OutcomeUnknown) else self._refused
             is_alone = len(kept) < FAILURES_MAX
             key: object = len(kept) if is_alone else (failed.topic, type(failed.error))
             if not is_alone or self._bodies_bytes + size > FAILED_BODIES_BYTES_MAX:
@@ -211,7 +207,7 @@ class Failures:
             refused, unknown = list(self._refused.values()), list(self._unknown.values())
             self._refused, self._unknown, self._bodies_bytes = {}, {}, 0
         if refused or unknown:
-            raise DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
+            raise errors.DeliveryFailed(_describe(refused, unknown), refused=refused, unknown=unknown)
 
 
 def _describe(refused: list[FailedDelivery], unknown: list[FailedDelivery]) -> str:

@@ -37,11 +37,9 @@ class Checks:
         self._thread = threading.Thread(target=self._run, name="penstock-transaction-checks", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
         self._thread.start()
 
     def ask(self, broker_name: str, halves: Halves) -> None:
-        """Take a broker's question."""
         try:
             self._waiting.put_nowait((broker_name, halves))
         except queue.Full:

@@ -74,11 +74,7 @@ class Ends:
     def end(
         self, broker_name: str, halves: Ranges, resolution: Resolution, timeout_s: float, *, is_answer: bool = False
     ) -> None:
-        """Return when the broker has decided so.
-
-        Raises:
-            PenstockError: as :data:`Ask` does.
-        """
+        """Return when the broker has decided so. Raises PenstockError: as :data:`Ask` does."""
         deadline = time.monotonic() + timeout_s
         line, mine = _Line(broker_name, resolution, is_answer), _End(halves)
         try:

@@ -9,16 +9,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.formats.columns import Column, with_property
-from penstock.formats.record.properties import (
-    CHECK_IMMUNITY_SECONDS,
-    PROPERTIES_ROOM,
-    TRANSACTION_ID,
-    encode_properties,
-)
+from penstock.formats.record import properties as names
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError, TransactionEnded
 
@@ -174,8 +168,8 @@ class Transaction:
         """Buffer many messages in one call, as :meth:`~penstock.client.Producer.produce_many` takes them."""
         self._require_open()
         for part in self._maker.columnar(topic, bodies, tags, keys, sharding_keys):
-            own = Column.repeated(self._own[len(TRANSACTION_ID) + 1 : -1], part.count)
-            part.properties = with_property(part.property_column(), TRANSACTION_ID, own)
+            own = Column.repeated(self._own[len(names.TRANSACTION_ID) + 1 : -1], part.count)
+            part.properties = with_property(part.property_column(), names.TRANSACTION_ID, own)
             part.cost += len(self._own) * part.count
             self._enqueue(topic, [part])
 
@@ -238,9 +232,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self.is_left or self.state is not TransactionState.UNKNOWN:
             return  # the block has decided
         if error is None:
@@ -374,14 +366,14 @@ class Transaction:
 
 def own_properties(transaction_id: str, check_after_s: float | None) -> bytes:
     """What the halves of a transaction say of it, as a property string."""
-    own = {TRANSACTION_ID: transaction_id}
+    own = {names.TRANSACTION_ID: transaction_id}
     if check_after_s is not None:
         given: Any = check_after_s
         is_number = isinstance(given, Real)
         if not is_number or not 0 <= given < math.inf:
             raise arguments.wrong("check_after_s", given, "0 or more seconds", InvalidArgument)
-        own[CHECK_IMMUNITY_SECONDS] = str(round(check_after_s))
-    return encode_properties(own)
+        own[names.CHECK_IMMUNITY_SECONDS] = str(round(check_after_s))
+    return names.encode_properties(own)
 
 
 def half_of(draft: Draft, own: bytes, maker: PartMaker, deadline: float) -> Part:
@@ -397,8 +389,8 @@ def _with_own(own: bytes, encoded: bytes | None) -> bytes:
     """The property string of a half, from that of its transaction and that of its message. Raises InvalidArgument."""
     if encoded is None:
         return own
-    if len(encoded) > PROPERTIES_ROOM - ROOM:
+    if len(encoded) > names.PROPERTIES_ROOM - ROOM:
         raise InvalidArgument(
-            f"properties take {len(encoded)} bytes: at most {PROPERTIES_ROOM - ROOM} are allowed in a transaction"
+            f"properties take {len(encoded)} bytes: at most {names.PROPERTIES_ROOM - ROOM} are allowed in a transaction"
         )
     return own + encoded
