@@ -148,11 +148,7 @@ class Call:
             self.out.send(frame(Type.HEADERS, END_HEADERS, self.number, BEGIN))
 
     async def write(self, message: bytes) -> None:
-        """Send a message of the answer; returns when it is on its way.
-
-        Raises:
-            CallOver: the client is gone.
-        """
+        """Send a message of the answer; returns when it is on its way. Raises CallOver: the client is gone."""
         await self.write_framed(MESSAGE_HEAD.pack(0, len(message)) + message)
 
     async def write_framed(self, messages: bytes) -> None:
@@ -217,12 +213,10 @@ class Call:
 
     @property
     def is_new(self) -> bool:
-        """True if it began a moment ago."""
         return self._connection.now() - self._born < NEW_S
 
     @property
     def late_at(self) -> float:
-        """When it takes longer than it may."""
         is_asked = self.is_half_closed or self._method.is_streaming
         return self.until if is_asked else min(self.until, self._born + UNARY_S)
 
@@ -306,7 +300,6 @@ class Call:
                 self._say_last()
 
     def room_came(self) -> None:
-        """The connection takes more."""
         if not self.pending:
             self._wake()
 

@@ -162,14 +162,12 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End it at once."""
         log.info("connection ended client=%s reason=%s", self.host, reason)
         self._transport.abort()
 
     # What its calls call.
 
     def leave(self, call: Call) -> None:
-        """The call is over."""
         self.calls.pop(call.number, None)
         self.out.unblock(call)
 
@@ -183,12 +181,10 @@ class Connection(asyncio.Protocol):
             self._server.shed()
 
     def shed(self) -> None:
-        """End the call for which most is kept."""
         largest = max(self.calls.values(), key=lambda call: call.held)
         largest.fail(Status.RESOURCE_EXHAUSTED, limits.TOO_MUCH)
 
     def cancel(self, task: asyncio.Task[None]) -> None:
-        """End the task of a call that is over."""
         self._server.cancel(task)
 
     def _read_or_not(self) -> None:

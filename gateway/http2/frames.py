@@ -101,22 +101,18 @@ class BrokenProtocol(Exception):
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    """One frame."""
     return HEAD.pack(len(content) >> 16, len(content) & 0xFFFF, kind, flags, stream) + content
 
 
 def settings(values: dict[Setting, int]) -> bytes:
-    """A SETTINGS frame."""
     return frame(Type.SETTINGS, 0, 0, b"".join(struct.pack(">HL", *each) for each in values.items()))
 
 
 def window_update(stream: int, count: int) -> bytes:
-    """A frame that lets the client send so many bytes more."""
     return frame(Type.WINDOW_UPDATE, 0, stream, count.to_bytes(4, "big"))
 
 
 def rst_stream(stream: int, code: Code) -> bytes:
-    """A frame that breaks a stream off."""
     return frame(Type.RST_STREAM, 0, stream, code.to_bytes(4, "big"))
 
 
@@ -153,11 +149,7 @@ _UNIT_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1
 
 
 def seconds(timeout: str) -> float:
-    """What ``grpc-timeout`` says.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """What ``grpc-timeout`` says. Raises ValueError: it is none."""
     found = _TIMEOUT.fullmatch(timeout)
     if found is None:
         raise ValueError(f"grpc-timeout {timeout[:32]!r}: up to 8 digits and one of H, M, S, m, u, n")

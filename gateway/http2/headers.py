@@ -53,11 +53,7 @@ class HeaderDecoder:
         """Of the newest block's fields: their names, their values and 32 more for each."""
 
     def decode(self, block: bytes) -> list[Field]:
-        """The fields.
-
-        Raises:
-            HeadersError.
-        """
+        """The fields. Raises HeadersError."""
         try:
             return self._decoded(block)
         except IndexError as error:

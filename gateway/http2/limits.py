@@ -49,11 +49,7 @@ class Pranks:
         self._at = now
 
     def play(self, now: float) -> None:
-        """One more.
-
-        Raises:
-            BrokenProtocol: it is one too many.
-        """
+        """One more. Raises BrokenProtocol: it is one too many."""
         forgotten = (now - self._at) * PRANKS_PER_S
         self._at = now
         self._count = max(self._count - forgotten, 0.0) + 1.0

@@ -7,15 +7,7 @@ import struct
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from .frames import (
-    FRAME_BYTES_LIMIT,
-    FRAME_BYTES_MAX,
-    WINDOW,
-    WINDOW_MAX,
-    BrokenProtocol,
-    Code,
-    Setting,
-)
+from .frames import FRAME_BYTES_LIMIT, FRAME_BYTES_MAX, WINDOW, WINDOW_MAX, BrokenProtocol, Code, Setting
 from .limits import SENT_FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -72,7 +64,6 @@ class Outgoing:
         self.flush()
 
     def flush(self) -> None:
-        """Send it now."""
         if self._parts and not self.is_over:
             content = b"".join(self._parts)
             self._parts.clear()
@@ -80,16 +71,13 @@ class Outgoing:
             self.transport.write(content)
 
     def drop(self) -> None:
-        """Send nothing more."""
         self.is_over = True
         self._parts.clear()
 
     def pause(self) -> None:
-        """The client takes nothing."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """The client takes bytes again."""
         self.is_paused = False
         self.pump_soon()
 
@@ -132,15 +120,12 @@ class Outgoing:
                 raise BrokenProtocol(f"ENABLE_PUSH is {value}")
 
     def block(self, call: Call) -> None:
-        """The call has something pending."""
         self._blocked[call] = None
 
     def unblock(self, call: Call) -> None:
-        """The call has nothing pending any more."""
         self._blocked.pop(call, None)
 
     def pump(self, call: Call) -> None:
-        """Send of that call what may be sent."""
         call.pump()
         if not call.pending or self.own_room(call) <= 0:
             self._blocked.pop(call, None)

@@ -61,7 +61,6 @@ class Unconfirmed:
         self._asked, self._later = {}, {}
 
     def drop(self) -> None:
-        """The connection is over."""
         unconfirmed = [*self._asked.values(), *self._later.values()]
         self.forget()
         for lost in unconfirmed:

@@ -34,7 +34,6 @@ class Brokers:
         self._to_ask: dict[str, asyncio.Future[TopicRoute]] = {}  # lookups that no thread has begun; it takes them out
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
-        """The result of a call that may block."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     def known_route(self, topic: str) -> TopicRoute | None:

@@ -53,16 +53,11 @@ class Caller:
 
     @property
     def is_node_js(self) -> bool:
-        """True for the Node.js client."""
         return self.language == NODE_JS
 
 
 def caller_of(call: Call, access: Access | None) -> Caller:
-    """Who makes this call.
-
-    Raises:
-        Refusal: CLIENT_ID_REQUIRED, UNAUTHORIZED.
-    """
+    """Who makes this call. Raises Refusal: CLIENT_ID_REQUIRED, UNAUTHORIZED."""
     found = call.metadata
     if access is not None:
         _authenticate(found, access)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -13,8 +12,6 @@ from penstock.gateway.v2.wire.service_pb2 import TelemetryCommand
 
 from .callers import Caller
 from .status import Refusal
-
-log = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 20_000
 TOPICS_MAX: Final = 256
@@ -75,19 +72,6 @@ class Stream:
 class Client:
     """One client object of a program, by its id. Event loop only."""
 
-    __slots__ = (
-        "client_id",
-        "group",
-        "had_stream",
-        "heard_s",
-        "language",
-        "namespace",
-        "request_s",
-        "streams",
-        "topics",
-        "type",
-    )
-
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
         self.language = ""
@@ -116,15 +100,10 @@ class Clients:
         return iter(self._known.values())
 
     def get(self, client_id: str) -> Client | None:
-        """The client, if it is known."""
         return self._known.get(client_id)
 
     def heard(self, caller: Caller) -> Client:
-        """The client that has just called.
-
-        Raises:
-            Refusal: TOO_MANY_REQUESTS, more clients than a gateway takes.
-        """
+        """The client that has just called. Raises Refusal: TOO_MANY_REQUESTS, more clients than a gateway takes."""
         found = self._known.get(caller.client_id)
         if found is None:
             if len(self._known) >= CLIENTS_MAX:
@@ -155,7 +134,6 @@ class Clients:
         return bool(found.streams) or time.monotonic() - found.heard_s < silence_s
 
     def open(self, client: Client) -> Stream:
-        """A new stream of the client."""
         stream = Stream()
         client.streams.append(stream)
         client.had_stream = True
@@ -164,7 +142,6 @@ class Clients:
         return stream
 
     def closed(self, client: Client, stream: Stream) -> None:
-        """The stream has ended."""
         stream.end()
         client.streams.remove(stream)
         client.heard_s = time.monotonic()

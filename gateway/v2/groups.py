@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.client import GroupNotFound, PenstockError
 from penstock.client.cluster import Calls
-from penstock.proto.wire.broker_pb2 import GroupDescription
-from penstock.proto.wire.common_pb2 import RetryPolicy
+from penstock.proto.wire.common_pb2 import GroupConfig
 
 from .brokers import Brokers
 
@@ -20,14 +19,8 @@ WAIT_S: Final = 2.0
 _CACHED: Final = 10_000
 RETRY_TIMES: Final = 16
 _ASK_S: Final = 3.0
-
-
-class GroupSettings(NamedTuple):
-    """Of a group that nobody has made yet: the defaults."""
-
-    is_fifo: bool = False
-    retry_max_times: int = RETRY_TIMES
-    retry_policy: RetryPolicy | None = None
+_UNKNOWN: Final = GroupConfig(retry_max_times=RETRY_TIMES)
+"""Of a group that nobody has made yet: the defaults."""
 
 
 class Groups:
@@ -35,10 +28,10 @@ class Groups:
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
-        self._known: OrderedDict[str, tuple[float, GroupSettings]] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[GroupSettings]] = {}
+        self._known: OrderedDict[str, tuple[float, GroupConfig]] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[GroupConfig]] = {}
 
-    async def config(self, group: str) -> GroupSettings:
+    async def config(self, group: str) -> GroupConfig:
         """What is known of the group, at most some seconds old where brokers answer."""
         known = self._known.get(group)
         if known is not None and time.monotonic() - known[0] < AGE_S:
@@ -50,16 +43,16 @@ class Groups:
         done, _ = await asyncio.wait({asking}, timeout=WAIT_S)
         if done:
             return asking.result()
-        return known[1] if known is not None else GroupSettings()
+        return known[1] if known is not None else _UNKNOWN
 
-    async def _ask(self, group: str) -> GroupSettings:
+    async def _ask(self, group: str) -> GroupConfig:
         known = self._known.get(group)
         try:
             found = await self._brokers.in_thread(_described, self._brokers.calls, group)
         except PenstockError as error:
             if known is not None and not isinstance(error, GroupNotFound):
                 return known[1]
-            found = GroupSettings()
+            found = _UNKNOWN
         self._known[group] = time.monotonic(), found
         self._known.move_to_end(group)
         if len(self._known) > _CACHED:
@@ -67,9 +60,8 @@ class Groups:
         return found
 
 
-def _described(calls: Calls, group: str) -> GroupSettings:
+def _described(calls: Calls, group: str) -> GroupConfig:
     answers, _ = calls.describe_group(group, _ASK_S)
-    described: GroupDescription = answers[min(answers)]
-    config = described.config
-    policy = config.retry_policy if config.HasField("retry_policy") else None
-    return GroupSettings(config.orderly, config.retry_max_times, policy)
+    found = GroupConfig()
+    found.CopyFrom(answers[min(answers)].config)  # without the members, which it would keep
+    return found

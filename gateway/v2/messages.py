@@ -113,11 +113,7 @@ class Draft(NamedTuple):
 
 
 def draft_of(message: Message, caller: Caller) -> Draft:
-    """The message, within all limits.
-
-    Raises:
-        Refusal: with the code of the first thing that is wrong.
-    """
+    """The message, within all limits. Raises Refusal: with the code of the first thing that is wrong."""
     system = message.system_properties
     body = _body(message)
     user = dict(message.user_properties)

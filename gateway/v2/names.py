@@ -29,11 +29,7 @@ _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 def topic_of(resource: Resource, namespace: str) -> str:
-    """The cluster's name of a topic.
-
-    Raises:
-        Refusal: ILLEGAL_TOPIC.
-    """
+    """The cluster's name of a topic. Raises Refusal: ILLEGAL_TOPIC."""
     return _topic(resource.name, resource.resource_namespace or namespace)
 
 
@@ -51,11 +47,7 @@ def _topic(name: str, space: str) -> str:
 
 
 def group_of(resource: Resource, namespace: str) -> str:
-    """The cluster's name of a consumer group.
-
-    Raises:
-        Refusal: ILLEGAL_CONSUMER_GROUP.
-    """
+    """The cluster's name of a consumer group. Raises Refusal: ILLEGAL_CONSUMER_GROUP."""
     return _group(resource.name, resource.resource_namespace or namespace)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.client.cluster import master_of
 from penstock.formats.attributes.message_types import MESSAGE_TYPE
+from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import (
     Address,
     AddressScheme,
@@ -23,12 +24,6 @@ from penstock.gateway.v2.wire.definition_pb2 import (
     MessageType,
     Permission,
     Resource,
-)
-from penstock.gateway.v2.wire.service_pb2 import (
-    QueryAssignmentRequest,
-    QueryAssignmentResponse,
-    QueryRouteRequest,
-    QueryRouteResponse,
 )
 from penstock.proto.names import PERM_READ, PERM_WRITE
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
@@ -61,9 +56,11 @@ class Routes:
         self._groups = groups
         self._host = host
         self._port = port
-        self._cached: OrderedDict[tuple[Any, ...], tuple[TopicRoute, QueryRouteResponse]] = OrderedDict()  # by request
+        self._cached: OrderedDict[tuple[Any, ...], tuple[TopicRoute, wire.QueryRouteResponse]] = (
+            OrderedDict()
+        )  # by request
 
-    async def query(self, caller: Caller, request: QueryRouteRequest) -> QueryRouteResponse:
+    async def query(self, caller: Caller, request: wire.QueryRouteRequest) -> wire.QueryRouteResponse:
         """Every queue that may be both read and written; those of a topic that is only one of it where there are none.
 
         Those of the broker groups alternate: simple consumers take the queues in turn, and wait at the broker of each.
@@ -79,13 +76,13 @@ class Routes:
             return cached[1]
         route = await self._brokers.served_route(topic)
         endpoints = self._endpoints(request.endpoints, only_one=caller.is_node_js)
-        answer = QueryRouteResponse(status=ok(), message_queues=_queues(route, request.topic, endpoints))
+        answer = wire.QueryRouteResponse(status=ok(), message_queues=_queues(route, request.topic, endpoints))
         self._cached[key] = route, answer
         if len(self._cached) > _CACHED:
             self._cached.popitem(last=False)
         return answer
 
-    async def assign(self, caller: Caller, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
+    async def assign(self, caller: Caller, request: wire.QueryAssignmentRequest) -> wire.QueryAssignmentResponse:
         """For a group: each broker once, with queue -1; for an orderly one each readable queue.
 
         Raises:
@@ -103,7 +100,7 @@ class Routes:
         ]
         if not readable:
             raise Refusal(Code.FORBIDDEN, f"no readable queue: topic {topic}")
-        is_fifo = (await self._groups.config(group)).is_fifo
+        is_fifo = (await self._groups.config(group)).orderly
         assignments = []
         for each in readable:
             permission = Permission.READ_WRITE if each.perm & PERM_WRITE else Permission.READ
@@ -112,7 +109,7 @@ class Routes:
                 queue = MessageQueue(topic=request.topic, id=queue_id, permission=permission, broker=broker)
                 queue.accept_message_types.extend(accepted_types(route))
                 assignments.append(Assignment(message_queue=queue))
-        return QueryAssignmentResponse(status=ok(), assignments=assignments)
+        return wire.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
     def _endpoints(self, asked: Endpoints, *, only_one: bool) -> Endpoints:
         """The addresses by which the client has reached this gateway; ``only_one``: it cannot choose among several.

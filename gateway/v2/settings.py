@@ -19,10 +19,11 @@ from penstock.gateway.v2.wire.definition_pb2 import (
     RetryPolicy,
     Settings,
 )
+from penstock.proto.wire.common_pb2 import GroupConfig
 
 from .callers import Caller
 from .consume.receiving import subscription_of
-from .groups import Groups, GroupSettings
+from .groups import Groups
 from .messages import BODY_BYTES_MAX, duration
 from .names import group_of, topic_of
 from .status import Refusal
@@ -119,7 +120,7 @@ async def _answer_consumer(answer: Settings, caller: Caller, groups: Groups) -> 
     for entry in subscription.subscriptions:
         subscription_of(topic_of(entry.topic, caller.namespace), entry.expression)
     known = await groups.config(group)
-    subscription.fifo = known.is_fifo
+    subscription.fifo = known.orderly
     subscription.receive_batch_size = BATCH
     subscription.long_polling_timeout.CopyFrom(duration(LONG_POLL_MS))
     subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS
@@ -127,22 +128,19 @@ async def _answer_consumer(answer: Settings, caller: Caller, groups: Groups) -> 
     answer.backoff_policy.CopyFrom(_policy(known, is_node_js=caller.is_node_js))
 
 
-def _policy(known: GroupSettings, *, is_node_js: bool) -> RetryPolicy:
+def _policy(known: GroupConfig, *, is_node_js: bool) -> RetryPolicy:
     attempts = max(known.retry_max_times, 0) + 1
-    policy = known.retry_policy
-    unit = 1000 if is_node_js else 1
-    if is_node_js or (policy is not None and policy.initial_ms):
+    policy, unit = known.retry_policy, 1000 if is_node_js else 1
+    if is_node_js or policy.initial_ms:
         initial_ms, max_ms, multiplier = 1000, _RETRY_MAX_S * 1000, 2
-        if policy is not None and policy.initial_ms:
+        if policy.initial_ms:
             initial_ms, max_ms = policy.initial_ms, policy.max_ms or max_ms
             multiplier = policy.multiplier or multiplier
         backoff = ExponentialBackoff(
             initial=duration(initial_ms * unit), max=duration(max_ms * unit), multiplier=float(multiplier)
         )
         return RetryPolicy(max_attempts=attempts, exponential_backoff=backoff)
-    delays_ms = [second * 1000 for second in _DELAYS_S]
-    if policy is not None and policy.delays_ms:
-        delays_ms = list(policy.delays_ms)
+    delays_ms = policy.delays_ms or [second * 1000 for second in _DELAYS_S]
     return RetryPolicy(
         max_attempts=attempts, customized_backoff=CustomizedBackoff(next=[duration(each) for each in delays_ms])
     )

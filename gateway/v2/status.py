@@ -5,24 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from penstock.client import (
-    BrokerUnavailable,
-    BufferFull,
-    Forbidden,
-    GroupNotFound,
-    InvalidArgument,
-    MessageNotFound,
-    MessageTooLarge,
-    NotEnoughReplicas,
-    OffsetOutOfRange,
-    OutcomeUnknown,
-    PenstockError,
-    TopicNotFound,
-    TransactionEnded,
-    Unauthorized,
-)
 from penstock.gateway.v2.wire.definition_pb2 import OK, Code, Status
-from penstock.proto.errors import FlowControl, FlushTimeout, LimitReached, MessageTypeConflict, ReplicaTimeout
+from penstock.proto import errors
+from penstock.proto.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +15,24 @@ _TEXT_MAX = 1000
 
 # The first that fits counts.
 _CODES: tuple[tuple[type[PenstockError], Code], ...] = (
-    (FlowControl, Code.TOO_MANY_REQUESTS),
-    (BufferFull, Code.TOO_MANY_REQUESTS),
-    (LimitReached, Code.TOO_MANY_REQUESTS),
-    (TopicNotFound, Code.TOPIC_NOT_FOUND),
-    (GroupNotFound, Code.CONSUMER_GROUP_NOT_FOUND),
-    (MessageNotFound, Code.MESSAGE_NOT_FOUND),
-    (MessageTypeConflict, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-    (MessageTooLarge, Code.MESSAGE_BODY_TOO_LARGE),
-    (OffsetOutOfRange, Code.ILLEGAL_OFFSET),
-    (TransactionEnded, Code.INVALID_TRANSACTION_ID),
-    (Unauthorized, Code.UNAUTHORIZED),
-    (Forbidden, Code.FORBIDDEN),
-    (InvalidArgument, Code.BAD_REQUEST),
-    (NotEnoughReplicas, Code.HA_NOT_AVAILABLE),
-    (FlushTimeout, Code.MASTER_PERSISTENCE_TIMEOUT),
-    (ReplicaTimeout, Code.SLAVE_PERSISTENCE_TIMEOUT),
-    (OutcomeUnknown, Code.PROXY_TIMEOUT),
-    (BrokerUnavailable, Code.INTERNAL_SERVER_ERROR),
+    (errors.FlowControl, Code.TOO_MANY_REQUESTS),
+    (errors.BufferFull, Code.TOO_MANY_REQUESTS),
+    (errors.LimitReached, Code.TOO_MANY_REQUESTS),
+    (errors.TopicNotFound, Code.TOPIC_NOT_FOUND),
+    (errors.GroupNotFound, Code.CONSUMER_GROUP_NOT_FOUND),
+    (errors.MessageNotFound, Code.MESSAGE_NOT_FOUND),
+    (errors.MessageTypeConflict, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    (errors.MessageTooLarge, Code.MESSAGE_BODY_TOO_LARGE),
+    (errors.OffsetOutOfRange, Code.ILLEGAL_OFFSET),
+    (errors.TransactionEnded, Code.INVALID_TRANSACTION_ID),
+    (errors.Unauthorized, Code.UNAUTHORIZED),
+    (errors.Forbidden, Code.FORBIDDEN),
+    (errors.InvalidArgument, Code.BAD_REQUEST),
+    (errors.NotEnoughReplicas, Code.HA_NOT_AVAILABLE),
+    (errors.FlushTimeout, Code.MASTER_PERSISTENCE_TIMEOUT),
+    (errors.ReplicaTimeout, Code.SLAVE_PERSISTENCE_TIMEOUT),
+    (errors.OutcomeUnknown, Code.PROXY_TIMEOUT),
+    (errors.BrokerUnavailable, Code.INTERNAL_SERVER_ERROR),
 )
 
 
@@ -65,7 +50,6 @@ def ok() -> Status:
 
 
 def named(code: Code) -> Status:
-    """A status whose text is the code's name."""
     return Status(code=code, message=Code.Name(code))
 
 

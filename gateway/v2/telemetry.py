@@ -9,14 +9,8 @@ from typing import Final
 
 from penstock.gateway.http2.call import Call, CallOver
 from penstock.gateway.http2.frames import Status as End
+from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import PRODUCER, SIMPLE_CONSUMER, Code, Status
-from penstock.gateway.v2.wire.service_pb2 import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    NotifyClientTerminationRequest,
-    NotifyClientTerminationResponse,
-    TelemetryCommand,
-)
 from penstock.runtime.turns import Turns
 
 from .callers import Caller
@@ -34,7 +28,7 @@ AGAIN_S: Final = 1.5
 TAKEN_S: Final = 30.0
 """A client that does not take a command for so long loses its stream."""
 
-_HEARD: Final = HeartbeatResponse(status=ok())
+_HEARD: Final = wire.HeartbeatResponse(status=ok())
 
 OnProducer = Callable[[Client], None]
 OnGone = Callable[[str], None]
@@ -51,7 +45,7 @@ class Telemetry:
         self._on_gone = on_gone
         self._turns = Turns()
 
-    async def serve(self, caller: Caller, requests: AsyncIterator[TelemetryCommand], call: Call) -> None:
+    async def serve(self, caller: Caller, requests: AsyncIterator[wire.TelemetryCommand], call: Call) -> None:
         """One stream, to its end. Ends with an error of gRPC where the client sends what is not understood."""
         call.begin()  # some clients wait for it before they send anything
         try:
@@ -84,7 +78,7 @@ class Telemetry:
             call.end(code, f"process client telemetryCommand failed. {status.message}")
 
     async def _read(
-        self, caller: Caller, client: Client, stream: Stream, requests: AsyncIterator[TelemetryCommand]
+        self, caller: Caller, client: Client, stream: Stream, requests: AsyncIterator[wire.TelemetryCommand]
     ) -> None:
         try:
             async for command in requests:
@@ -96,7 +90,9 @@ class Telemetry:
         finally:
             stream.end()
 
-    async def _take_settings(self, caller: Caller, client: Client, stream: Stream, command: TelemetryCommand) -> None:
+    async def _take_settings(
+        self, caller: Caller, client: Client, stream: Stream, command: wire.TelemetryCommand
+    ) -> None:
         settings = await answer_to(command.settings, caller, self._groups)
         stream.is_settled = True
         if settings.HasField("request_timeout"):
@@ -109,18 +105,14 @@ class Telemetry:
         else:
             client.type = settings.client_type or SIMPLE_CONSUMER
             client.group = group_of(settings.subscription.group, caller.namespace)
-        answer = TelemetryCommand(status=ok(), settings=settings)
+        answer = wire.TelemetryCommand(status=ok(), settings=settings)
         stream.push(answer)
         await stream.sent()  # who takes no answers is not read either: settings may be long
         if caller.is_node_js:
             asyncio.get_running_loop().call_later(AGAIN_S, stream.push, answer)
 
-    async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Whoever calls is known from now on.
-
-        Raises:
-            Refusal: UNRECOGNIZED_CLIENT_TYPE, or a bad group.
-        """
+    async def heartbeat(self, caller: Caller, request: wire.HeartbeatRequest) -> wire.HeartbeatResponse:
+        """Whoever calls is known from now on. Raises Refusal: UNRECOGNIZED_CLIENT_TYPE, or a bad group."""
         known = self._clients.get(caller.client_id)
         kind = request.client_type or (known.type if known is not None else 0)
         if kind != PRODUCER and kind not in CONSUMERS:
@@ -131,16 +123,16 @@ class Telemetry:
         return _HEARD
 
     async def terminated(
-        self, caller: Caller, request: NotifyClientTerminationRequest
-    ) -> NotifyClientTerminationResponse:
+        self, caller: Caller, request: wire.NotifyClientTerminationRequest
+    ) -> wire.NotifyClientTerminationResponse:
         """Forget the client, and give what it held to others soon."""
         if request.HasField("group") and request.group.name:
             group_of(request.group, caller.namespace)
         if self._clients.forget(caller.client_id) is not None:
             self._on_gone(caller.client_id)
-        return NotifyClientTerminationResponse(status=ok())
+        return wire.NotifyClientTerminationResponse(status=ok())
 
 
 def refuse(call: Call, status: Status) -> None:
     """End a stream whose caller is not let in: one command tells why."""
-    call.finish(TelemetryCommand(status=status).SerializeToString())
+    call.finish(wire.TelemetryCommand(status=status).SerializeToString())

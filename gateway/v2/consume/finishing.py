@@ -8,16 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.client import OutcomeUnknown, PenstockError, TopicNotFound
+from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code, Status
-from penstock.gateway.v2.wire.service_pb2 import (
-    AckMessageRequest,
-    AckMessageResponse,
-    AckMessageResultEntry,
-    ChangeInvisibleDurationRequest,
-    ChangeInvisibleDurationResponse,
-    ForwardMessageToDeadLetterQueueRequest,
-    ForwardMessageToDeadLetterQueueResponse,
-)
 from penstock.proto.data_frames import Method
 from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
@@ -60,7 +52,6 @@ class Acknowledgements:
 
     @property
     def is_idle(self) -> bool:
-        """True while nothing is under way."""
         return self._sending is None
 
     def add(self, deliveries: Together, timeout_s: float) -> asyncio.Future[list[Status]]:
@@ -99,7 +90,6 @@ class Acknowledgements:
         return taken
 
     async def _ask(self, asked: Sequence[Together]) -> list[list[Status]]:
-        """The statuses of each."""
         receipts = [part for each in asked for part in each.receipts]
         content = AcknowledgeRequest(group=self._group, receipts=receipts).SerializeToString()
         try:
@@ -143,11 +133,11 @@ class Finishing:
             for offset, status in zip(plain.offsets, statuses, strict=True):
                 self._let_go(first._replace(offset=offset), status)
         if any(status is not _OK for status in statuses):
-            request = AckMessageRequest.FromString(content)
+            request = wire.AckMessageRequest.FromString(content)
             return _response(request, statuses).SerializeToString()
         return answer(plain)
 
-    async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
+    async def acknowledge(self, caller: Caller, request: wire.AckMessageRequest) -> wire.AckMessageResponse:
         """An entry for each of the request, in their order: one bad handle harms no other.
 
         Raises:
@@ -224,7 +214,9 @@ class Finishing:
             line = self._lines[key] = Acknowledgements(self._brokers, *key)
         return line
 
-    async def change(self, caller: Caller, request: ChangeInvisibleDurationRequest) -> ChangeInvisibleDurationResponse:
+    async def change(
+        self, caller: Caller, request: wire.ChangeInvisibleDurationRequest
+    ) -> wire.ChangeInvisibleDurationResponse:
         """The new handle; the old one where it was not changed, since clients keep whatever they are told."""
         text = request.receipt_handle
         try:
@@ -238,9 +230,9 @@ class Finishing:
             changed = await self._changed(handle, invisible_ms, caller.timeout_s)
         except (Refusal, PenstockError) as error:
             status = status_of(error, "ChangeInvisibleDuration")
-            return ChangeInvisibleDurationResponse(status=status, receipt_handle=text)
+            return wire.ChangeInvisibleDurationResponse(status=status, receipt_handle=text)
         self._renewal.drop(handle)
-        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
+        return wire.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text())
 
     async def _changed(self, handle: Receipt, invisible_ms: int, timeout_s: float) -> Receipt:
         place = handle.broker_name, handle.group
@@ -251,8 +243,8 @@ class Finishing:
         return handle._replace(check_point=reply.check_point, epoch=reply.epoch, visible_ms=reply.visible_ms)
 
     async def forward(
-        self, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest
-    ) -> ForwardMessageToDeadLetterQueueResponse:
+        self, caller: Caller, request: wire.ForwardMessageToDeadLetterQueueRequest
+    ) -> wire.ForwardMessageToDeadLetterQueueResponse:
         """Have the message in the group's dead letters, and finished.
 
         A delivery that is over, or that a failover has cut off, is told as done: push consumers ask again every second
@@ -272,15 +264,15 @@ class Finishing:
             except OutcomeUnknown as error:
                 raise Refusal(Code.PROXY_TIMEOUT, error.message) from None
         self._renewal.drop(handle)
-        return ForwardMessageToDeadLetterQueueResponse(status=ok())
+        return wire.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
-def _response(request: AckMessageRequest, statuses: Sequence[Status]) -> AckMessageResponse:
+def _response(request: wire.AckMessageRequest, statuses: Sequence[Status]) -> wire.AckMessageResponse:
     entries = [
-        AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+        wire.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
         for entry, status in zip(request.entries, statuses, strict=True)
     ]
-    return AckMessageResponse(status=merged(statuses), entries=entries)
+    return wire.AckMessageResponse(status=merged(statuses), entries=entries)
 
 
 def _end(future: asyncio.Future[list[Status]], statuses: list[Status]) -> None:

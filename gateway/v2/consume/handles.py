@@ -13,13 +13,7 @@ from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidReceipt
 from penstock.proto.names import RETRY_PREFIX
 from penstock.proto.receipts import Receipt
-from penstock.proto.wire.pop_pb2 import (
-    RECEIPT_OK,
-    ChangeInvisibleReply,
-    ChangeInvisibleRequest,
-    Receipts,
-    ReceiptStatus,
-)
+from penstock.proto.wire import pop_pb2 as wire
 
 from ..brokers import Brokers
 from ..status import Refusal
@@ -49,7 +43,7 @@ def receipt_of(handle: str, group: str, topic: str) -> Receipt:
 class Together(NamedTuple):
     """Deliveries of one broker group and consumer group as brokers take them: those of one check point as one."""
 
-    receipts: list[Receipts]
+    receipts: list[wire.Receipts]
     places: Sequence[int]
     """Of each delivery: where the broker's answer has its status."""
 
@@ -61,7 +55,7 @@ class Together(NamedTuple):
     @classmethod
     def of_one(cls, first: Receipt, offsets: Sequence[int]) -> Self:
         """Those of one queue and check point, as ``first`` is; the offsets ascend."""
-        made = Receipts(
+        made = wire.Receipts(
             topic=first.topic,
             queue_id=first.queue_id,
             check_point=first.check_point,
@@ -90,7 +84,7 @@ class Together(NamedTuple):
         return cls(receipts, places)
 
 
-def told_of(asked: Sequence[Together], statuses: Sequence[ReceiptStatus]) -> list[list[bool]]:
+def told_of(asked: Sequence[Together], statuses: Sequence[wire.ReceiptStatus]) -> list[list[bool]]:
     """For each delivery True if it was in order, by a broker's answer to all of these.
 
     Raises:
@@ -103,7 +97,7 @@ def told_of(asked: Sequence[Together], statuses: Sequence[ReceiptStatus]) -> lis
         raise PenstockError(f"the broker has {len(statuses)} answers to {total} receipts")
     told, start = [], 0
     for each in asked:
-        told.append([statuses[start + place] == RECEIPT_OK for place in each.places])
+        told.append([statuses[start + place] == wire.RECEIPT_OK for place in each.places])
         start += each.asked
     return told
 
@@ -118,7 +112,7 @@ async def changed(
     *,
     are_given_back: bool = False,
     keeps_receipts: bool = False,
-) -> tuple[ChangeInvisibleReply, list[bool]]:
+) -> tuple[wire.ChangeInvisibleReply, list[bool]]:
     """What the broker group says when these deliveries of its are to come again so long from now; True: each that will.
 
     ``are_given_back``: their client never had them, so they come at once and count as no try. ``keeps_receipts``: the
@@ -128,13 +122,13 @@ async def changed(
         PenstockError: it could not be asked, or refused.
     """
     asked = Together.of(handles)
-    request = ChangeInvisibleRequest(
+    request = wire.ChangeInvisibleRequest(
         group=group,
         receipts=asked.receipts,
         invisible_ms=invisible_ms,
         is_given_back=are_given_back,
         keeps_receipts=keeps_receipts,
     )
-    content, take = request.SerializeToString(), ChangeInvisibleReply.FromString
+    content, take = request.SerializeToString(), wire.ChangeInvisibleReply.FromString
     reply = await brokers.at_data_port(broker_name, Method.CHANGE_INVISIBLE, content, take, timeout_s)
     return reply, told_of([asked], reply.statuses)[0]

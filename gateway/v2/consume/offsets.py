@@ -9,27 +9,11 @@ from penstock.client import InvalidArgument, MessageView, PenstockError
 from penstock.client import MessageQueue as Queue
 from penstock.client.cluster import topic_offsets
 from penstock.formats.record.reading import RecordBatch
+from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code, MessageQueue, QueryOffsetPolicy, Status
-from penstock.gateway.v2.wire.service_pb2 import (
-    GetOffsetRequest,
-    GetOffsetResponse,
-    PullMessageRequest,
-    PullMessageResponse,
-    QueryOffsetRequest,
-    QueryOffsetResponse,
-    UpdateOffsetRequest,
-    UpdateOffsetResponse,
-)
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
-from penstock.proto.wire.broker_pb2 import (
-    CommitOffsetsRequest,
-    FetchHeader,
-    FetchReply,
-    QueryOffsetsRequest,
-    QueueRange,
-    SearchOffsetRequest,
-)
+from penstock.proto.wire import broker_pb2 as broker
 from penstock.proto.wire.common_pb2 import TopicQueues
 
 from ..brokers import Brokers
@@ -43,7 +27,7 @@ from .receiving import BATCH_MAX, LAST_S, MARGIN_S, POLL_MS_MAX, subscription_of
 BYTES_MAX: Final = 8 * 1024 * 1024
 OFFSET_MAX: Final = 2**63 - 1
 
-Pulled = AsyncGenerator[PullMessageResponse, None]
+Pulled = AsyncGenerator[wire.PullMessageResponse, None]
 
 
 class Offsets:
@@ -52,24 +36,26 @@ class Offsets:
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
 
-    async def get(self, caller: Caller, request: GetOffsetRequest) -> GetOffsetResponse:
+    async def get(self, caller: Caller, request: wire.GetOffsetRequest) -> wire.GetOffsetResponse:
         """What the group has committed. Raises Refusal: OFFSET_NOT_FOUND, nothing; bad names."""
         group = group_of(request.group, caller.namespace)
         place = await self._place(caller, request.message_queue)
-        asked = QueryOffsetsRequest(group=group, queues=[TopicQueues(topic=place.topic, queue_ids=[place.queue_id])])
+        asked = broker.QueryOffsetsRequest(
+            group=group, queues=[TopicQueues(topic=place.topic, queue_ids=[place.queue_id])]
+        )
         reply = await self._brokers.at_master(place.broker_name, "QueryOffsets", asked, caller.timeout_s)
         offset = next((each for part in reply.offsets for each in part.offsets), -1)
         if offset < 0:
             raise Refusal(Code.OFFSET_NOT_FOUND, f"group {group} has committed nothing in queue {place.queue_id}")
-        return GetOffsetResponse(status=ok(), offset=offset)
+        return wire.GetOffsetResponse(status=ok(), offset=offset)
 
-    async def update(self, caller: Caller, request: UpdateOffsetRequest) -> UpdateOffsetResponse:
+    async def update(self, caller: Caller, request: wire.UpdateOffsetRequest) -> wire.UpdateOffsetResponse:
         """Commit. Raises Refusal: ILLEGAL_OFFSET; bad names. PenstockError."""
         group = group_of(request.group, caller.namespace)
         place = await self._place(caller, request.message_queue)
         if request.offset < 0:
             raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must not be negative")
-        asked = CommitOffsetsRequest(
+        asked = broker.CommitOffsetsRequest(
             group=group,
             client_id=caller.client_id,
             offsets=topic_offsets({place: request.offset}),
@@ -78,9 +64,9 @@ class Offsets:
         reply = await self._brokers.at_master(place.broker_name, "CommitOffsets", asked, caller.timeout_s)
         if reply.refused:
             raise Refusal(Code.FORBIDDEN, f"queue {place.queue_id} belongs to another consumer of group {group}")
-        return UpdateOffsetResponse(status=ok())
+        return wire.UpdateOffsetResponse(status=ok())
 
-    async def query(self, caller: Caller, request: QueryOffsetRequest) -> QueryOffsetResponse:
+    async def query(self, caller: Caller, request: wire.QueryOffsetRequest) -> wire.QueryOffsetResponse:
         """The first offset, the one behind the last, or that of a time. Raises Refusal: BAD_REQUEST; bad names."""
         place = await self._place(caller, request.message_queue)
         policy = request.query_offset_policy
@@ -90,17 +76,17 @@ class Offsets:
             at_ms = span_ms(request.timestamp, "timestamp", Code.BAD_REQUEST)
             if not 0 <= at_ms <= OFFSET_MAX:
                 raise Refusal(Code.BAD_REQUEST, f"timestamp {at_ms} ms: must be 0 or later")
-            asked = SearchOffsetRequest(topic=place.topic, queue_id=place.queue_id, timestamp_ms=at_ms)
+            asked = broker.SearchOffsetRequest(topic=place.topic, queue_id=place.queue_id, timestamp_ms=at_ms)
             found = await self._brokers.at_master(place.broker_name, "SearchOffset", asked, caller.timeout_s)
-            return QueryOffsetResponse(status=ok(), offset=found.offset)
+            return wire.QueryOffsetResponse(status=ok(), offset=found.offset)
         if policy not in (QueryOffsetPolicy.BEGINNING, QueryOffsetPolicy.END):
             raise Refusal(Code.BAD_REQUEST, f"policy {policy} is not known")
         known = await self._range(caller, place)
-        return QueryOffsetResponse(
+        return wire.QueryOffsetResponse(
             status=ok(), offset=known.min_offset if policy == QueryOffsetPolicy.BEGINNING else known.max_offset
         )
 
-    async def pull(self, caller: Caller, request: PullMessageRequest) -> Pulled:
+    async def pull(self, caller: Caller, request: wire.PullMessageRequest) -> Pulled:
         """A status, the messages from the offset on, and the offset to go on from, also of an offset outside the queue.
 
         Raises:
@@ -113,7 +99,7 @@ class Offsets:
             raise Refusal(Code.ILLEGAL_OFFSET, f"offset {request.offset}: must be 0..{OFFSET_MAX - 1}")
         wait_s = span_ms(request.long_polling_timeout, "long_polling_timeout", Code.ILLEGAL_POLLING_TIME) / 1000
         wait_s = max(min(wait_s, POLL_MS_MAX / 1000, caller.deadline_s - MARGIN_S), 0.0)
-        header = FetchHeader(
+        header = broker.FetchHeader(
             group=group, client_id=caller.client_id, max_bytes=BYTES_MAX, max_wait_ms=int(wait_s * 1000)
         )
         header.topics.add(
@@ -126,17 +112,19 @@ class Offsets:
             )
         except InvalidArgument as error:
             raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
-        reply, records = frames.unpack(answer, FetchReply, frames.ANSWER_FIELDS_MAX)
+        reply, records = frames.unpack(answer, broker.FetchReply, frames.ANSWER_FIELDS_MAX)
         count = min(max(request.batch_size, 1), BATCH_MAX)
-        messages: list[PullMessageResponse] = []
+        messages: list[wire.PullMessageResponse] = []
         next_offset = request.offset
         for result in reply.results:
-            if result.status in (FetchReply.OFFSET_TOO_SMALL, FetchReply.OFFSET_OVERFLOW):
+            if result.status in (broker.FetchReply.OFFSET_TOO_SMALL, broker.FetchReply.OFFSET_OVERFLOW):
                 told = f"offset {request.offset} is not within {result.min_offset}..{result.max_offset}"
-                yield PullMessageResponse(status=Status(code=Code.ILLEGAL_OFFSET, message=told))
-                yield PullMessageResponse(next_offset=min(max(request.offset, result.min_offset), result.max_offset))
+                yield wire.PullMessageResponse(status=Status(code=Code.ILLEGAL_OFFSET, message=told))
+                yield wire.PullMessageResponse(
+                    next_offset=min(max(request.offset, result.min_offset), result.max_offset)
+                )
                 return
-            if result.status in (FetchReply.QUEUE_NOT_FOUND, FetchReply.DAMAGED):
+            if result.status in (broker.FetchReply.QUEUE_NOT_FOUND, broker.FetchReply.DAMAGED):
                 raise PenstockError(result.problem or f"queue {place.queue_id} of topic {place.topic} cannot be read")
             next_offset = max(result.next_offset, next_offset)
             batch = RecordBatch(records[: result.bytes])
@@ -146,13 +134,13 @@ class Offsets:
                     next_offset = view.queue_offset
                     break
                 if not subscription.tags or view.tag in subscription.tags:
-                    messages.append(PullMessageResponse())
+                    messages.append(wire.PullMessageResponse())
                     deliver(messages[-1].message, view, request.message_queue.topic, caller.namespace)
         status = ok() if messages else Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
-        yield PullMessageResponse(status=status)
+        yield wire.PullMessageResponse(status=status)
         for message in messages:
             yield message
-        yield PullMessageResponse(next_offset=next_offset)
+        yield wire.PullMessageResponse(next_offset=next_offset)
 
     async def _place(self, caller: Caller, queue: MessageQueue) -> Queue:
         """The queue. Raises Refusal: BAD_REQUEST, no such queue. PenstockError: no such topic."""
@@ -165,8 +153,8 @@ class Offsets:
             )
         return Queue(topic, queue.broker.name, queue.id)
 
-    async def _range(self, caller: Caller, place: Queue) -> QueueRange:
+    async def _range(self, caller: Caller, place: Queue) -> broker.QueueRange:
         asked = TopicQueues(topic=place.topic, queue_ids=[place.queue_id])
         reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", asked, caller.timeout_s)
-        found: QueueRange = reply.ranges[0]
+        found: broker.QueueRange = reply.ranges[0]
         return found

@@ -292,11 +292,7 @@ def _receipts_of(received: Iterable[Given]) -> list[Receipt]:
 
 
 def subscription_of(topic: str, given: FilterExpression) -> Subscription:
-    """What a filter expression selects of a topic.
-
-    Raises:
-        Refusal: ILLEGAL_FILTER_EXPRESSION.
-    """
+    """What a filter expression selects of a topic. Raises Refusal: ILLEGAL_FILTER_EXPRESSION."""
     expression = given.expression
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise Refusal(

@@ -59,7 +59,6 @@ class Renewal:
         self._left: dict[Receipt, _Held] = {}  # of clients that have said that they end
 
     def hold(self, handle: Receipt, client_id: str) -> None:
-        """Renew this delivery from now on."""
         if len(self._held) >= HELD_MAX:
             return
         now = time.monotonic()
@@ -70,11 +69,9 @@ class Renewal:
 
     @property
     def holds_any(self) -> bool:
-        """True if there is a delivery that is renewed."""
         return bool(self._held)
 
     def drop(self, handle: Receipt) -> None:
-        """The delivery is over."""
         held = self._held.pop(handle, None)
         if held is not None:
             handles = self._clients[held.client_id]
@@ -87,7 +84,6 @@ class Renewal:
         self._left.update((handle, self._held[handle]) for handle in self._clients.get(client_id, ()))
 
     async def run(self) -> None:
-        """Renew for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:

@@ -18,13 +18,7 @@ from penstock.formats.record.kernels.pairs import hash_at, name_hash, pair_name,
 from penstock.gateway.v2.wire.definition_pb2 import Encoding, Message, MessageType, SystemProperties
 from penstock.gateway.v2.wire.service_pb2 import SendMessageRequest
 
-from ..messages import (
-    BODY_BYTES_MAX,
-    MESSAGE_ID_LENGTH_MAX,
-    PROPERTIES_BYTES_MAX,
-    SYSTEM_NAMES,
-    TIME_MS_MAX,
-)
+from ..messages import BODY_BYTES_MAX, MESSAGE_ID_LENGTH_MAX, PROPERTIES_BYTES_MAX, SYSTEM_NAMES, TIME_MS_MAX
 from .fields import CONTENT, NUMBER, content_at, has_byte, is_visible, number_at
 
 USER_PROPERTIES_MAX: Final = 32

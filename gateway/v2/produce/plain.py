@@ -37,7 +37,6 @@ class PlainSend(NamedTuple):
 
     @property
     def message_ids(self) -> list[str]:
-        """The messages' ids, in their order."""
         content, spans = self.request.tobytes(), self.spans[2:].tolist()
         return [content[start:end].decode() for start, end in zip(spans[::2], spans[1::2], strict=True)]
 

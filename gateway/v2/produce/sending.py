@@ -6,7 +6,6 @@ Most calls of SendMessage are taken by :mod:`.together`; here are those of which
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,14 +13,8 @@ from penstock.client import Message, PenstockError, SendReceipt, SendStatus
 from penstock.client.aio import AsyncProducer
 from penstock.formats.recall_handle import RecallHandle
 from penstock.formats.record.compression import Packed
+from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import NORMAL, TRANSACTION, Code, MessageType, Status
-from penstock.gateway.v2.wire.service_pb2 import (
-    RecallMessageRequest,
-    RecallMessageResponse,
-    SendMessageRequest,
-    SendMessageResponse,
-    SendResultEntry,
-)
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.names import DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
@@ -35,8 +28,6 @@ from ..routes import accepted_types
 from ..status import Refusal, merged, named, ok, status_of
 from .plain import MESSAGES_MAX
 from .transactions import Transactions
-
-log = logging.getLogger(__name__)
 
 TOPICS_MAX: Final = 10_000
 RECALL_HANDLE_MAX: Final = 4096
@@ -59,7 +50,7 @@ class Sending:
         self._clients = clients
         self._taken: dict[str, tuple[TopicRoute, frozenset[int]]] = {}  # by topic: what it takes by its newest route
 
-    async def send(self, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
+    async def send(self, caller: Caller, request: wire.SendMessageRequest) -> wire.SendMessageResponse:
         """An entry for each message, in their order; nothing is sent where one of them is refused.
 
         Raises:
@@ -138,7 +129,7 @@ class Sending:
             failed.set_exception(error)
             return failed
 
-    async def recall(self, caller: Caller, request: RecallMessageRequest) -> RecallMessageResponse:
+    async def recall(self, caller: Caller, request: wire.RecallMessageRequest) -> wire.RecallMessageResponse:
         """Take a delayed message back before it is due.
 
         Raises:
@@ -162,7 +153,7 @@ class Sending:
             raise Refusal(Code.BAD_REQUEST, f"recall handle is invalid: {error.message}") from None
         if not in_time:
             raise Refusal(Code.BAD_REQUEST, "recall failed, timestamp invalid: the message was due already")
-        return RecallMessageResponse(status=ok(), message_id=said.unique_key)
+        return wire.RecallMessageResponse(status=ok(), message_id=said.unique_key)
 
 
 def _taken_by(topic: str, route: TopicRoute) -> frozenset[int]:
@@ -181,20 +172,20 @@ async def _outcome(sent: asyncio.Future[SendReceipt]) -> SendReceipt | BaseExcep
         return error
 
 
-def response(entries: Sequence[SendResultEntry]) -> SendMessageResponse:
-    return SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
+def response(entries: Sequence[wire.SendResultEntry]) -> wire.SendMessageResponse:
+    return wire.SendMessageResponse(status=merged(entry.status for entry in entries), entries=entries)
 
 
-def entry(message_id: str, outcome: SendReceipt | BaseException) -> SendResultEntry:
+def entry(message_id: str, outcome: SendReceipt | BaseException) -> wire.SendResultEntry:
     if isinstance(outcome, SendReceipt):
-        return SendResultEntry(
+        return wire.SendResultEntry(
             status=STORED[outcome.status],
             message_id=message_id,
             transaction_id=message_id,
             offset=max(outcome.queue_offset, 0),
             recall_handle=outcome.recall_handle,
         )
-    made = SendResultEntry(message_id=message_id, transaction_id=message_id)
+    made = wire.SendResultEntry(message_id=message_id, transaction_id=message_id)
     if isinstance(outcome, InvalidArgument):  # our own limit of all properties together
         made.status.CopyFrom(Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=outcome.message))
     elif isinstance(outcome, PenstockError | Refusal):

@@ -68,7 +68,6 @@ class _Batch:
         self.bytes = 0  # of the requests
 
     def takes(self, messages: int, size: int) -> bool:
-        """True if there is room for a call of so many messages and bytes."""
         return (
             self.bytes + size <= BATCH_BYTES
             and len(self.asked) < CALLS_MAX
@@ -76,7 +75,6 @@ class _Batch:
         )
 
     def add(self, asked: _Asked) -> None:
-        """Take it along."""
         self.asked.append(asked)
         self.messages += asked.messages
         self.bytes += len(asked.call.request)

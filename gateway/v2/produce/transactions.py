@@ -19,13 +19,8 @@ from penstock.client import MessageView, PenstockError, SendReceipt
 from penstock.client.aio import AsyncProducer
 from penstock.formats.record.properties import PREPARED_QUEUE_OFFSET, REAL_TOPIC
 from penstock.formats.record.reading import RecordBatch
+from penstock.gateway.v2.wire import service_pb2 as wire
 from penstock.gateway.v2.wire.definition_pb2 import Code, MessageType, TransactionResolution, TransactionSource
-from penstock.gateway.v2.wire.service_pb2 import (
-    EndTransactionRequest,
-    EndTransactionResponse,
-    RecoverOrphanedTransactionCommand,
-    TelemetryCommand,
-)
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import LimitReached
 from penstock.proto.names import GROUP_LENGTH_MAX, HALF_TOPIC
@@ -69,14 +64,11 @@ class Place(NamedTuple):
 class _Stored:
     """Learns where a half lies."""
 
-    def __init__(self) -> None:
-        self.broker_name = ""
-        self.offset = -1
-        self.epoch = 0
+    def __init__(self, topic: str) -> None:
+        self.place = Place(topic, "", -1)
 
     def on_stored(self, broker_name: str, first: int, count: int, epoch: int) -> None:
-        """At that broker group."""
-        self.broker_name, self.offset, self.epoch = broker_name, first, epoch
+        self.place = Place(self.place.topic, broker_name, first, epoch)
 
     def on_given_up(self, count: int, error: PenstockError) -> None:
         """Nowhere, or it is not known: the half's future says so."""
@@ -106,7 +98,7 @@ class Transactions:
             PenstockError: not stored, or not known to be. LimitReached: nobody could be asked about it.
         """
         self._be_member(topic)
-        stored = _Stored()
+        stored = _Stored(topic)
         receipt = await self._producer.send_half(
             *(group_of_topic(topic), stored, topic, draft.body),
             *(draft.tag, draft.keys, draft.properties, draft.sharding_key),
@@ -114,10 +106,10 @@ class Transactions:
             check_after_s=draft.check_after_s,
             timeout_s=timeout_s,
         )
-        self._know(draft.message_id, Place(topic, stored.broker_name, stored.offset, stored.epoch))
+        self._know(draft.message_id, stored.place)
         return receipt
 
-    async def end(self, caller: Caller, request: EndTransactionRequest) -> EndTransactionResponse:
+    async def end(self, caller: Caller, request: wire.EndTransactionRequest) -> wire.EndTransactionResponse:
         """Decide as the client says; may be repeated.
 
         Without a resolution the half stays, and is asked about.
@@ -138,7 +130,7 @@ class Transactions:
             await self._brokers.route(topic)  # the topic's absence is told before the half's
             raise Refusal(Code.INVALID_TRANSACTION_ID, "cannot found transaction data of this id")
         if is_undecided:
-            return EndTransactionResponse(status=ok())
+            return wire.EndTransactionResponse(status=ok())
         is_answer = request.source == TransactionSource.SOURCE_SERVER_CHECK
         decision = EndRequest(
             group=group_of_topic(topic),
@@ -149,7 +141,7 @@ class Transactions:
         await self._brokers.at_data_port(
             place.broker_name, Method.END, decision.SerializeToString(), EndReply.FromString, caller.timeout_s
         )
-        return EndTransactionResponse(status=ok())
+        return wire.EndTransactionResponse(status=ok())
 
     def on_producer(self, client: Client) -> None:
         """A producer has told its topics: the gateway answers for it from now on."""
@@ -204,7 +196,6 @@ class Transactions:
                 log.exception("question about transactions not passed on broker=%s", broker_name)
 
     async def close(self) -> None:
-        """Leave all."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -228,9 +219,9 @@ class Transactions:
         self._turn += 1
         for step in range(len(publishers)):
             client = publishers[(self._turn + step) % len(publishers)]
-            command = RecoverOrphanedTransactionCommand(transaction_id=message.message_id)
+            command = wire.RecoverOrphanedTransactionCommand(transaction_id=message.message_id)
             deliver(command.message, message, resource_of(topic, client.namespace), client.namespace)
-            if client.push(TelemetryCommand(recover_orphaned_transaction_command=command)):
+            if client.push(wire.TelemetryCommand(recover_orphaned_transaction_command=command)):
                 return
 
     def _know(self, message_id: str, place: Place) -> None:
