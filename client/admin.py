@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from penstock.formats.trace import TRACE_TOPIC
-from penstock.proto import names
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    GroupNotFound,
-    InvalidArgument,
-    NameserverUnavailable,
-    TopicNotFound,
-)
+from penstock.proto import errors, names
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, GroupName, TopicName
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
@@ -141,7 +134,7 @@ class Admin(Client):
         for step in topics.update_steps(known, config, order_topic, brokers):
             info = self._put_topic(CreateTopicRequest(config=step, update=True), holders, timeout_s)
         if known.absent and brokers is None:
-            raise BrokerUnavailable(
+            raise errors.BrokerUnavailable(
                 f"topic {topic} is changed at {', '.join(holders)}, and as it was at {', '.join(known.absent)}, of "
                 "which no member lives: update it again when they are there"
             )
@@ -160,7 +153,7 @@ class Admin(Client):
         for name in targets:
             try:
                 self._calls.at_master(name, "DeleteTopic", TopicName(topic=topic), timeout_s)
-            except TopicNotFound:
+            except errors.TopicNotFound:
                 missing += 1
         route = self._directory.settled_route(
             topic, lambda route: not route.exists or not any(map(master_of, route.shards)), timeout_s
@@ -170,7 +163,7 @@ class Admin(Client):
         )
         left = sorted(leaderless | {part.broker_name for part in route.absent})
         if left:
-            raise BrokerUnavailable(f"topic {topic} is still on {_masterless(left, 'delete')}")
+            raise errors.BrokerUnavailable(f"topic {topic} is still on {_masterless(left, 'delete')}")
         if missing == len(targets):
             raise self._directory.topic_not_found(topic, timeout_s)
         log.info("topic deleted topic=%s", topic)
@@ -188,14 +181,16 @@ class Admin(Client):
             found = next((shard for shard in view.shards if shard.broker_name == broker_name), None)
             if found is not None:
                 living = ", ".join(member.address for member in found.members)
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"broker group {broker_name} is not gone: {living} lives, says nameserver {address}; stop it first"
                 )
-        told, errors = self._calls.at_nameservers("ForgetShard", ShardName(broker_name=broker_name), timeout_s)
-        unknown = [error for error in errors.values() if isinstance(error, InvalidArgument)]
-        silent = [error.message for error in errors.values() if error not in unknown]
+        told, failures = self._calls.at_nameservers("ForgetShard", ShardName(broker_name=broker_name), timeout_s)
+        unknown = [error for error in failures.values() if isinstance(error, errors.InvalidArgument)]
+        silent = [error.message for error in failures.values() if error not in unknown]
         if silent:
-            raise NameserverUnavailable(f"broker group {broker_name} is forgotten, but not by all: {'; '.join(silent)}")
+            raise errors.NameserverUnavailable(
+                f"broker group {broker_name} is forgotten, but not by all: {'; '.join(silent)}"
+            )
         if not told:
             raise unknown[0]
 
@@ -257,7 +252,9 @@ class Admin(Client):
             made = self._calls.at_master(name, "CreateGroup", config, timeout_s)
         if others:
             made_at = ", ".join(targets)
-            raise BrokerUnavailable(f"group {group} is set at {made_at}, and not at {_masterless(others, 'create')}")
+            raise errors.BrokerUnavailable(
+                f"group {group} is set at {made_at}, and not at {_masterless(others, 'create')}"
+            )
         return as_info(made)
 
     def delete_group(self, group: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -273,12 +270,12 @@ class Admin(Client):
         for name in targets:
             try:
                 self._calls.at_master(name, "DeleteGroup", GroupName(group=group), timeout_s)
-            except GroupNotFound:
+            except errors.GroupNotFound:
                 missing += 1
         if missing == len(targets):
             raise self._calls.group_not_found(group, timeout_s, others)
         if others:
-            raise BrokerUnavailable(f"group {group} is deleted, but perhaps at {_masterless(others, 'delete')}")
+            raise errors.BrokerUnavailable(f"group {group} is deleted, but perhaps at {_masterless(others, 'delete')}")
 
     def list_groups(self, *, timeout_s: float = CALL_TIMEOUT_S) -> Listing[str]:
         """The names of all groups, sorted."""
@@ -323,9 +320,9 @@ class Admin(Client):
         names.check_group(group)
         names.check_topic(topic)
         if sum(choice is not None for choice in (to, timestamp_ms, offset)) != 1:
-            raise InvalidArgument("give exactly one of to, timestamp_ms and offset")
+            raise errors.InvalidArgument("give exactly one of to, timestamp_ms and offset")
         if to not in (None, "first", "last"):
-            raise InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
+            raise errors.InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
         return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s, dry_run)
 
     def clone_offsets(

@@ -309,13 +309,11 @@ class RetriedMessage(MessageView):
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to."""
         topic = super().topic
         return self.all_properties.get(names.RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
 
     @property
     def message_queue(self) -> MessageQueue:
-        """The queue it lies in, by name."""
         return MessageQueue(super().topic, self.broker_name, self.queue_id)
 
 

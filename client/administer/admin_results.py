@@ -120,7 +120,6 @@ class RetryPolicy:
 
     @classmethod
     def from_wire(cls, found: WirePolicy) -> Self:
-        """The policy of such a message."""
         delays_s = tuple(delay / 1000 for delay in found.delays_ms)
         return cls(delays_s, found.initial_ms / 1000, found.max_ms / 1000, found.multiplier)
 

@@ -42,23 +42,18 @@ def look_at_group(calls: Calls, group: str, timeout_s: float) -> GroupInfo:
 
 def group_info(group: str, answers: Mapping[str, GroupDescription]) -> GroupInfo:
     """Settings and living members, by broker group."""
-    subscriptions: dict[str, dict[str, str]] = {}
-    claimed: dict[str, list[tuple[str, str, int]]] = {}
-    broadcasting: set[str] = set()
+    members: dict[str, GroupMember] = {}
     for broker_name, answer in answers.items():
-        for member in answer.members:
-            subscriptions.setdefault(member.client_id, {}).update(member.subscriptions)
-            mine = claimed.setdefault(member.client_id, [])
-            if member.broadcasting:
-                broadcasting.add(member.client_id)
-            for queues in member.claimed:
-                mine += [(queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids]
+        for told in answer.members:
+            known = members.get(told.client_id) or GroupMember(told.client_id, {}, [])
+            known.subscriptions.update(told.subscriptions)
+            for queues in told.claimed:
+                known.queues.extend((queues.topic, broker_name, queue_id) for queue_id in queues.queue_ids)
+            members[told.client_id] = replace(known, broadcasting=known.broadcasting or told.broadcasting)
+    for member in members.values():
+        member.queues.sort()
     config = next(iter(answers.values())).config
-    members = [
-        GroupMember(name, subscriptions[name], sorted(claimed[name]), name in broadcasting)
-        for name in sorted(subscriptions)
-    ]
-    return replace(as_info(config), group=group, members=members)
+    return replace(as_info(config), group=group, members=[members[name] for name in sorted(members)])
 
 
 def group_config(group: str, retry_policy: RetryPolicy | Sequence[float] | None, **settings: Any) -> GroupConfig:

@@ -27,12 +27,14 @@ def topic_config(
     attributes: Mapping[str, str] | None,
 ) -> TopicConfig:
     """The wire's message of a topic; None: as it is, or the default. Raises InvalidArgument."""
+    if perm == 0:  # which on the wire leaves it as it is
+        raise InvalidArgument("perm 0: READ 4, WRITE 2 or both, 6, are allowed")
     return asked(
         TopicConfig,
         topic=topic,
         read_queues=_queues(read_queues),
         write_queues=_queues(write_queues),
-        perm=_perm(perm),
+        perm=perm,
         attributes=attributes,
     )
 
@@ -112,9 +114,3 @@ def _queues(count: int | None) -> int:
     if not isinstance(count, int) or not 1 <= count <= QUEUES_MAX:
         raise InvalidArgument(f"queues {count!r}: must be 1..{QUEUES_MAX}")
     return count
-
-
-def _perm(perm: int | None) -> int | None:
-    if perm == 0:  # which on the wire leaves it as it is
-        raise InvalidArgument("perm 0: READ 4, WRITE 2 or both, 6, are allowed")
-    return perm

@@ -20,7 +20,6 @@ from .queues import (
     readable_queues,
     topic_offsets,
     topic_queues,
-    writable_queues,
 )
 from .retry import again, back_off_s, check_timeout, may_pass, pause_before_retry_s, require_timeout, reworded
 from .routes import master_of
@@ -60,5 +59,4 @@ __all__ = [
     "topic_offsets",
     "topic_queues",
     "unheard",
-    "writable_queues",
 ]

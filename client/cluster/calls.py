@@ -14,17 +14,9 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
-from penstock.proto import names
+from penstock.proto import errors, names
 from penstock.proto.data_frames import Method
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    Forbidden,
-    GroupNotFound,
-    PenstockError,
-    RouteNotFound,
-    TopicNotFound,
-    from_rpc_error,
-)
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.broker_pb2 import CreateTopicRequest, FetchHeader, FetchReply, GroupDescription, GroupName
 from penstock.proto.wire.common_pb2 import Empty, TopicConfig
 from penstock.proto.wire.nameserver_pb2 import ShardView, TopicRoute
@@ -194,9 +186,9 @@ class Calls:
         by_name = {shard.broker_name: shard for shard in shards}
         members = {name: master_of(shard) or next(iter(shard.members), None) for name, shard in by_name.items()}
         addresses = {name: member.address for name, member in members.items() if member is not None}
-        answers, errors = self.at_addresses(addresses, method, request_for, timeout_s)
+        answers, failures = self.at_addresses(addresses, method, request_for, timeout_s)
         silent = by_name.keys() - addresses
-        for name, error in errors.items():
+        for name, error in failures.items():
             if skip is not None and isinstance(error, skip):
                 answers[name] = None
                 continue
@@ -222,11 +214,7 @@ class Calls:
         return Listing(sorted({group.group for answer in answers.values() for group in answer.groups}), silent)
 
     def describe_group(self, group: str, timeout_s: float) -> tuple[dict[str, GroupDescription], list[str]]:
-        """The descriptions of a consumer group, by broker group that has it, and the groups that did not answer.
-
-        Raises:
-            GroupNotFound: nobody has it; with the nearest group there is.
-        """
+        """A consumer group's descriptions by broker group that has it, and who did not answer. Raises GroupNotFound."""
         answers, silent = self.ask_about_group(group, timeout_s)
         return {name: answer for name, answer in answers.items() if answer is not None}, silent
 
@@ -237,9 +225,9 @@ class Calls:
             GroupNotFound: nobody has it; with the nearest group there is.
             BrokerUnavailable: no broker answers.
         """
-        answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
+        answers, silent = self.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=errors.GroupNotFound)
         if not answers and silent:
-            raise BrokerUnavailable(
+            raise errors.BrokerUnavailable(
                 f"group {group!r}: {', '.join(silent)} did not answer, and nobody else knows it: ask again later",
                 group=group,
             )
@@ -247,10 +235,10 @@ class Calls:
             raise self.group_not_found(group, timeout_s, silent)
         return answers, silent
 
-    def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str]) -> GroupNotFound:
+    def group_not_found(self, group: str, timeout_s: float, silent: Sequence[str]) -> errors.GroupNotFound:
         """The error that says so, with the nearest group there is and who was not heard."""
         near = hint(group, self.groups(timeout_s))
-        return GroupNotFound(f"group {group!r} does not exist at any broker{unheard(silent)}{near}", group=group)
+        return errors.GroupNotFound(f"group {group!r} does not exist at any broker{unheard(silent)}{near}", group=group)
 
     # Topics that are written
 
@@ -266,18 +254,18 @@ class Calls:
         """
         names.check_topic(topic)
         if names.is_system_topic(topic):
-            raise Forbidden(f"topic {topic} is internal: clients may not write to it")
+            raise errors.Forbidden(f"topic {topic} is internal: clients may not write to it")
         directory, deadline = self.directory, time.monotonic() + timeout_s
         try:
             return directory.topic(topic, timeout_s)
-        except RouteNotFound:
+        except errors.RouteNotFound:
             left_s = deadline - time.monotonic()
             route = directory.wait_for(topic, lambda known: known.exists or bool(known.shards), left_s)
             if route is None:
                 raise
             if route.exists:
                 return route
-        except TopicNotFound:
+        except errors.TopicNotFound:
             pass
         return self._created(topic, queues, deadline) if create else directory.topic(topic, 0.0)
 
@@ -290,11 +278,11 @@ class Calls:
         config = TopicConfig(topic=topic, read_queues=queues, write_queues=queues, perm=names.PERM_READ_WRITE)
         request = CreateTopicRequest(config=config, auto=True)
         addresses = {name: master.address for name, master in masters.items() if master is not None}
-        answers, errors = self.at_addresses(addresses, "CreateTopic", lambda _: request, left_s())
+        answers, failures = self.at_addresses(addresses, "CreateTopic", lambda _: request, left_s())
         if not answers:
-            failure = next(reversed(errors.values()), None)
+            failure = next(reversed(failures.values()), None)
             reason = failure.message if failure else "no broker group has a living master"
-            kind = RouteNotFound if failure is None or failure.retryable else TopicNotFound
+            kind = errors.RouteNotFound if failure is None or failure.retryable else errors.TopicNotFound
             raise kind(f"topic {topic!r} does not exist and was not created: {reason}")
         near = self._like(topic, left_s())
         (log.warning if near else log.info)("topic created topic=%s brokers=%s%s", topic, sorted(answers), near)
@@ -313,10 +301,10 @@ class Calls:
 def _gathered(calls: Iterable[tuple[K, str, Any]]) -> tuple[dict[K, Any], dict[K, PenstockError]]:
     """The answers of calls that were started, and the errors of the others, which name where they were made."""
     answers: dict[K, Any] = {}
-    errors: dict[K, PenstockError] = {}
+    failures: dict[K, PenstockError] = {}
     for key, where, call in calls:
         try:
             answers[key] = call.result()
         except grpc.RpcError as error:
-            errors[key] = from_rpc_error(error, where)
-    return answers, errors
+            failures[key] = errors.from_rpc_error(error, where)
+    return answers, failures

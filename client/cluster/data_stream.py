@@ -163,7 +163,8 @@ class Stream:
                 link.send(self._number, Method.PING)
                 self._pinged_at = now
         for _, future in late:
-            _fail(future, self._not_sent() if link is None else self._unanswered())
+            unanswered = OutcomeUnknown(f"broker {self._address}: no answer within the time-out")
+            _fail(future, self._not_sent() if link is None else unanswered)
         # What has come may not be read yet, or have been read just now.
         if silent_s >= SILENCE_S and owes and (link is None or not (link.has_unread() or link.heard_at != heard_at)):
             self._break(broken(self._address, f"silent for {silent_s:.1f} s"))
@@ -172,9 +173,6 @@ class Stream:
     def end(self) -> None:
         """Break it from here."""
         self._break(broken(self._address, "cancelled here", "CANCELLED"), unsent=self._not_sent())
-
-    def _unanswered(self) -> PenstockError:
-        return OutcomeUnknown(f"broker {self._address}: no answer within the time-out")
 
     def _broken_by(self, error: Exception) -> PenstockError:
         if isinstance(error, PenstockError):

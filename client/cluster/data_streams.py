@@ -96,11 +96,7 @@ class DataStreams:
         return self._send(address, method, content, asked, time.monotonic())
 
     def wait(self, address: str, future: Future[T], timeout_s: float) -> T:
-        """The result of ``future``, which an answer of a standing request completes; the thread reads for it.
-
-        Raises:
-            TimeoutError: no answer came in time. What else the future has.
-        """
+        """As :meth:`.data_stream.Stream.wait`, of the stream to ``address``."""
         stream = self._streams.get(address)
         return future.result(timeout_s) if stream is None else stream.wait(future, timeout_s)
 

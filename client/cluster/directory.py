@@ -14,16 +14,9 @@ import grpc
 
 from penstock.proto import errors, names
 from penstock.proto.errors import PenstockError
+from penstock.proto.wire import nameserver_pb2 as wire
 from penstock.proto.wire.common_pb2 import Empty
-from penstock.proto.wire.nameserver_pb2 import (
-    ClusterView,
-    RouteQuery,
-    RouteUpdate,
-    ShardMember,
-    ShardView,
-    TopicRoute,
-    WatchRequest,
-)
+from penstock.proto.wire.nameserver_pb2 import ShardMember, ShardView, TopicRoute
 from penstock.runtime.nearest import hint
 
 from .connections import Connections
@@ -59,7 +52,7 @@ class Directory:
         self._masters: dict[str, str | None] = {}  # the addresses of their masters
         self._mentions: Counter[str] = Counter()  # of broker names, in the routes above
         self._wanted: dict[str, None] = {}  # topics under watch, in the order in which they came; only grows
-        self._requests: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()  # of the present stream
+        self._requests: queue.SimpleQueue[wire.WatchRequest | None] = queue.SimpleQueue()  # of the present stream
         self._thread: threading.Thread | None = None  # begins with the first topic
         self._call: Any = None  # the present stream
         self._failure = ""  # why the last stream broke, "" while one brings something; the watch thread's
@@ -71,7 +64,7 @@ class Directory:
         self._settling: threading.Timer | None = None
         # What was asked for last; guarded by its own lock, which is held while a nameserver is asked.
         self._asking = threading.Lock()
-        self._view = ClusterView()
+        self._view = wire.ClusterView()
         self._seen_at = float("-inf")
 
     # Watched
@@ -139,7 +132,7 @@ class Directory:
 
     # Asked
 
-    def cluster(self, timeout_s: float = ROUTE_TIMEOUT_S, *, age_s: float = 0.0) -> ClusterView:
+    def cluster(self, timeout_s: float = ROUTE_TIMEOUT_S, *, age_s: float = 0.0) -> wire.ClusterView:
         """The broker groups that live, and those that are down; at most ``age_s`` old.
 
         Raises:
@@ -191,7 +184,9 @@ class Directory:
     def route(self, topic: str, timeout_s: float = ROUTE_TIMEOUT_S) -> TopicRoute:
         """Where ``topic`` lives; ``exists`` is false where no living broker group has it."""
         timeout_s = require_timeout(timeout_s)
-        update: RouteUpdate = self.connections.query_nameserver("QueryRoute", RouteQuery(topics=[topic]), timeout_s)
+        update: wire.RouteUpdate = self.connections.query_nameserver(
+            "QueryRoute", wire.RouteQuery(topics=[topic]), timeout_s
+        )
         return update.routes[0]
 
     def existing_route(self, topic: str, timeout_s: float) -> TopicRoute:
@@ -249,7 +244,7 @@ class Directory:
             if topic in self._wanted or self._closed.is_set():
                 return
             self._wanted[topic] = None
-            self._requests.put(WatchRequest(add_topics=[topic]))
+            self._requests.put(wire.WatchRequest(add_topics=[topic]))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="penstock-routes", daemon=True)
                 self._thread.start()
@@ -269,9 +264,9 @@ class Directory:
     def _follow(self, address: str) -> bool:
         """Read one watch stream until it breaks. Returns True if it brought anything."""
         heard = False
-        requests: queue.SimpleQueue[WatchRequest | None] = queue.SimpleQueue()
+        requests: queue.SimpleQueue[wire.WatchRequest | None] = queue.SimpleQueue()
         with self._changed:
-            requests.put(WatchRequest(add_topics=list(self._wanted)))
+            requests.put(wire.WatchRequest(add_topics=list(self._wanted)))
             self._requests = requests
         try:
             call = self.connections.nameserver(address).WatchRoutes(iter(requests.get, None))
@@ -319,7 +314,7 @@ class Directory:
         with self._telling:
             self._take(list(self._told.values()), {})
 
-    def _on_update(self, update: RouteUpdate) -> None:
+    def _on_update(self, update: wire.RouteUpdate) -> None:
         with self._telling:
             before = {route.topic: self._told[route.topic] for route in update.routes if route.topic in self._told}
             self._told.update({route.topic: route for route in update.routes})

@@ -93,8 +93,8 @@ class FetchLinks:
             raise ClientClosed("the client is closed: make a new one")
         self._make_waker()
         line = self._lines.get(address)
-        if line is not None and line.link is not None and not line.under_way:
-            self._look_for_end(line)
+        if line is not None and line.link is not None and not line.under_way and line.link.has_unread():
+            self._receive(line)  # the end, perhaps, of a connection that was idle
             line = self._lines.get(address)
         now = time.monotonic()
         if line is None:
@@ -290,11 +290,6 @@ class FetchLinks:
             line.owes_since = now
             for call in line.under_way.values():
                 call.deadline += gap_s
-
-    def _look_for_end(self, line: _Line) -> None:
-        """A connection that was idle may have ended."""
-        if line.link is not None and line.link.has_unread():
-            self._receive(line)
 
     def _break(self, line: _Line, error: PenstockError) -> None:
         if self._lines.get(line.address) is line:

@@ -64,11 +64,7 @@ class ConsumerConfig:
 
 
 def check_consume_from(consume_from: str | int) -> str | int:
-    """``"first"``, ``"last"`` or milliseconds since 1970 as they are.
-
-    Raises:
-        ConfigError: anything else.
-    """
+    """``"first"``, ``"last"`` or milliseconds since 1970 as they are. Raises ConfigError: anything else."""
     is_time = isinstance(consume_from, int) and not isinstance(consume_from, bool) and 0 <= consume_from <= TIME_MS_MAX
     if is_time or consume_from in (CONSUME_FROM_FIRST, CONSUME_FROM_LAST):
         return consume_from

@@ -309,7 +309,6 @@ class Buffers:
         local.forget_fetches()
 
     def drop_buffered(self, local: LocalQueue) -> None:
-        """Forget what was fetched and not handed out."""
         self.held_bytes -= local.drop_buffered()
 
     def remove(self, queue: MessageQueue) -> None:

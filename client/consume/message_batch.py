@@ -58,7 +58,9 @@ class MessageBatch:
             from penstock.formats.record.rows import ROW
 
             return np.empty(0, ROW)
-        return self._batch.rows[self._selection()]
+        # A slice keeps the columns views; rows that were picked by tag have to be copied together.
+        indexes = self._indexes
+        return self._batch.rows[slice(indexes.start, indexes.stop) if isinstance(indexes, range) else list(indexes)]
 
     @property
     def queue_offsets(self) -> npt.NDArray[np.int64]:
@@ -110,8 +112,3 @@ class MessageBatch:
         if isinstance(self._indexes, range):
             return table.slice(self._indexes.start, len(self._indexes))
         return table.take(list(self._indexes))
-
-    def _selection(self) -> slice | list[int]:
-        # A slice keeps the columns views; rows that were picked by tag have to be copied together.
-        indexes = self._indexes
-        return slice(indexes.start, indexes.stop) if isinstance(indexes, range) else list(indexes)

@@ -82,7 +82,6 @@ class QueueOwner(ABC):
         self._control.post(change)
 
     def poke(self) -> None:
-        """Look again soon: running work of a revoked queue may have ended."""
         self._control.poke()
 
     def close(self, deadline_s: float) -> None:

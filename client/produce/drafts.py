@@ -143,11 +143,7 @@ class Draft:
         return isinstance(wish, str) and wish.lower() not in ("", "true")
 
     def encoded(self, unique_key: str | None = None) -> bytes | None:
-        """The property string, or None where the message has no properties.
-
-        Raises:
-            InvalidArgument: what :func:`.keys.property_bytes` refuses.
-        """
+        """The property string, or None where there are no properties. Raises what :func:`.keys.property_bytes` does."""
         try:
             properties = self.properties if self.wait else {**(self.properties or {}), names.WAIT: "false"}
         except TypeError:
@@ -180,11 +176,7 @@ def due_after(delay_s: object) -> int:
 
 
 def due_ms(deliver_at: DeliverAt) -> int:
-    """The time in ms since 1970 UTC; never before it, and 0 for everything before 1970.
-
-    Raises:
-        InvalidArgument: no such time.
-    """
+    """The time in ms since 1970 UTC; 0 for everything before it. Raises InvalidArgument: no such time."""
     if isinstance(deliver_at, dt.datetime):
         if deliver_at.tzinfo is None:
             raise InvalidArgument(f"deliver_at {deliver_at}: has no time zone: give one, as datetime.UTC")

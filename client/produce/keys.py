@@ -18,12 +18,7 @@ TAGS_CACHED = 10_000
 
 
 def checked_body(body: object, bytes_max: int) -> bytes:
-    """``body`` as bytes.
-
-    Raises:
-        InvalidArgument: not bytes, or empty.
-        MessageTooLarge: more than ``bytes_max``.
-    """
+    """``body`` as bytes. Raises InvalidArgument: not bytes, or empty. MessageTooLarge: more than ``bytes_max``."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidArgument(f"body must be bytes, not {type(body).__name__}: encode text first")
     taken = bytes(body)

@@ -198,7 +198,7 @@ class HandedOver:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 if not self._waiting:
                     return
-                if not self._is_hurried(LINGER_S) and self._count() >= BUSY_ENDS:
+                if not self._is_hurried(LINGER_S) and sum(map(len, self._waiting.values())) >= BUSY_ENDS:
                     self._is_hurried(BUSY_LINGER_S)
                 taken, self._waiting, self._hurries = self._waiting, {}, False
             for line, ends in taken.items():
@@ -208,9 +208,6 @@ class HandedOver:
     def _is_hurried(self, seconds: float) -> bool:
         """Collect for so long; True if somebody wants all to be sent before. The lock is held, but not meanwhile."""
         return self._changed.wait_for(lambda: self._hurries or self._is_closed, seconds)
-
-    def _count(self) -> int:
-        return sum(map(len, self._waiting.values()))
 
     def _send(self, line: _Line, ends: list[Ranges]) -> None:
         futures: list[Future[Any]] = []

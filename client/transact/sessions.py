@@ -72,11 +72,7 @@ class ProducerSessions:
         self._thread.start()
 
     def join(self, group: str) -> None:
-        """Be a producer of that group too, soon. May be called again.
-
-        Raises:
-            LimitReached: of so many no client can be.
-        """
+        """Be a producer of that group too, soon. May be called again. Raises LimitReached: of so many none can be."""
         with self._lock:
             if group in self._groups:
                 return

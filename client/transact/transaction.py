@@ -141,7 +141,9 @@ class Transaction:
         if accumulator is None:
             accumulator = self._opened(topic)
         if keys is None and properties is None and sharding_key is None:
-            encoded = self._tags.get(tag) or self._encoded_tag(tag)
+            encoded = self._tags.get(tag)
+            if encoded is None:
+                encoded = self._tags[tag] = _with_own(self._own, property_bytes(tag, None, None, None))
         else:
             encoded = _with_own(self._own, property_bytes(tag, keys, properties, sharding_key))
         if type(body) is not bytes or not 0 < len(body) < self._maker.plain_below:
@@ -270,10 +272,6 @@ class Transaction:
         with self._changed:
             self._require_open()
             return self._open.setdefault(topic, Accumulator(self._maker.batch_bytes_max))
-
-    def _encoded_tag(self, tag: str | None) -> bytes:
-        encoded = self._tags[tag] = _with_own(self._own, property_bytes(tag, None, None, None))
-        return encoded
 
     def _take(self, part: Part) -> None:
         """Count the halves of ``part``: their outcome is waited for."""

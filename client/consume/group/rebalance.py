@@ -61,8 +61,10 @@ class ConsistentHash:
         points = sorted(ring)
         mine = []
         for queue in queues:
+            # As RocketMQ's ``MessageQueue.toString``.
+            text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             # The ring's end is its beginning.
-            point = points[bisect_left(points, _ring_hash(_text_of(queue))) % len(points)]
+            point = points[bisect_left(points, _ring_hash(text)) % len(points)]
             if ring[point] == client_id:
                 mine.append(queue)
         return mine
@@ -191,11 +193,6 @@ def _index(client_id: str, members: Sequence[str]) -> int | None:
 def _ring_hash(text: str) -> int:
     """The first four bytes of the MD5 digest, big-endian: RocketMQ's place on the ring."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
-
-
-def _text_of(queue: MessageQueue) -> str:
-    """What RocketMQ's ``MessageQueue.toString`` returns."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
 def _room(name: str, kind: str) -> str:

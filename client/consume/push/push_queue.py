@@ -256,7 +256,6 @@ class PushedQueue(LocalQueue):
         return True
 
     def stop(self) -> None:
-        """Let nobody begin anything more of what was handed out."""
         for run in list(self.runs):
             run.cut()
             if not run.slots:  # orderly: it waits for its next try
