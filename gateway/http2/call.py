@@ -12,21 +12,8 @@ from typing import TYPE_CHECKING
 from penstock.runtime.channel import MESSAGE_BYTES_MAX
 from penstock.runtime.turns import begin
 
-from .frames import (
-    BEGIN,
-    END_HEADERS,
-    END_STREAM,
-    HEAD,
-    MESSAGE_HEAD,
-    TRAILERS_OK,
-    Code,
-    Status,
-    Type,
-    frame,
-    rst_stream,
-    trailers,
-    window_update,
-)
+from . import frames
+from .frames import BEGIN, END_HEADERS, END_STREAM, HEAD, MESSAGE_HEAD, TRAILERS_OK, Code, Status, Type, frame
 from .limits import CALL_WINDOW, NEW_S, TAKEN_S, UNARY_S
 from .packing import Packed, PackingError, check_packing
 
@@ -123,11 +110,7 @@ class Call:
         return max(self.until - self._connection.now(), 0.0) if self._is_timed else None
 
     async def requests(self) -> AsyncIterator[bytes]:
-        """The client's messages, each when it has come.
-
-        Raises:
-            CallOver: the call ends before the client has sent all.
-        """
+        """The client's messages, each as it comes. Raises CallOver: the call ends before the client has sent all."""
         while True:
             while self.messages:
                 message = self.messages.popleft()
@@ -317,7 +300,7 @@ class Call:
     def break_off(self, code: Code) -> None:
         """End the call without a status."""
         if not self.is_over:
-            self.out.send(rst_stream(self.number, code))
+            self.out.send(frames.rst_stream(self.number, code))
             self.gone()
 
     def gone(self) -> None:
@@ -384,12 +367,12 @@ class Call:
 
     def _say_last(self) -> None:
         assert self._last is not None
-        block = trailers(*self._last)
+        block = frames.trailers(*self._last)
         self.out.send(
             frame(Type.HEADERS, END_HEADERS | END_STREAM, self.number, block if self._begun else BEGIN + block)
         )
         if not self.is_half_closed:
-            self.out.send(rst_stream(self.number, Code.NO_ERROR))
+            self.out.send(frames.rst_stream(self.number, Code.NO_ERROR))
         self._close()
 
     def _close(self) -> None:
@@ -439,5 +422,5 @@ class Call:
         """Let the client send more of the call, unless what it sent lies unread."""
         is_read = not self.messages or not self._method.is_streaming
         if self.untold >= CALL_WINDOW // 2 and is_read and not (self.is_half_closed or self.is_over):
-            self.out.send(window_update(self.number, self.untold))
+            self.out.send(frames.window_update(self.number, self.untold))
             self.untold = 0

@@ -14,31 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from . import limits
+from . import frames, limits
 from .call import Call
-from .frames import (
-    ACK,
-    END_HEADERS,
-    END_STREAM,
-    FRAME_BYTES_MAX,
-    HEAD,
-    PADDED,
-    PREFACE,
-    STREAM,
-    WINDOW_MAX,
-    WITH_PRIORITY,
-    BrokenProtocol,
-    Code,
-    Status,
-    Type,
-    frame,
-    goaway,
-    http_error,
-    rst_stream,
-    seconds,
-    unpadded,
-    window_update,
-)
+from .frames import END_HEADERS, END_STREAM, HEAD, STREAM, BrokenProtocol, Code, Status, Type, frame, rst_stream
 from .headers import Field, HeaderDecoder, HeadersError, are_trailers, is_grpc, metadata_of
 from .outgoing import Outgoing
 from .unconfirmed import Unconfirmed
@@ -49,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PING: Final = frame(Type.PING, 0, 0, b"penstock")
-_ACK_SETTINGS: Final = frame(Type.SETTINGS, ACK, 0)
+_ACK_SETTINGS: Final = frame(Type.SETTINGS, frames.ACK, 0)
 
 
 class Connection(asyncio.Protocol):
@@ -102,7 +80,7 @@ class Connection(asyncio.Protocol):
         self.unconfirmed.drop()
 
     def pause_writing(self) -> None:
-        self.out.pause()
+        self.out.is_paused = True
         self._read_or_not()
 
     def resume_writing(self) -> None:
@@ -152,7 +130,7 @@ class Connection(asyncio.Protocol):
     def say_goodbye(self) -> None:
         """Begin no more calls."""
         self._is_leaving = True
-        self.out.send(goaway(self._last, Code.NO_ERROR))
+        self.out.send(frames.goaway(self._last, Code.NO_ERROR))
         self.out.flush()
 
     def close(self) -> None:
@@ -210,7 +188,7 @@ class Connection(asyncio.Protocol):
         self._rest = data[at:]
 
     def _end(self, code: Code, text: str) -> None:
-        self.out.send(goaway(self._last, code, text))
+        self.out.send(frames.goaway(self._last, code, text))
         self.out.flush()
         self.out.drop()
         self._transport.close()
@@ -218,18 +196,18 @@ class Connection(asyncio.Protocol):
 
     def _greeted(self, data: bytes) -> int:
         """Take what every client begins with."""
-        if not PREFACE.startswith(data[: len(PREFACE)]):
+        if not frames.PREFACE.startswith(data[: len(frames.PREFACE)]):
             raise BrokenProtocol("not HTTP/2, which begins with its preface")
-        if len(data) < len(PREFACE) + HEAD.size:
+        if len(data) < len(frames.PREFACE) + HEAD.size:
             return 0
-        if data[len(PREFACE) + 3] != Type.SETTINGS:
+        if data[len(frames.PREFACE) + 3] != Type.SETTINGS:
             raise BrokenProtocol("the preface is not followed by settings")
         self.is_greeted = True
-        return self._taken(data, len(PREFACE), 1)
+        return self._taken(data, len(frames.PREFACE), 1)
 
     def _taken(self, data: bytes, at: int, least: int) -> int:
         """Take frames from ``at`` on; where the first one begins that is not whole, or has to wait."""
-        length = len(data)
+        length, most = len(data), frames.FRAME_BYTES_MAX
         until_s = self.turns.ends_s() if length - at > limits.SHORT_BYTES else math.inf
         while length - at >= HEAD.size and not self.out.is_over:
             if least <= 0 and time.perf_counter() > until_s:
@@ -240,8 +218,8 @@ class Connection(asyncio.Protocol):
             least -= 1
             high, low, kind, flags, stream = HEAD.unpack_from(data, at)
             size = high << 16 | low
-            if size > FRAME_BYTES_MAX:
-                raise BrokenProtocol(f"a frame of {size} bytes: at most {FRAME_BYTES_MAX}", Code.FRAME_SIZE_ERROR)
+            if size > most:
+                raise BrokenProtocol(f"a frame of {size} bytes: at most {most}", Code.FRAME_SIZE_ERROR)
             end = at + HEAD.size + size
             if end > length:
                 break
@@ -256,10 +234,10 @@ class Connection(asyncio.Protocol):
         size = len(content)
         self._untold += size
         if self._untold >= limits.CONNECTION_WINDOW // 2:
-            self.out.send(window_update(0, self._untold))
+            self.out.send(frames.window_update(0, self._untold))
             self._untold = 0
-        if flags & PADDED:
-            content = unpadded(content)
+        if flags & frames.PADDED:
+            content = frames.unpadded(content)
         call = self.calls.get(stream)
         if call is None or call.is_half_closed:
             self._check_known(stream)
@@ -273,9 +251,9 @@ class Connection(asyncio.Protocol):
     def _on_headers(self, stream: int, flags: int, content: bytes) -> None:
         if not stream % 2:
             raise BrokenProtocol(f"a call on stream {stream}: clients' are odd")
-        if flags & PADDED:
-            content = unpadded(content)
-        if flags & WITH_PRIORITY:
+        if flags & frames.PADDED:
+            content = frames.unpadded(content)
+        if flags & frames.WITH_PRIORITY:
             if len(content) < 5:
                 raise BrokenProtocol("a priority that is cut off", Code.FRAME_SIZE_ERROR)
             if int.from_bytes(content[:4], "big") & STREAM == stream:
@@ -323,16 +301,16 @@ class Connection(asyncio.Protocol):
             self.out.send(rst_stream(stream, Code.PROTOCOL_ERROR))
             return
         if metadata[":method"] != "POST":
-            self._refuse(stream, http_error(405), is_all)
+            self._refuse(stream, frames.http_error(405), is_all)
             return
         if not is_grpc(metadata.get("content-type", "")):
-            self._refuse(stream, http_error(415), is_all)
+            self._refuse(stream, frames.http_error(415), is_all)
             return
         method = self._server.methods.get(metadata[":path"])
         timeout, timeout_s, error = metadata.get("grpc-timeout"), None, ""
         if timeout is not None:
             try:
-                timeout_s = seconds(timeout)
+                timeout_s = frames.seconds(timeout)
             except ValueError as wrong:
                 error = str(wrong)
         call = Call(self, stream, method or self._server.unknown, metadata, timeout_s)
@@ -375,9 +353,9 @@ class Connection(asyncio.Protocol):
     def _on_settings(self, stream: int, flags: int, content: bytes) -> None:
         if stream:
             raise BrokenProtocol(f"settings of stream {stream}")
-        if len(content) % 6 or (flags & ACK and content):
+        if len(content) % 6 or (flags & frames.ACK and content):
             raise BrokenProtocol(f"settings of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
-        if flags & ACK:
+        if flags & frames.ACK:
             return
         self._pranks.play(self.heard_at)
         self.out.set(content, self.calls.values())
@@ -391,8 +369,8 @@ class Connection(asyncio.Protocol):
             raise BrokenProtocol(f"a ping of stream {stream}")
         if len(content) != 8:
             raise BrokenProtocol(f"a ping of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
-        if not flags & ACK:
-            self.out.send(frame(Type.PING, ACK, 0, content))
+        if not flags & frames.ACK:
+            self.out.send(frame(Type.PING, frames.ACK, 0, content))
         else:
             self.unconfirmed.acknowledge(content)
 
@@ -403,9 +381,9 @@ class Connection(asyncio.Protocol):
     def _on_window_update(self, stream: int, flags: int, content: bytes) -> None:
         if len(content) != 4:
             raise BrokenProtocol(f"a WINDOW_UPDATE of {len(content)} bytes", Code.FRAME_SIZE_ERROR)
-        more = int.from_bytes(content, "big") & WINDOW_MAX
+        more = int.from_bytes(content, "big") & frames.WINDOW_MAX
         if not stream:
-            if not more or self.out.window + more > WINDOW_MAX:
+            if not more or self.out.window + more > frames.WINDOW_MAX:
                 raise BrokenProtocol(
                     f"a window of the connection wider by {more}",
                     Code.FLOW_CONTROL_ERROR if more else Code.PROTOCOL_ERROR,
@@ -418,7 +396,7 @@ class Connection(asyncio.Protocol):
             self._check_known(stream)
             if not more:
                 self._break_off(stream, Code.PROTOCOL_ERROR)
-        elif self.out.own_room(call) + more > WINDOW_MAX:
+        elif self.out.own_room(call) + more > frames.WINDOW_MAX:
             self._break_off(stream, Code.FLOW_CONTROL_ERROR)
         else:
             call.window += more

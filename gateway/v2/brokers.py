@@ -81,11 +81,7 @@ class Brokers:
     async def at_master(
         self, broker_name: str, method: str, request: Any, timeout_s: float, *, service: Service = BROKER
     ) -> Any:
-        """The answer of the master of a broker group; a change of masters is ridden through.
-
-        Raises:
-            PenstockError: the last one.
-        """
+        """A master's answer; a change of masters is ridden through. Raises the last PenstockError."""
 
         def start(address: str, left_s: float) -> Any:
             stub = self.calls.connections.stub(address, service)

@@ -81,7 +81,9 @@ class Offsets:
             return wire.QueryOffsetResponse(status=ok(), offset=found.offset)
         if policy not in (QueryOffsetPolicy.BEGINNING, QueryOffsetPolicy.END):
             raise Refusal(Code.BAD_REQUEST, f"policy {policy} is not known")
-        known = await self._range(caller, place)
+        ranges = TopicQueues(topic=place.topic, queue_ids=[place.queue_id])
+        reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", ranges, caller.timeout_s)
+        known: broker.QueueRange = reply.ranges[0]
         return wire.QueryOffsetResponse(
             status=ok(), offset=known.min_offset if policy == QueryOffsetPolicy.BEGINNING else known.max_offset
         )
@@ -152,9 +154,3 @@ class Offsets:
                 Code.BAD_REQUEST, f"topic {topic} has no queue {queue.id} at broker {queue.broker.name[:64]!r}"
             )
         return Queue(topic, queue.broker.name, queue.id)
-
-    async def _range(self, caller: Caller, place: Queue) -> broker.QueueRange:
-        asked = TopicQueues(topic=place.topic, queue_ids=[place.queue_id])
-        reply = await self._brokers.at_master(place.broker_name, "QueryQueueRanges", asked, caller.timeout_s)
-        found: broker.QueueRange = reply.ranges[0]
-        return found

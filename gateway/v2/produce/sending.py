@@ -157,7 +157,6 @@ class Sending:
 
 
 def _taken_by(topic: str, route: TopicRoute) -> frozenset[int]:
-    """The types of messages that a topic takes. Raises Refusal: none."""
     if not any(each.perm & PERM_WRITE and each.write_queues for each in (*route.queues, *route.absent)):
         raise Refusal(Code.FORBIDDEN, f"no writable queue: topic {topic}")
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):

@@ -92,11 +92,7 @@ class Together:
         self._batches: list[_Batch] = []  # of this round, in their order
 
     def take(self, caller: Caller, call: Call) -> bool:
-        """True if the call is answered with others, without a task of its own.
-
-        Raises:
-            Refusal: there are too many clients.
-        """
+        """True if the call is answered with others, without a task of its own. Raises Refusal: too many clients."""
         request = call.request
         count, topic = survey(request)
         if count < 0 or caller.deadline_s < DEADLINE_S_MIN:
