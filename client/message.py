@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.formats.record import properties as names
 from penstock.formats.record.compression import body_fields
 from penstock.formats.record.layout import offset_message_id as make_offset_message_id
+from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, SHARDING_KEY, TAGS, UNIQ_KEY
 from penstock.proto.errors import PenstockError
 from penstock.proto.names import PRODUCER_PROPERTY, RETRY_PREFIX
 
@@ -186,22 +187,22 @@ class MessageView:
     @property
     def tag(self) -> str | None:
         """The message's tag."""
-        return self.all_properties.get(names.TAGS)
+        return self.all_properties.get(TAGS)
 
     @property
     def keys(self) -> list[str]:
         """The message's keys."""
-        return [key for key in self.all_properties.get(names.KEYS, "").split(names.KEY_SEPARATOR) if key]
+        return [key for key in self.all_properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
 
     @property
     def sharding_key(self) -> str | None:
         """What chose the queue, if the sender said it."""
-        return self.all_properties.get(names.SHARDING_KEY)
+        return self.all_properties.get(SHARDING_KEY)
 
     @property
     def message_id(self) -> str:
         """UNIQ_KEY where the producer made one, else the offset message id."""
-        return self.all_properties.get(names.UNIQ_KEY) or self.offset_message_id
+        return self.all_properties.get(UNIQ_KEY) or self.offset_message_id
 
     @property
     def queue_id(self) -> int:

@@ -40,7 +40,13 @@ def group_lag(calls: Calls, group: str, timeout_s: float) -> GroupLag:
     answers, silent = calls.ask_about_group(group, timeout_s)
     descriptions = {name: answer for name, answer in answers.items() if answer is not None}
     unreachable = list(silent)
-    committed, holders = _committed(descriptions), _holders(descriptions)
+    committed = _committed(descriptions)
+    holders = {
+        queue: member.client_id
+        for broker_name, description in descriptions.items()
+        for member in description.members
+        for queue in queues_in(member.claimed, broker_name)
+    }
     topics = {queue.topic for queue in (*committed, *holders)}
     for description in descriptions.values():
         sharing = (member for member in description.members if not member.broadcasting)
@@ -164,12 +170,3 @@ def _committed(descriptions: Mapping[str, GroupDescription]) -> dict[MessageQueu
     for broker_name, description in descriptions.items():
         found |= offsets_in(description.committed, broker_name)
     return found
-
-
-def _holders(descriptions: Mapping[str, GroupDescription]) -> dict[MessageQueue, str]:
-    return {
-        queue: member.client_id
-        for broker_name, description in descriptions.items()
-        for member in description.members
-        for queue in queues_in(member.claimed, broker_name)
-    }

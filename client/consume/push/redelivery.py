@@ -177,7 +177,10 @@ class SendBack(Redelivery):
                             return
                         self._changed.wait()
                     taken, line.waiting = line.waiting, []
-                for queue, items in _by_queue(taken).items():
+                by_queue: dict[MessageQueue, list[Failed]] = {}
+                for failed in taken:
+                    by_queue.setdefault(failed.local.queue, []).append(failed)
+                for queue, items in by_queue.items():
                     self._give_back(queue, items, line)
                     with self._changed:
                         self._undecided -= len(items)
@@ -250,10 +253,3 @@ class _Line:
     waiting: list[Failed]
     settle: Settle
     is_stuck: bool = False  # no master answers; the line's thread writes it
-
-
-def _by_queue(taken: list[Failed]) -> dict[MessageQueue, list[Failed]]:
-    found: dict[MessageQueue, list[Failed]] = {}
-    for failed in taken:
-        found.setdefault(failed.local.queue, []).append(failed)
-    return found
