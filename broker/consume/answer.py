@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto.errors import BrokerUnavailable
@@ -14,11 +14,9 @@ from penstock.runtime.data.sending import Data
 
 from ..core.core import Core
 from ..core.dispatch import Fresh
+from ..store.absent import Absent, AbsentEntries
+from ..store.results import ReadResult
 from .fetch_waiters import Wanted
-
-if TYPE_CHECKING:
-    from ..store.absent import Absent, AbsentEntries
-    from ..store.results import ReadResult
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 REPLY_BYTES_DEFAULT: Final = 1024 * 1024

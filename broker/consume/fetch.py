@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, Forbidden, InvalidArgument
@@ -27,12 +27,10 @@ from ..core.core import Core
 from ..core.dispatch import Asked
 from ..core.tables.filters import wanted_by
 from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
+from ..store.absent import Absent, AbsentEntries, bring
 from .answer import Answer
 from .fetch_load import FetchLoad
 from .fetch_waiters import Waiter, Waiters, Wanted
-
-if TYPE_CHECKING:
-    from ..store.absent import Absent, AbsentEntries
 
 WAIT_MS_MAX = 60_000
 _BRINGERS = 4
@@ -122,9 +120,9 @@ class Fetch:
         self.catch_up(asked(header))
         seen = self._seen()
         ready = answer.find(wanted if header.in_order else self.rotated(wanted))
-        await self._brought(_bring_entries, await self._all_of(answer.absent_entries(ready)))
+        await self._brought(await self._all_of(answer.absent_entries(ready)))
         # What is absent is not kept: its files may be deleted from then on.
-        await self._brought(_bring_records, await self._all_of(answer.absent(ready)))
+        await self._brought(await self._all_of(answer.absent(ready)))
         await self._in_turns(answer.read(ready))
         if not answer.has_news and wait_s > 0:
             # In order, nothing of the others can be told before there is something of the first.
@@ -154,7 +152,7 @@ class Fetch:
     async def _all_of(self, steps: Iterable[list[T]]) -> list[T]:
         return list(itertools.chain.from_iterable(await self._in_turns(steps)))
 
-    async def _brought(self, bring: Callable[[Sequence[T]], None], absent: Sequence[T]) -> None:
+    async def _brought(self, absent: Sequence[Absent | AbsentEntries]) -> None:
         """Have other threads wait for the disk."""
         if absent and self.is_open:
             await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
@@ -251,14 +249,3 @@ def asked(header: FetchHeader) -> Asked:
 def wait_s_of(header: FetchHeader) -> float:
     """For how long a fetch waits for messages."""
     return min(header.max_wait_ms, WAIT_MS_MAX) / 1000
-
-
-def _bring_records(absent: Iterable[Absent]) -> None:
-    from ..store.absent import bring  # loads the kernels
-
-    bring(absent)
-
-
-def _bring_entries(absent: Iterable[AbsentEntries]) -> None:
-    for part in absent:
-        part.bring()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..core.dispatch import Arrivals, Asked, Fresh
-
-if TYPE_CHECKING:
-    from ..store.filter.conditions import Condition
-
+from ..store.filter.conditions import Condition
 
 OFFERED_MAX: Final = 16
 """Where more fetches wait for a topic, a record is dispatched first."""

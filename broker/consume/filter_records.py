@@ -20,6 +20,7 @@ from ..core.tables.consumer_filters import (
 )
 from ..core.tables.filters import EXPRESSION_LENGTH_MAX
 from ..core.wire import in_turns
+from ..store.filter.sql92 import parse_condition
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,6 @@ class FilterRecords:
 
 def _is_condition(topic: str, expression: str) -> bool:
     """False for what fetches are refused for; RocketMQ would not take it either."""
-    from ..store.filter.sql92 import parse_condition  # loads kernels
-
     if len(expression) > EXPRESSION_LENGTH_MAX:
         return False
     try:

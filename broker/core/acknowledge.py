@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from typing import TYPE_CHECKING
 
 from penstock.proto.errors import OutcomeUnknown, StorageError
 from penstock.proto.wire import broker_pb2
 
 from ..config import BrokerConfig
 from ..store.config import FlushMode
+from ..store.store import Store
 from .role import Role
-
-if TYPE_CHECKING:
-    from ..store.store import Store
 
 SEND_OK = broker_pb2.SEND_OK
 FLUSH_DISK_TIMEOUT = broker_pb2.FLUSH_DISK_TIMEOUT

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from penstock.proto.errors import NotCurrent, NotEnoughReplicas, OutcomeUnknown
 from penstock.runtime.clock import DueClock
 
 from ..config import BrokerConfig
+from ..store.store import Store
 from .acknowledge import Acknowledgements
 from .dispatch import Dispatcher
 from .events import LogEvents
@@ -17,9 +17,6 @@ from .journal import Journal
 from .metrics import Counters
 from .role import Role
 from .tables.tables import Tables
-
-if TYPE_CHECKING:
-    from ..store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

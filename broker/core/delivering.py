@@ -6,18 +6,17 @@ What such records are: :mod:`penstock.formats.record.reposting.timers`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.formats.record.reposting.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records, real_topics
 from penstock.proto.errors import MessageTooLarge
 
+from ..store.queues.kernels import Longs
 from .journal import Target
 from .reposting import Records
-
-if TYPE_CHECKING:
-    from ..store.queues.kernels import Longs
 
 _AS_BEFORE: Final = np.empty(0, np.int64)
 
@@ -27,8 +26,6 @@ class Waiting:
 
     def __init__(self, records: Records, order: Longs) -> None:
         """``order``: places in ``records``."""
-        from penstock.formats.record.reposting.timers import real_topics
-
         self.data = records.data
         self.positions, self.sizes = records.positions[order], records.sizes[order]
         self._topics, self._hashes = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
@@ -56,8 +53,6 @@ class Waiting:
         Raises:
             MessageTooLarge: the properties of one leave no room for what is added.
         """
-        from penstock.formats.record.reposting.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records
-
         positions, sizes = self.positions[chosen], self.sizes[chosen]
         out = np.empty(int(sizes.sum()) + GROWTH_MAX + (len(chosen) + 1) * TOPIC_GROWTH_MAX, np.uint8)
         name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)

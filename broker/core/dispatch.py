@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto import names
 from penstock.proto.errors import DiskFull
 
+from ..store.store import Store
 from .tables.tables import Tables
-
-if TYPE_CHECKING:
-    from ..store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from penstock.proto.errors import StorageError
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 
+from ..store.store import Store
 from .journal import Journal
 
 if TYPE_CHECKING:
-    from ..store.store import Store
     from .core import Core
     from .dispatch import Dispatcher, Fresh
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.formats.record.reposting.retries import GROWTH_MAX, sent_back, tries_of
 from penstock.proto import names
 from penstock.proto.errors import GroupNotFound, LimitReached, MessageTooLarge
 
@@ -70,8 +71,6 @@ def tried_times(records: Records, topic: str) -> tuple[Any, Any]:
 
     Who consumes a dead letter begins anew: what it says of tries are those of the group that gave it up.
     """
-    from penstock.formats.record.reposting.retries import tries_of
-
     times, properties = np.empty(len(records.offsets), np.int32), np.empty(len(records.offsets), np.int32)
     tries_of(records.data, records.positions, records.sizes, times, properties)
     if topic.startswith(names.DLQ_PREFIX):
@@ -97,8 +96,6 @@ def failed_copies(
     Raises:
         MessageTooLarge: the properties of one have no room for the mark.
     """
-    from penstock.formats.record.reposting.retries import GROWTH_MAX, sent_back
-
     sizes = records.sizes[chosen]
     out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)
     name, place, prefix = (np.frombuffer(part, np.uint8) for part in (topic.encode(), where, mark_property(*mark)))

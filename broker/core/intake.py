@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType, conflict
 from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.sharding import keyed_records
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -22,6 +23,7 @@ from penstock.proto.errors import (
     TopicNotFound,
 )
 
+from ..store.log.queue_ends import queue_gone
 from .journal import Target
 from .tables.producers import OWN_PRODUCERS, Receipt, mark_of
 from .tables.topics import Topic
@@ -79,8 +81,6 @@ def refused(status: IntEnum, index: int, topic: Topic, what: str, adding: str) -
 
     ``what``: one of them. ``adding``: what has to find room in their properties then.
     """
-    from ..store.log.queue_ends import queue_gone  # loads the kernels
-
     where = f"topic {topic.name}, record {index} of the batch"
     if status.name == "BAD_QUEUE":
         return queue_gone(topic.name, index, topic.queues)
@@ -128,8 +128,6 @@ def check_types(records: memoryview, count: int, topic: Topic, intake: Intake) -
         return
     if intake.message_type is not None or demanded not in (MessageType.NORMAL, MessageType.FIFO):
         raise conflict(topic.name, demanded, intake.message_type or MessageType.NORMAL)
-    from penstock.formats.record.sharding import keyed_records
-
     found = MessageType.FIFO if demanded is MessageType.NORMAL else MessageType.NORMAL
     others, first = keyed_records(np.frombuffer(records, np.uint8), found is MessageType.FIFO)
     if others == count:

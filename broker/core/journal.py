@@ -11,12 +11,12 @@ from penstock.formats.record.properties import TAGS, encode_properties
 from penstock.proto import names
 from penstock.proto.errors import NotMaster
 
+from ..store.disk import Bytes
 from .dispatch import Fresh
 from .tables.producers import Receipt
 from .tables.table import compact
 
 if TYPE_CHECKING:
-    from ..store.disk import Bytes
     from .core import Core
 
 

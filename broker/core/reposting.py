@@ -10,21 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from penstock.formats.record.layout import Record, decode_record
 from penstock.formats.record.producer_mark import ProducerMark
 
+from ..store.absent import bring
+from ..store.disk import Bytes
+from ..store.picking import Picked
+from ..store.queues.kernels import Ints, Longs
+from ..store.store import Store
 from .core import Core
 from .journal import Journal, Target
-
-if TYPE_CHECKING:
-    from ..store.disk import Bytes
-    from ..store.picking import Picked
-    from ..store.queues.kernels import Ints, Longs
-    from ..store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,6 @@ async def records_of(
     store: Store, topic: str, queue_id: int, start: int, end: int
 ) -> AsyncGenerator[tuple[int, int, Record], None]:
     """Offset, position in the log, and record of each of the queue's offsets ``[start, end)`` that has one."""
-    from ..store.absent import bring  # loads the kernels
-
     while start < end:
         stop = min(start + LOCATED_AT_ONCE, end)
         picked = store.picker.locate(topic, queue_id, np.arange(start, stop))
@@ -82,8 +79,6 @@ class Reposter:
 
     async def locate(self, topic: str, queue_id: int, offsets: Longs) -> Picked:
         """Where the records at these offsets, which ascend, are; without those that are gone."""
-        from ..store.picking import Picked
-
         parts = []
         if len(offsets) <= LOCATED_AT_ONCE:
             return self._picker.locate(topic, queue_id, offsets)
@@ -97,8 +92,6 @@ class Reposter:
 
         ``in_place``: they are not copied where one log file has them all; for the turn in which the call returns.
         """
-        from ..store.absent import bring  # loads the kernels
-
         if len(picked.positions) and int(picked.positions.min()) < self._store.end_offset - RECENT_BYTES:
             await asyncio.to_thread(bring, self._picker.absent(picked))
         if journal.is_over:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..core.metrics import Families
 from ..core.tables.tables import Tables
 from ..store.recovery.cleaning import HOUR_MS
+from ..store.store import Store
 from .unread import Unread, unread_below
-
-if TYPE_CHECKING:
-    from ..store.store import Store
 
 log = logging.getLogger(__name__)
 

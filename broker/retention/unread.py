@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..core.feature import Hold
 from ..core.tables.tables import Tables
-
-if TYPE_CHECKING:
-    from ..store.store import Store
+from ..store.store import Store
 
 _QUEUES_AT_ONCE = 100
 

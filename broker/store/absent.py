@@ -58,14 +58,17 @@ class AbsentEntries(NamedTuple):
             self.disk.bring(self.path, self.start, self.end)
 
 
-def bring(parts: Iterable[Absent]) -> None:
-    """Bring the records of ``parts`` into memory; best effort, for any thread.
+def bring(parts: Iterable[Absent | AbsentEntries]) -> None:
+    """Bring records and entries into memory; best effort, for any thread.
 
     Neighbours are read together, also where they are of several parts: queues lie interleaved in a log.
     """
     files: dict[str, list[Absent]] = {}
     for part in parts:
-        files.setdefault(part.path, []).append(part)
+        if isinstance(part, Absent):
+            files.setdefault(part.path, []).append(part)
+        else:
+            part.bring()
     for path, found in files.items():
         with contextlib.suppress(OSError):  # the file has gone; its mapping has not
             for start, end in _spans(found):

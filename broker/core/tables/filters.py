@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.formats.hashing import string_hash
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.broker_pb2 import Filter
 
-if TYPE_CHECKING:
-    from ...store.filter.conditions import Condition
+from ...store.filter.conditions import Condition
 
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 
@@ -47,6 +46,4 @@ def _tags(kind: int, expression: str) -> frozenset[int] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _condition(expression: str) -> Condition:
-    from ...store.filter.conditions import Condition
-
     return Condition(expression)

@@ -15,7 +15,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -32,10 +32,8 @@ from penstock.proto.errors import (
 )
 
 from ...limits import Limits
+from ...store.results import MarkedBatch
 from .table import StateRecord, Table
-
-if TYPE_CHECKING:
-    from ...store.results import MarkedBatch
 
 log = logging.getLogger(__name__)
 

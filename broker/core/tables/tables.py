@@ -13,6 +13,7 @@ from penstock.proto import names
 from penstock.proto.errors import Corrupt
 
 from ...limits import Limits
+from ...store.results import DispatchResult
 from .groups import Group, Groups
 from .light_offsets import LightOffsets
 from .offsets import Offsets
@@ -22,7 +23,6 @@ from .table import StateRecord, Table
 from .topics import TOPIC_DELETED, Topic, Topics
 
 if TYPE_CHECKING:
-    from ...store.results import DispatchResult
     from .snapshots import Snapshots
 
 log = logging.getLogger(__name__)

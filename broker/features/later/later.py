@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
+from penstock.formats.record.reposting.timers import TimerStatus, check_waiting
 from penstock.proto import names
 from penstock.proto.errors import FlowControl, InvalidArgument
 from penstock.proto.wire import later_pb2
@@ -61,8 +62,6 @@ class Later(Feature, Intake):
             raise FlowControl(f"{waiting} messages wait for their time (timerMessagesMax): send later")
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.reposting.timers import TimerStatus, check_waiting
-
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_waiting(np.frombuffer(records, np.uint8), name, topic.queues, self._latest_ms(), False)

@@ -18,6 +18,7 @@ from penstock.formats.record.properties import (
     decode_properties,
     encode_properties,
 )
+from penstock.formats.record.reposting.timers import text_hash, unique_keys
 
 from ...core.delivering import Waiting
 from .timer_wheel import Longs
@@ -89,8 +90,6 @@ class Recalls:
 
     def of(self, waiting: Waiting) -> Longs:
         """Which of these messages are not to be delivered."""
-        from penstock.formats.record.reposting.timers import text_hash, unique_keys
-
         if not self._known:
             return np.empty(0, np.int64)
         if not self._is_sorted:

@@ -31,6 +31,7 @@ import numpy as np
 
 from penstock.formats.record.form import RecordForm
 from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX, due_times
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, MessageTooLarge, PenstockError
 
@@ -38,6 +39,7 @@ from ...core.core import Core
 from ...core.delivering import Waiting
 from ...core.journal import Journal, Target
 from ...core.reposting import LOCATED_AT_ONCE, Records, Reposter
+from ...store.absent import bring
 from .recalls import BODY, Recall, Recalls, recalls_in
 from .timer_table import TIMER_RUN, Run, TimerTable
 from .timer_wheel import Longs, TimerWheel
@@ -225,8 +227,6 @@ class Timers:
 
     async def _begin(self, wheel: TimerWheel, journal: Journal) -> bool:
         """Record the next run. True if there is one."""
-        from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
-
         try:
             backlog = self._backlog or await self._next_backlog(wheel)
         except BaseException:  # the wheel has no more what was taken
@@ -333,10 +333,6 @@ class Timers:
 
     async def _due(self, start: int, end: int) -> AsyncIterator[tuple[Longs, Longs]]:
         """(due, offsets) of the records ``[start, end)`` of the queue, in pieces; others are counted as dropped."""
-        from penstock.formats.record.reposting.timers import due_times
-
-        from ...store.absent import bring  # loads the kernels
-
         picker = self._store.picker
         while start < end:
             stop = min(start + LOCATED_AT_ONCE, end)

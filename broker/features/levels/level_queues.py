@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge
 
@@ -162,8 +163,6 @@ class LevelQueues:
 
     async def _deliver_some(self, journal: Journal, done: dict[int, int], queue_id: int, until: int = 0) -> bool:
         """Deliver a batch of one level, or move one of what lies below ``until``. True if there may be more."""
-        from penstock.formats.record.reposting.timers import TOPIC_GROWTH_MAX
-
         low, high = self._store.reader.queue_range(names.SCHEDULE_TOPIC, queue_id)
         first = self._begin(done, queue_id, low)
         stop = min(high, until or high, first + BATCH_COUNT)

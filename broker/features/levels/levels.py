@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
 from penstock.formats.delay_levels import levels_ms
+from penstock.formats.record.reposting.timers import TimerStatus, check_waiting
 from penstock.proto import names
 from penstock.proto.errors import InvalidArgument, PenstockError
 
@@ -47,8 +48,6 @@ class DelayLevels(Feature, Intake):
         return Target(names.SCHEDULE_TOPIC, self._count)
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.reposting.timers import TimerStatus, check_waiting
-
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_waiting(np.frombuffer(records, np.uint8), name, topic.queues, self._count, True)
         if status == TimerStatus.OK:

@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge, NotMaster
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN, ReceiptStatus
@@ -191,8 +192,6 @@ class Finisher:
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 
     def _carry_out(self, journal: Journal, queue: PopQueue, records: Records, chosen: Longs, *, is_dead: bool) -> None:
-        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
-
         group = self._core.tables.group_or_default(queue.group)
         times, properties = tried_times(records, queue.topic)
         allowed = group.retry_max_times if group.retry_queues > 0 else 0

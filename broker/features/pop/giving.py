@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from penstock.formats.record.kernels.pairs import name_hash
+from penstock.formats.record.reposting.pops import origin_topics, queue_offsets
 from penstock.proto import names
 from penstock.proto.errors import FlowControl
 from penstock.proto.frames import allocate, new_bytes, pack
@@ -18,14 +20,12 @@ from penstock.runtime.data.sending import Data
 from ...core.core import Core
 from ...core.dispatch import Asked
 from ...core.journal import Journal
+from ...store.absent import Absent, AbsentEntries
+from ...store.results import ReadResult, ReadStatus
 from .ops import NOTHING, Kind, Longs, Op
 from .queue import PopQueue
 from .request import Looked, Subscribed, Wanted
 from .state import PopState
-
-if TYPE_CHECKING:
-    from ...store.absent import Absent, AbsentEntries
-    from ...store.results import ReadResult
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,6 @@ class Giver:
     """Gives out what is free; event loop only, and nothing is awaited from the first look to the record."""
 
     def __init__(self, core: Core, state: PopState) -> None:
-        from ...store.results import ReadStatus  # here: who reads the configuration alone loads no kernels
-
-        self._statuses = ReadStatus
         self._core = core
         self._store = core.store
         self._reader = core.store.reader
@@ -281,19 +278,17 @@ class Giver:
                 read = self._reader.read(
                     *(queue.topic, queue.queue_id, queue.next, size), max_count=count, tags=each.tags
                 )
-            if read.status is self._statuses.FOUND:
+            if read.status is ReadStatus.FOUND:
                 return read if not given.count or read.bytes <= size else None
-            if read.status is self._statuses.DAMAGED:
+            if read.status is ReadStatus.DAMAGED:
                 log.error("record passed over group=%s problem=%s", queue.group, read.problem)
-            elif read.status not in (self._statuses.NO_MATCHED_MESSAGE, self._statuses.OFFSET_TOO_SMALL):
+            elif read.status not in (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_TOO_SMALL):
                 return None
             queue.next = read.next_offset
         return None
 
     def _give_retries(self, given: Given, wanted: Wanted, each: Subscribed, queue: PopQueue) -> None:
         """Messages of the retry topic whose own topics are wanted; others that are met on the way are parked."""
-        from penstock.formats.record.kernels.pairs import name_hash
-
         homes = np.array([name_hash(each.topic) for each in wanted.subscribed], np.int64)
         left = wanted.max_messages - given.count
         parked = queue.parked(homes)
@@ -324,8 +319,6 @@ class Giver:
 
     def _of_homes(self, queue: PopQueue, offsets: Longs, homes: Longs) -> Longs:
         """Those offsets of the retry topic whose messages' own topics are wanted."""
-        from penstock.formats.record.reposting.pops import origin_topics
-
         picked = self._picker.sound(self._picker.locate(queue.topic, queue.queue_id, offsets))
         origins = np.empty(len(picked.offsets), np.int64)
         starts = np.cumsum(picked.sizes, dtype=np.int64) - picked.sizes
@@ -354,8 +347,6 @@ class Giver:
 
 
 def _offsets_of(read: ReadResult) -> Longs:
-    from penstock.formats.record.reposting.pops import queue_offsets
-
     found, at = np.empty(read.count, np.int64), 0
     for source, positions, _ in read.parts:
         queue_offsets(source, positions, found[at : at + len(positions)])
@@ -364,8 +355,6 @@ def _offsets_of(read: ReadResult) -> Longs:
 
 
 def _origins_of(read: ReadResult) -> Longs:
-    from penstock.formats.record.reposting.pops import origin_topics
-
     parts = [NOTHING]
     for source, positions, sizes in read.parts:
         parts.append(np.empty(len(positions), np.int64))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.proto import names
 from penstock.proto.data_frames import Method
@@ -33,15 +33,13 @@ from ...core.feature import Feature, Hold
 from ...core.journal import Journal
 from ...core.metrics import Families
 from ...core.wire import Service, service
+from ...store.absent import bring
 from .finishing import Finisher
 from .giving import Given, Giver
 from .request import Receipts, Wanted, Wants, check_invisible, receipts_of
 from .state import PopState, flights
 from .table import POP_GROUP, PopTable
 from .waiting import Waiters
-
-if TYPE_CHECKING:
-    from ...store.absent import Absent, AbsentEntries
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +287,7 @@ class Pop(Feature):
         queues = self._giver.looked_at(journal, wanted)
         absent = self._giver.absent(wanted, queues)
         if absent:
-            await asyncio.to_thread(_bring, absent)
+            await asyncio.to_thread(bring, absent)
         if journal.is_over:
             raise BrokerUnavailable("the broker has ceased to be master meanwhile: ask the new one")
         if absent:
@@ -321,15 +319,6 @@ class _Receives(DataCalls[bytes]):
 
     async def found(self, request: bytes, link: Link) -> Sequence[Data]:
         return await self._receive(request, lambda: link.has_room)
-
-
-def _bring(parts: Iterable[Absent | AbsentEntries]) -> None:
-    from ...store.absent import Absent, bring  # loads the kernels
-
-    for part in parts:
-        if not isinstance(part, Absent):
-            part.bring()
-    bring(part for part in parts if isinstance(part, Absent))
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from penstock.proto.wire import pop_pb2 as wire
 from ...core.tables.filters import wanted_by
 from ...core.tables.tables import Tables
 from ...core.wire import QUEUES_MAX, REQUEST_BYTES_MAX, check_count, check_queues
+from ...store.filter.conditions import Condition
 from .ops import Longs
 from .queue import PopQueue
-
-if TYPE_CHECKING:
-    from ...store.filter.conditions import Condition
 
 SUBSCRIPTIONS_MAX: Final = 64
 MESSAGES_MAX: Final = 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from penstock.formats.record.kernels.pairs import name_hash
 from penstock.proto import frames
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import InvalidArgument
@@ -23,8 +24,6 @@ class Listener(Standing):
     """One client's request; event loop only."""
 
     def __init__(self, client_id: str, number: int, link: Link, clock: Clock) -> None:
-        from penstock.formats.record.kernels.pairs import name_hash
-
         super().__init__(client_id, number, Method.LISTEN, link)
         self.client = name_hash(client_id)
         self.behind: int | None = None

@@ -12,22 +12,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from penstock.formats.record.kernels import gather
+from penstock.formats.record.replies import clients_of
 from penstock.proto import names
 
 from ...core.core import Core
 from ...core.dispatch import Arrivals, Watcher
 from ...core.journal import Journal
 from ...core.tables.producers import Receipt
+from ...store.absent import bring
+from ...store.disk import Bytes
+from ...store.queues.kernels import Ints, Longs
+from ...store.results import ReadResult
 from .listeners import Listener, Listeners
-
-if TYPE_CHECKING:
-    from ...store.disk import Bytes
-    from ...store.queues.kernels import Ints, Longs
-    from ...store.results import ReadResult
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,6 @@ class Pusher(Watcher):
 
     def _push_one(self, receipt: Receipt) -> bool:
         """Push the one reply of an append. False if its client has no room."""
-        from penstock.formats.record.replies import clients_of
-
         record = self._store.read_bytes(receipt.start, receipt.end - receipt.start)
         sizes, clients = np.array([len(record)], np.int32), np.empty(1, np.int64)
         clients_of(np.frombuffer(record, np.uint8), _AT_BEGIN, sizes, clients)
@@ -217,11 +216,9 @@ class Pusher(Watcher):
 
     async def _bring(self, journal: Journal, start: int, end: int) -> bool:
         """Have what is to be read in memory. Returns False if the mastership is over."""
-        from ...store.absent import bring  # loads the kernels
-
         entries = self._store.reader.absent_entries(self.topic, 0, start, min(end - start, SLICE_COUNT))
         if entries:
-            await asyncio.to_thread(lambda: [each.bring() for each in entries])
+            await asyncio.to_thread(bring, entries)
         records = self._store.reader.absent(self.topic, 0, start, SLICE_BYTES)
         if records:
             await asyncio.to_thread(bring, records)
@@ -234,8 +231,6 @@ class Pusher(Watcher):
     @staticmethod
     def _by_client(found: ReadResult) -> Iterator[tuple[int, Callable[[], bytes], int]]:
         """For each client: its id's hash, a call that gives its records end to end, and how many there are."""
-        from penstock.formats.record.kernels import gather
-        from penstock.formats.record.replies import clients_of
 
         def joined(source: Bytes, positions: Longs, sizes: Ints) -> bytes:
             records = np.empty(int(sizes.sum()), np.uint8)

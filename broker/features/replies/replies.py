@@ -20,6 +20,12 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
+from penstock.formats.record.replies import (
+    CLIENT_BYTES_MAX,
+    CORRELATION_BYTES_MAX,
+    ReplyStatus,
+    check_replies,
+)
 from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
@@ -63,13 +69,6 @@ class Replies(Feature, Intake):
         return Target(self.pusher.topic, QUEUES)
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.replies import (
-            CLIENT_BYTES_MAX,
-            CORRELATION_BYTES_MAX,
-            ReplyStatus,
-            check_replies,
-        )
-
         status, index = check_replies(np.frombuffer(records, np.uint8))
         where, index = f"reply to a request of topic {topic.name}, record {index} of the batch", int(index)
         if status == ReplyStatus.NO_RECORD:

@@ -23,6 +23,8 @@ import numpy as np
 
 from penstock.formats.delay_levels import levels_ms
 from penstock.formats.record.producer_mark import ProducerMark
+from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
+from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -137,9 +139,6 @@ class Retry(Feature):
         self, journal: Journal, request: retry_pb2.SendBackRequest, asked: Asked, records: Records
     ) -> tuple[retry_pb2.SendBackReply, int]:
         """Append the copies that are missing; the answer, and the end of all of them in the log."""
-        from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
-        from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
-
         group = self._group(request.group)
         dead_topic = names.DLQ_PREFIX + group.name
         later_before, dead_before = self._found(request, (names.TIMER_TOPIC, dead_topic))

@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from penstock.formats.record.form import RecordForm
+from penstock.formats.record.kernels.pairs import name_hash
 from penstock.formats.record.producer_mark import ProducerMark, mark_property
+from penstock.formats.record.reposting.halves import GROWTH_MAX, Becomes, committed, facts_of, homes_of, restated
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
@@ -33,14 +35,10 @@ from ...core.core import Core
 from ...core.intake import RESERVED_PRODUCERS
 from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
+from ...store.queues.kernels import Ints
 from .halves import OPEN, Halves, Longs, States, Waiting
 from .ops import Stretch, op_record
 from .settings import TransactionSettings
-
-if TYPE_CHECKING:
-    from penstock.formats.record.reposting.halves import Becomes
-
-    from ...store.queues.kernels import Ints
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +65,6 @@ class Homes(NamedTuple):
     @classmethod
     def of(cls, records: Records) -> Homes:
         """As their records tell of them."""
-        from penstock.formats.record.reposting.halves import homes_of
-
         count = len(records.offsets)
         topics, hashes, groups = (np.empty(count, np.int64) for _ in range(3))
         made = cls(topics, hashes, groups, np.empty(count, np.int32), np.empty(count, np.int32))
@@ -204,8 +200,6 @@ class Decisions:
 
     def _fitting(self, sizes: Any) -> int:
         """How many of these one op may decide: what follows from it is a batch, which a log file must hold."""
-        from penstock.formats.record.reposting.halves import GROWTH_MAX
-
         return min(self._reposter.fitting(sizes, RUN_BYTES, growth=GROWTH_MAX), RUN_COUNT)
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
@@ -269,8 +263,6 @@ class Decisions:
         self.end = self._core.store.end_offset
 
     def _post_stretch(self, journal: Journal, letter: str, records: Records, chosen: Longs, sequence: int) -> None:
-        from penstock.formats.record.reposting.halves import Becomes
-
         if letter == "C":
             for name, places in self._by_topic(records, chosen):
                 topic = self._core.tables.topic(name)
@@ -312,8 +304,6 @@ class Decisions:
         self, target: Target, becomes: Becomes | None, records: Records, chosen: Longs, mark: ProducerMark
     ) -> memoryview:
         """What the records at the places ``chosen`` become. Raises MessageTooLarge."""
-        from penstock.formats.record.reposting.halves import GROWTH_MAX, committed, restated
-
         sizes = records.sizes[chosen]
         out = np.empty(int(sizes.sum()) + (len(chosen) + 1) * GROWTH_MAX, np.uint8)
         name, prefix = np.frombuffer(target.topic.encode(), np.uint8), np.frombuffer(mark_property(*mark), np.uint8)
@@ -344,8 +334,6 @@ class Decisions:
         return self._homes[1]
 
     def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
-        from penstock.formats.record.kernels.pairs import name_hash
-
         foreign = np.flatnonzero(self._homes_of(records).groups != name_hash(group))
         if len(foreign):
             raise MessageNotFound(
@@ -373,8 +361,6 @@ class Decisions:
 
     def rows(self, data: Any, positions: Longs, sizes: Any, offsets: Longs) -> tuple[Waiting, Longs]:
         """Halves as their records tell of them, and hashes of their unique keys; of what is none the group is 0."""
-        from penstock.formats.record.reposting.halves import facts_of
-
         stored, immunity, times, firsts, groups, keys = (np.empty(len(offsets), np.int64) for _ in range(6))
         facts_of(data, positions, sizes, stored, immunity, times, firsts, groups, keys)
         times = np.maximum(times, 0)

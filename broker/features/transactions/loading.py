@@ -17,6 +17,7 @@ from ...core.core import Core
 from ...core.journal import Journal
 from ...core.reposting import LOCATED_AT_ONCE, Reposter, records_of
 from ...core.tables.offsets import offset_records
+from ...store.absent import bring
 from .decisions import QUEUE, Decisions
 from .halves import KNOWN_MAX, OPEN, Halves, Longs, Waiting
 from .ops import Stretch, read_op
@@ -154,8 +155,6 @@ class Loading:
 
     async def _rows(self, offsets: Longs, halves: Halves) -> AsyncIterator[tuple[Waiting, Longs]]:
         """What the halves at these offsets say of themselves, in pieces; what cannot be read is open no more."""
-        from ...store.absent import bring
-
         for start in range(0, len(offsets), LOCATED_AT_ONCE):
             wanted = offsets[start : start + LOCATED_AT_ONCE]
             picked = self._store.picker.locate(names.HALF_TOPIC, QUEUE, wanted)

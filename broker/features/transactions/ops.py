@@ -26,6 +26,7 @@ import numpy as np
 from penstock.formats.record.form import RecordForm
 from penstock.formats.record.layout import Record
 from penstock.formats.record.properties import TAGS, WAIT, decode_properties, encode_properties
+from penstock.formats.record.reposting.halves import read_offsets, write_offsets
 from penstock.proto import names
 from penstock.proto.wire import transactions_pb2 as wire
 
@@ -60,8 +61,6 @@ class Stretch(NamedTuple):
 
 def op_record(stretches: list[Stretch], form: RecordForm) -> bytes:
     """The record of an op, for the queue of ops; ``form``: of that topic."""
-    from penstock.formats.record.reposting.halves import write_offsets
-
     offsets = np.concatenate([stretch.offsets for stretch in stretches])
     body = np.empty(len(offsets) * _OFFSET_BYTES_MAX, np.uint8)
     size = int(write_offsets(offsets, body))
@@ -72,8 +71,6 @@ def op_record(stretches: list[Stretch], form: RecordForm) -> bytes:
 
 def read_op(record: Record) -> list[Stretch]:
     """What an op says; empty for a record that says nothing of halves."""
-    from penstock.formats.record.reposting.halves import read_offsets
-
     properties = decode_properties(record.properties)
     if properties.get(TAGS) != TAG:
         return []

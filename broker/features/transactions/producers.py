@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from penstock.formats.record.kernels.pairs import name_hash
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import LimitReached
 from penstock.proto.names import PRODUCER_GROUPS_MAX, check_groups
@@ -142,8 +143,6 @@ class ProducerSessions(StandingCalls[JoinRequest, _Session]):
 
 def _hashes_of(groups: Sequence[str]) -> list[int]:
     """What ``name_hash`` gives for each of these names, which are ASCII: of thousands in a few milliseconds."""
-    from penstock.formats.record.kernels.pairs import name_hash
-
     if not groups:
         return []
     texts = np.array(groups, np.bytes_)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from penstock.formats.attributes.message_types import MessageType
+from penstock.formats.record.reposting.halves import HalfStatus, check_halves
 from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import (
@@ -83,8 +84,6 @@ class Transactions(Feature, Intake):
             raise Forbidden("transactions are refused here (rejectTransactionMessage): send without one")
 
     def check(self, records: memoryview, topic: Topic) -> None:
-        from penstock.formats.record.reposting.halves import HalfStatus, check_halves
-
         self.check_room()
         name = np.frombuffer(topic.name.encode(), np.uint8)
         status, index = check_halves(np.frombuffer(records, np.uint8), name, topic.queues)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.core import reposting
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.pop import state
 from penstock.broker.features.pop.pop import SETTLE_S
-from penstock.broker.store import absent
 from penstock.proto import names
 from penstock.proto.errors import BrokerUnavailable
 from tests.support.broker.kit import in_loop
@@ -54,7 +54,7 @@ async def test_a_load_that_outlasts_its_mastership_leaves_the_next_ones_queues_a
     node = opened()
     await node.receive(10, invisible_ms=600_000)
     held: list[threading.Event] = []
-    bring = absent.bring
+    bring = reposting.bring
 
     def slow(parts: Any) -> None:
         held.append(threading.Event())
@@ -70,7 +70,7 @@ async def test_a_load_that_outlasts_its_mastership_leaves_the_next_ones_queues_a
         await eventually(lambda: len(held) > before)
         return loading
 
-    monkeypatch.setattr(absent, "bring", slow)
+    monkeypatch.setattr(reposting, "bring", slow)
     first = await load_anew()
     second = await load_anew()
     held[0].set()
