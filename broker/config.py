@@ -6,7 +6,7 @@ import enum
 import logging
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,9 +67,9 @@ def _own_ip() -> str:
             return "127.0.0.1"
 
 
-def _require_name(name: str, key_name: str) -> None:
+def _require_name(name: str, key_name: str, check: Callable[[str], str] = names.check_broker_name) -> None:
     try:
-        names.check_broker_name(name)
+        check(name)
     except InvalidName as error:
         require(False, f"{key_name} must be a legal name ({error.message})", name)
 
@@ -294,10 +294,7 @@ class TopicsConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        try:
-            names.check_topic(self.trace_topic)
-        except InvalidName as error:
-            require(False, f"msgTraceTopicName must be a legal name ({error.message})", self.trace_topic)
+        _require_name(self.trace_topic, "msgTraceTopicName", names.check_topic)
         is_free = not names.is_system_topic(self.trace_topic)
         require(is_free, "msgTraceTopicName must be a topic that clients may write", self.trace_topic)
 

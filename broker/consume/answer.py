@@ -243,22 +243,15 @@ class Answer:
 
     def _read_queue(self, each: Wanted, share: int) -> None:
         while True:
-            if each.condition is not None:
-                read = self._reader.read_where(
-                    *(each.topic, each.queue_id, each.offset, share),
-                    max_count=each.count,
-                    condition=each.condition,
-                    max_searched=self._search_left,
-                    verify=self._verify,
-                )
-                self._search_left -= read.searched
-            else:
-                read = self._reader.read(
-                    *(each.topic, each.queue_id, each.offset, share),
-                    max_count=each.count,
-                    tags=each.tags,
-                    verify=self._verify,
-                )
+            read = self._reader.read(
+                *(each.topic, each.queue_id, each.offset, share),
+                max_count=each.count,
+                tags=each.tags,
+                condition=each.condition,
+                max_searched=self._search_left,
+                verify=self._verify,
+            )
+            self._search_left -= read.searched
             status = int(read.status)
             if status == _FOUND:
                 self._take(each, read)

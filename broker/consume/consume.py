@@ -81,11 +81,9 @@ class Consume(Feature):
         return {Method.FETCH: self.streams.begin}
 
     def describe(self, families: Families) -> None:
-        for name, doc, attribute in (
-            ("rocketmq_messages_out", "Messages sent to consumers", "messages_out"),
-            ("rocketmq_throughput_out", "Bytes sent to consumers", "bytes_out"),
-        ):
-            families.counters(name, doc, ("topic",), self.core.counters.by_topic(attribute))
+        by_topic = self.core.counters.by_topic
+        families.counters("rocketmq_messages_out", "Messages sent to consumers", ("topic",), by_topic("messages_out"))
+        families.counters("rocketmq_throughput_out", "Bytes sent to consumers", ("topic",), by_topic("bytes_out"))
         families.gauge("penstock_fetches_waiting", "Fetches that wait for messages", len(self.fetch.waiters))
         families.gauge("penstock_fetch_bytes_held", "Of replies not taken yet", self.fetch.load.reply_bytes)
         families.gauge("rocketmq_consumer_group_number", "Consumer groups", len(self.core.tables.groups))

@@ -149,7 +149,7 @@ class Fetch:
                 await self.turns.have()
         return found
 
-    async def _all_of(self, steps: Iterable[list[T]]) -> list[T]:
+    async def _all_of(self, steps: Iterable[Sequence[T]]) -> list[T]:
         return list(itertools.chain.from_iterable(await self._in_turns(steps)))
 
     async def _brought(self, absent: Sequence[Absent | AbsentEntries]) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 from penstock.proto import names
 from penstock.proto.errors import (
     FlowControl,
-    GroupNotFound,
     InvalidArgument,
     NotCurrent,
     NotMaster,
@@ -23,7 +22,7 @@ from penstock.proto.wire import broker_pb2, common_pb2
 from penstock.proto.wire.replication_pb2 import ReplicaReport
 
 from ..core.core import Core
-from ..core.failed import check_group_count
+from ..core.failed import check_group_count, group_or_new
 from ..core.journal import Journal
 from ..core.tables.groups import GROUP, Group
 from ..core.tables.offsets import RESET, OffsetsByQueue, offset_records
@@ -117,7 +116,6 @@ class OffsetService:
         self._tables = core.tables
         self._owners = sessions
         self._pending = pending
-        self._auto_create_groups = core.config.topics.auto_create_groups
         # What a master took last, by group, topic and queue: what was committed before, and where its record ends.
         self._taken: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._found_end = 0  # of what a master found in its log when it began
@@ -151,20 +149,12 @@ class OffsetService:
         Raises:
             GroupNotFound: it does not exist and autoCreateSubscriptionGroup is false.
         """
-        if self._tables.group(names.check_group(group)) is not None:
-            return
-        if not self._auto_create_groups:
-            raise GroupNotFound(
-                f"group {group} does not exist and autoCreateSubscriptionGroup is false: create it", group=group
-            )
-        check_group_count(self._core, group)
-        if self._journal is not None:
-            self._core.role.check_master()
-            _ensure_group(self._journal, self._tables, group)
-
-    def committed(self, group: str, topic: str, queue_id: int) -> int:
-        """Next offset of the group in the queue, -1 when it never committed."""
-        return self._pending.committed(group, topic, queue_id)
+        group_or_new(self._core, group)
+        if group not in self._tables.groups:
+            check_group_count(self._core, group)
+            if self._journal is not None:
+                self._core.role.check_master()
+                _ensure_group(self._journal, self._tables, group)
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsReply:
         """Take what is allowed of the offsets; the refused queues by topic.
@@ -219,7 +209,7 @@ class OffsetService:
         log_end = self._core.end_of_epoch(request.epoch)
         for topic, queue_id, offset in queues:
             is_holder = not request.session_id or self._owners.owns(request.session_id, group, topic, queue_id)
-            is_allowed = is_holder and (request.force or offset >= self.committed(group, topic, queue_id))
+            is_allowed = is_holder and (request.force or offset >= self._pending.committed(group, topic, queue_id))
             if log_end is not None and offset > self._store.removal.first_from(topic, queue_id, log_end):
                 is_allowed = False  # other messages have come in the place of what was read
             if is_allowed and self._problem(topic, queue_id, offset) is None:
@@ -229,7 +219,9 @@ class OffsetService:
         kept = accepted
         if request.force and self._owners.only_broadcast(group):
             kept = {
-                topic: {each: offset for each, offset in taken.items() if self.committed(group, topic, each) >= 0}
+                topic: {
+                    each: offset for each, offset in taken.items() if self._pending.committed(group, topic, each) >= 0
+                }
                 for topic, taken in accepted.items()
             }
         self._take(group, kept, request.epoch, is_reset=request.force)
@@ -299,7 +291,9 @@ class OffsetService:
         async for topic, queue_id in in_turns((topic, each) for topic, queue_ids in wanted for each in queue_ids):
             before, end = self._taken.get((group, topic, queue_id), (-1, 0))
             is_safe = before < 0 or self._core.role.can_acknowledge() or self._store.confirm_offset >= end
-            found.setdefault(topic, {})[queue_id] = self.committed(group, topic, queue_id) if is_safe else before
+            found.setdefault(topic, {})[queue_id] = (
+                self._pending.committed(group, topic, queue_id) if is_safe else before
+            )
         reply = broker_pb2.QueryOffsetsReply()
         async for topic, offsets in in_turns(found.items()):
             reply.offsets.extend(to_wire({topic: offsets}))

@@ -22,12 +22,12 @@ from .tables.topics import CREATED_MS, TOPIC, Topic
 DEAD_QUEUES: Final = 1
 
 
-def ensure_group_topic(core: Core, journal: Journal, name: str, queues: int) -> Topic:
-    """A group's topic of failed messages, with so many queues or more."""
+def ensure_topic(core: Core, journal: Journal, name: str, queues: int) -> Topic:
+    """The topic, with so many queues or more; it is made, or gets more, where it must."""
     topic = core.tables.topic(name)
     if topic is not None and topic.read_queues >= queues:
         return topic
-    check_creatable(core, name)
+    check_creatable(core, names.check_topic(name))
     if topic is None:
         created = {CREATED_MS: core.clock.wall_ms()}
         topic = Topic(name, queues, queues, extra=created)
@@ -44,17 +44,21 @@ def ensure_group(core: Core, journal: Journal, name: str) -> Group:
         GroupNotFound: it does not exist and autoCreateSubscriptionGroup is false.
         LimitReached: there are enough groups.
     """
+    group = group_or_new(core, name)
+    if name not in core.tables.groups:
+        check_group_count(core, name)
+        journal.put(GROUP, group.to_json())
+    return group
+
+
+def group_or_new(core: Core, name: str) -> Group:
+    """The group, or one with default settings where such come by their use. Raises InvalidName, GroupNotFound."""
     group = core.tables.group(names.check_group(name))
-    if group is not None:
-        return group
-    if not core.config.topics.auto_create_groups:
+    if group is None and not core.config.topics.auto_create_groups:
         raise GroupNotFound(
             f"group {name} does not exist and autoCreateSubscriptionGroup is false: create it", group=name
         )
-    check_group_count(core, name)
-    group = Group(name)
-    journal.put(GROUP, group.to_json())
-    return group
+    return group or Group(name)
 
 
 def check_group_count(core: Core, group: str) -> None:

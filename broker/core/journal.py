@@ -65,7 +65,7 @@ class Journal:
         Raises:
             As :meth:`Store.append`; NotMaster: this mastership is over.
         """
-        self._check()
+        self.check()
         placed = self._store.append(target.topic, records, queues=target.queues, count=count, is_kept=is_kept)
         sequence, digest = (0, 0) if mark is None else (mark.sequence, mark.digest)
         receipt = Receipt(
@@ -95,7 +95,7 @@ class Journal:
         Raises:
             As :meth:`append`.
         """
-        self._check()
+        self.check()
         properties = self._properties.get(kind)
         if properties is None:
             properties = self._properties[kind] = encode_properties({TAGS: kind})
@@ -106,6 +106,7 @@ class Journal:
         self.state_end = placed.end
         return placed.end
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse to go on once the mastership is over. Raises NotMaster."""
         if self.is_over:
             raise NotMaster(f"broker {self._name} has ceased to be master meanwhile; nothing was stored")

@@ -155,12 +155,17 @@ class Families:
         self._rows.append(rows)
 
 
-class MetricsServer:
+class MetricsServer(Collector):
     """``/metrics`` on a port of its own, in a daemon thread of prometheus-client."""
 
     def __init__(self, collect: Callable[[], Awaitable[Families]], loop: asyncio.AbstractEventLoop) -> None:
         """``collect`` runs on ``loop`` at each scrape; its families are made by the scrape's thread."""
-        self._collector = _OnLoop(collect, loop)
+        self._collect = collect
+        self._loop = loop
+        self._collecting = asyncio.Lock()  # guards the next two, on the loop
+        self._found = Families({})
+        self._found_at = -SCRAPE_PAUSE_S
+        self._making = threading.Lock()  # of one scrape's families
         self._server: Any = None
         self._thread: threading.Thread | None = None
         self.port = 0  # once it listens
@@ -172,7 +177,7 @@ class MetricsServer:
             ConfigError: the port is in use.
         """
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self._collector)
+        registry.register(self)
         try:
             self._server, self._thread = start_http_server(port, host or "0.0.0.0", registry)  # noqa: S104
         except OSError as error:
@@ -190,16 +195,6 @@ class MetricsServer:
             self._server.server_close()
             self._thread.join(timeout=5)
             self._server = self._thread = None
-
-
-class _OnLoop(Collector):
-    def __init__(self, collect: Callable[[], Awaitable[Families]], loop: asyncio.AbstractEventLoop) -> None:
-        self._collect = collect
-        self._loop = loop
-        self._collecting = asyncio.Lock()  # guards the next two, on the loop
-        self._found = Families({})
-        self._found_at = -SCRAPE_PAUSE_S
-        self._making = threading.Lock()  # of one scrape's families
 
     def describe(self) -> Iterable[Metric]:
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -99,6 +99,13 @@ class Reposter:
         sound = self._picker.sound(picked)
         return self._taken(sound) if in_place else Records.joined(self._picker.join(sound), sound.offsets, sound.sizes)
 
+    async def read_as_master(self, journal: Journal, picked: Picked, *, in_place: bool = False) -> Records:
+        """The same. Raises NotMaster: the mastership ended while the disk was waited for."""
+        records = await self.read(journal, picked, in_place=in_place)
+        journal.check()
+        assert records is not None, "the mastership goes on"
+        return records
+
     def recent(self, topic: str, queue_id: int, offsets: Longs) -> Records | None:
         """Records in place, so near the log's end that nobody waits for them; None if some are not, or not sound."""
         picked = self._picker.locate(topic, queue_id, offsets)
@@ -143,16 +150,3 @@ class Reposter:
             )
             return False
         return last is not None and last >= mark.sequence
-
-    def post(
-        self, journal: Journal, target: Target, mark: ProducerMark, make: Callable[[], memoryview | bytes | Bytes]
-    ) -> int:
-        """Append what ``make`` makes, whose first record carries ``mark`` and :meth:`is_done` does not know.
-
-        Answers how many records were added.
-
-        Raises:
-            As :meth:`Journal.append`.
-        """
-        journal.append(target, make(), mark, count=mark.count, is_kept=True)
-        return mark.count

@@ -13,10 +13,10 @@ from typing import Final
 
 from penstock.formats.directory import EPOCHS
 from penstock.formats.epochs import Epoch, decode, encode
-from penstock.proto.errors import Corrupt, StorageError
+from penstock.proto.errors import Corrupt
 from penstock.replication.epochs import EpochHistory
 
-from ..store.disk import Disk, storage_error, write_durably
+from ..store.disk import Disk, named_errors, read_small, write_durably
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,11 @@ class EpochFile:
             StorageError: it cannot be read.
         """
         file = cls(root, EpochHistory(), disk or Disk())
-        content = file._read(file.path)
+        with named_errors(file.path, "reading the epochs"):
+            content = read_small(file._disk, file.path, CONTENT_BYTES_MAX)
         if content is not None:
             file.history = EpochHistory(decode(content, file.path))
-        elif not is_new or file._read(f"{file.path}.bak") is not None:
+        elif not is_new or file._disk.exists(f"{file.path}.bak"):
             first = encode([Epoch(FIRST_EPOCH, 0)]).decode()
             raise Corrupt(
                 f"{file.path}: missing, although the store has been in use: restore it from {file.path}.bak or from a "
@@ -76,25 +77,10 @@ class EpochFile:
         """
         if history == self.history:
             return
-        try:
-            before = self._read(self.path)
+        with named_errors(self.path, "writing the epochs"):
+            before = read_small(self._disk, self.path, CONTENT_BYTES_MAX)
             if before is not None:
                 write_durably(self._disk, f"{self.path}.bak", before)
             write_durably(self._disk, self.path, encode(history.entries))
-        except OSError as error:
-            raise storage_error(error, self.path, "writing the epochs") from error
         log.info("epochs written path=%s epochs=%d latest=%d", self.path, len(history.entries), history.latest)
         self.history = history
-
-    def _read(self, path: str) -> bytes | None:
-        if not self._disk.exists(path):
-            return None
-        try:
-            descriptor = self._disk.open(path)
-            try:
-                return self._disk.pread(descriptor, CONTENT_BYTES_MAX, 0)
-            finally:
-                self._disk.close(descriptor)
-        except OSError as error:
-            failure: StorageError = storage_error(error, path, "reading the epochs")
-            raise failure from error

@@ -16,7 +16,7 @@ from ..core.tables.snapshots import Snapshots
 from ..core.tables.tables import Tables
 from ..core.tables.topics import deleted_topic
 from ..core.tables.uninterrupted import to_its_end
-from ..store.disk import storage_error
+from ..store.disk import named_errors
 from ..store.store import Store
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,9 @@ class FollowerLog:
 
     def __init__(self, store: Store, tables: Tables, *, log_has_all: bool, on_cut: Callable[[], None]) -> None:
         """``log_has_all``: the log alone can replace the files of the tables. ``on_cut()``: before each cut."""
+        self.segment_bytes = store.segment_bytes
+        self.read_bytes, self.append_bytes = store.read_bytes, store.append_bytes
+        self.start_at, self.request_flush = store.start_at, store.request_flush
         self._store = store
         self._tables = tables
         self._snapshots = tables.files
@@ -54,26 +57,6 @@ class FollowerLog:
         """
         return self._store.whole_below(self._store.confirm_offset)
 
-    @property
-    def segment_bytes(self) -> int:
-        return self._store.segment_bytes
-
-    def read_bytes(self, start: int, max_bytes: int) -> memoryview:
-        """See :meth:`Store.read_bytes`."""
-        return self._store.read_bytes(start, max_bytes)
-
-    def append_bytes(self, start: int, data: memoryview) -> int:
-        """See :meth:`Store.append_bytes`."""
-        return self._store.append_bytes(start, data)
-
-    def start_at(self, offset: int) -> None:
-        """See :meth:`Store.start_at`."""
-        self._store.start_at(offset)
-
-    def request_flush(self, end: int) -> None:
-        """See :meth:`Store.request_flush`."""
-        self._store.request_flush(end)
-
     def keeps_state(self, offset: int) -> bool:
         """See :class:`penstock.replication.interfaces.SlaveLog`."""
         return self._snapshots.outlive(self._store.whole_below(offset))
@@ -85,7 +68,7 @@ class FollowerLog:
             As :meth:`Store.truncate_to`.
         """
         whole = self._store.whole_below(offset)
-        await self._cut(whole, lambda: self._store.truncate_to(offset, rebuild=self._deletes_topics(whole)))
+        await to_its_end(self._cut(whole, lambda: self._store.truncate_to(offset, rebuild=self._deletes_topics(whole))))
 
     async def start_over(self, offset: int) -> None:
         """Forget everything and begin at ``offset``.
@@ -93,7 +76,7 @@ class FollowerLog:
         Raises:
             As :meth:`Store.start_over`.
         """
-        await self._cut(0, lambda: self._store.start_over(offset))
+        await to_its_end(self._cut(0, lambda: self._store.start_over(offset)))
 
     async def recover(self) -> None:
         """Have the tables follow a cut that they could not follow at once; else nothing.
@@ -106,9 +89,6 @@ class FollowerLog:
 
     async def _cut(self, whole: int, cut: Callable[[], None]) -> None:
         """Cut, and have the tables follow."""
-        await to_its_end(self._cut_whole(whole, cut))
-
-    async def _cut_whole(self, whole: int, cut: Callable[[], None]) -> None:
         async with self._exclusively():  # not while a snapshot is on its way into a file
             self._snapshots.delete_behind(whole)
             self._snapshots.is_current = False  # until they are read: that may fail when the cut has not
@@ -125,12 +105,9 @@ class FollowerLog:
     @contextlib.asynccontextmanager
     async def _exclusively(self) -> AsyncIterator[None]:
         """Tables and files change together. What the disk does not do ends one attempt of a slave, not the broker."""
-        try:
+        with named_errors(str(self._snapshots.directory), "bringing the tables in line with the log"):
             async with self._snapshots.writing:
                 yield
-        except OSError as error:
-            path = str(error.filename or self._snapshots.directory)
-            raise storage_error(error, path, "bringing the tables in line with the log") from error
 
     def _deletes_topics(self, start: int) -> bool:
         """True if dispatch, from ``start`` on, has deleted queues that the log before it has messages of."""

@@ -27,11 +27,8 @@ class Produce(Feature):
 
     def describe(self, families: Families) -> None:
         counters, producers = self.core.counters, self.core.tables.producers
-        for name, doc, attribute in (
-            ("rocketmq_messages_in", "Messages stored", "messages_in"),
-            ("rocketmq_throughput_in", "Bytes stored", "bytes_in"),
-        ):
-            families.counters(name, doc, ("topic",), counters.by_topic(attribute))
+        families.counters("rocketmq_messages_in", "Messages stored", ("topic",), counters.by_topic("messages_in"))
+        families.counters("rocketmq_throughput_in", "Bytes stored", ("topic",), counters.by_topic("bytes_in"))
         families.histogram("penstock_append_seconds", "From an append's arrival to its answer", counters.append_seconds)
         families.counter("penstock_append_duplicates", "Batches answered from the table", producers.duplicates)
         families.counter("penstock_producer_lanes_evicted", "Lanes forgotten for others", producers.evicted)

@@ -254,17 +254,32 @@ def named_errors(path: str, doing: str) -> Iterator[None]:
         raise storage_error(error, error.filename or path, doing) from error
 
 
+@contextlib.contextmanager
+def opened(disk: Disk, path: str, *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the file, for reading and writing, in the block."""
+    descriptor = disk.open(path, create=create)
+    try:
+        yield descriptor
+    finally:
+        disk.close(descriptor)
+
+
+def read_small(disk: Disk, path: str, bytes_max: int) -> bytes | None:
+    """The first bytes of the file, None if there is none."""
+    if not disk.exists(path):
+        return None
+    with opened(disk, path) as descriptor:
+        return disk.pread(descriptor, bytes_max, 0)
+
+
 def write_durably(disk: Disk, path: str, content: bytes) -> None:
     """Replace the small file ``path``: after a crash it is the old one or the new one, whole."""
     temporary = f"{path}.tmp"
-    descriptor = disk.open(temporary, create=True)
     try:
-        try:
+        with opened(disk, temporary, create=True) as descriptor:
             disk.truncate(descriptor, 0)
             disk.pwrite(descriptor, content, 0)
             disk.sync(descriptor)
-        finally:
-            disk.close(descriptor)
         disk.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -79,16 +79,22 @@ class Reader:
         *,
         max_count: int = _COUNT_MAX,
         tags: Collection[int] | None = None,
+        condition: Condition | None = None,
+        max_searched: int = 0,
         verify: bool = False,
     ) -> ReadResult:
         """Records of a queue from ``offset`` on, within the limits, but one at least.
 
-        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``verify``: lengths
-        and checksums are proved too. In front of a record that is damaged a read ends; one that begins there tells of
-        it with the status DAMAGED, and how to go on.
+        ``tags``: only records whose tag has one of these hashes; a hash may stand for several tags. ``condition``: only
+        those for which it holds; about ``max_searched`` bytes are looked at, a megabyte in about a millisecond at most,
+        and with NO_MATCHED_MESSAGE the next offset says how far that came. ``verify``: lengths and checksums are proved
+        too. In front of a record that is damaged a read ends; one that begins there tells of it with the status
+        DAMAGED, and how to go on.
         """
-        self.check_readable(topic)
         max_count = max(1, max_count)
+        if condition is not None:
+            return self._read_where((topic, queue_id), offset, max_bytes, max_count, condition, max_searched, verify)
+        self.check_readable(topic)
         slot, low, high = self._queues.look(topic, queue_id)
         if slot < 0:
             return ReadResult(ReadStatus.QUEUE_NOT_FOUND, 0, 0, 0)
@@ -155,37 +161,27 @@ class Reader:
         part = file.bytes, np.array([start - file.base], np.int64), np.array([size], np.int32)
         return ReadResult(ReadStatus.FOUND, offset + 1, low, offset + 1, 1, size, [part])
 
-    def read_where(
+    def _read_where(
         self,
-        topic: str,
-        queue_id: int,
+        queue: tuple[str, int],
         offset: int,
         max_bytes: int,
-        *,
         max_count: int,
         condition: Condition,
         max_searched: int,
-        verify: bool = False,
+        verify: bool,
     ) -> ReadResult:
-        """As :meth:`read`, only records for which the condition holds.
-
-        About ``max_searched`` bytes of records are looked at, a megabyte in about a millisecond at most; with
-        NO_MATCHED_MESSAGE the next offset says how far that came.
-        """
-        max_count = max(1, max_count)
-        result = self.read(topic, queue_id, offset, 1, max_count=1)
+        result = self.read(*queue, offset, 1, max_count=1)
         if result.status is not ReadStatus.FOUND:
             return result
         result = ReadResult(ReadStatus.FOUND, offset, result.min_offset, result.max_offset)
         while result.next_offset < result.max_offset and result.count < max_count and result.searched < max_searched:
-            part = self.read(
-                *(topic, queue_id, result.next_offset, SEARCHED_AT_ONCE), max_count=SEARCHED_COUNT, verify=verify
-            )
+            part = self.read(*queue, result.next_offset, SEARCHED_AT_ONCE, max_count=SEARCHED_COUNT, verify=verify)
             if part.status is not ReadStatus.FOUND:
                 if result.next_offset == offset:
                     return part  # damage, told of the very offset that was asked for
                 break
-            if not self._take_where(result, part, (topic, queue_id), max_bytes, max_count, condition):
+            if not self._take_where(result, part, queue, max_bytes, max_count, condition):
                 break
         if not result.count and result.status is not ReadStatus.DAMAGED:
             result.status = ReadStatus.NO_MATCHED_MESSAGE

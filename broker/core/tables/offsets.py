@@ -128,32 +128,31 @@ class Offsets(Table):
 
     def delete_topic(self, position: int, topic: str) -> None:
         """Remove every offset in ``topic`` that is older than ``position``."""
-        if position < self.base or position <= self._topics_deleted.get(topic, LOADED):
-            return
-        self._topics_deleted[topic] = position
-        self._delete([key for key in self._rows if key[1] == topic], position)
-        self.on_deleted("", topic)
+        if self._delete(position, self._topics_deleted, 1, topic):
+            self.on_deleted("", topic)
 
     def delete_group(self, position: int, group: str) -> None:
         """Remove every offset of ``group`` that is older than ``position``."""
-        if position < self.base or position <= self._groups_deleted.get(group, LOADED):
-            return
-        self._groups_deleted[group] = position
-        self._delete([key for key in self._rows if key[0] == group], position)
-        self.on_deleted(group, "")
+        if self._delete(position, self._groups_deleted, 0, group):
+            self.on_deleted(group, "")
 
     def forget_deleted(self, dispatched: int) -> None:
         self._topics_deleted = {name: at for name, at in self._topics_deleted.items() if at >= dispatched}
         self._groups_deleted = {name: at for name, at in self._groups_deleted.items() if at >= dispatched}
 
-    def _delete(self, keys: list[tuple[str, str]], position: int) -> None:
-        for key in keys:
+    def _delete(self, position: int, deleted: dict[str, int], place: int, name: str) -> bool:
+        """Remove what is older of the rows with that name at that place of their keys; false if it was done before."""
+        if position < self.base or position <= deleted.get(name, LOADED):
+            return False
+        deleted[name] = position
+        for key in [key for key in self._rows if key[place] == name]:
             kept = {queue_id: held for queue_id, held in self._rows[key].items() if held[1] > position}
             self.changes += len(self._rows[key]) - len(kept)
             if kept:
                 self._rows[key] = kept
             else:
                 del self._rows[key]
+        return True
 
 
 def offset_records(group: str, offsets: OffsetsByQueue, **said: object) -> Iterator[StateRecord]:

@@ -328,7 +328,8 @@ class Staging:
             if journal.is_over:
                 raise NotMaster(f"broker {self._broker_name} has ceased to be master meanwhile: publish again")
         self._core.writable()
-        return self._reposter.post(journal, target, mark, lambda: _in_queues(records, target.queues))
+        journal.append(target, _in_queues(records, target.queues), mark, count=mark.count, is_kept=True)
+        return mark.count
 
     def _may_be_forgotten(self, target: Target, mark: ProducerMark, record: memoryview) -> bool:
         """True if the duplicate table may have forgotten since ``record`` was staged that it was published."""

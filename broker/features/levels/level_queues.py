@@ -259,7 +259,8 @@ class LevelQueues:
         target = Target(name, max(topic.write_queues, 1))
         mark = ProducerMark(PRODUCER_ID, 0, queue_id, end, len(chosen))
         try:
-            self.delivered += self._reposter.post(journal, target, mark, lambda: waiting.batch(chosen, target, mark))
+            journal.append(target, waiting.batch(chosen, target, mark), mark, count=len(chosen), is_kept=True)
+            self.delivered += len(chosen)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
             for index in chosen if len(chosen) > 1 else ():
                 self._deliver(journal, name, queue_id, int(offsets[index]) + 1, waiting, offsets, np.array([index]))
@@ -275,6 +276,6 @@ class LevelQueues:
             return
         target = Target(names.TIMER_TOPIC, 1)
         mark = ProducerMark(PRODUCER_ID, 0, queue_id, end, len(chosen))
-        self.moved += self._reposter.post(
-            journal, target, mark, lambda: waiting.batch(chosen, target, mark, keep=True, due=due)
-        )
+        batch = waiting.batch(chosen, target, mark, keep=True, due=due)
+        journal.append(target, batch, mark, count=len(chosen), is_kept=True)
+        self.moved += len(chosen)

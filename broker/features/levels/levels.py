@@ -70,12 +70,11 @@ class DelayLevels(Feature, Intake):
         queues = self.queues
         rows = [((str(level),), count) for level, count in queues.waiting()]
         families.gauges("penstock_level_waiting", "Messages that wait for their delay level", ("level",), rows)
-        for name, doc, count in (
-            ("penstock_level_delivered", "Messages delivered when their delay level was over", queues.delivered),
-            ("penstock_level_moved", "Messages stored anew while they wait", queues.moved),
-            ("penstock_level_dropped", "Their topic, or they, are gone", queues.dropped),
-        ):
-            families.counter(name, doc, count)
+        families.counter(
+            "penstock_level_delivered", "Messages delivered when their delay level was over", queues.delivered
+        )
+        families.counter("penstock_level_moved", "Messages stored anew while they wait", queues.moved)
+        families.counter("penstock_level_dropped", "Their topic, or they, are gone", queues.dropped)
 
     def on_role(self, journal: Journal | None) -> None:
         self.queues.on_role(journal)

@@ -18,11 +18,11 @@ from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
 from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, MessageTooLarge, NotMaster
+from penstock.proto.errors import CorruptBatch, MessageTooLarge
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN, ReceiptStatus
 
 from ...core.core import Core
-from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies, tried_times
+from ...core.failed import DEAD_QUEUES, ensure_topic, failed_copies, tried_times
 from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
 from ...core.tables.groups import Group
@@ -145,7 +145,7 @@ class Finisher:
             found = {}
             for op in ops:
                 picked = await self._reposter.locate(op.topic, op.queue_id, op.offsets)
-                found[op.kind] = self._same(journal, await self._reposter.read(journal, picked))
+                found[op.kind] = await self._reposter.read_as_master(journal, picked)
             if self._state.unfinished is unfinished:
                 for op in ops:
                     self._post(journal, op, found[op.kind], np.arange(len(found[op.kind].offsets)), point)
@@ -160,12 +160,11 @@ class Finisher:
         fits = max(1, int(np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), RUN_BYTES, side="right")))
         rest = picked.offsets[fits:]
         first = picked.part(np.arange(min(fits, len(picked.offsets))))
-        records = self._same(journal, await self._reposter.read(journal, first))
+        records = await self._reposter.read_as_master(journal, first)
         await self.finish(journal)
         # Others had their turn: what is not as it was is left alone.
         known = self._state.queues.get((queue.group, queue.topic, queue.queue_id))
-        if journal.is_over:
-            raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
+        journal.check()
         if known is not queue:
             return
         now_ms = self._state.now_ms()  # the clock may have been set meanwhile, which puts off what was due
@@ -211,7 +210,7 @@ class Finisher:
 
     def _ensure(self, journal: Journal, kind: Kind, group: Group) -> Target:
         name, queues = _topic_of(kind, group.name), DEAD_QUEUES if kind is Kind.DEAD else max(group.retry_queues, 1)
-        topic = ensure_group_topic(self._core, journal, name, queues)
+        topic = ensure_topic(self._core, journal, name, queues)
         return Target(name, max(topic.write_queues, 1))
 
     def _post(self, journal: Journal, op: Op, records: Records, chosen: Longs, point: int) -> None:
@@ -258,11 +257,6 @@ class Finisher:
             return np.full(len(offsets), RECEIPT_UNKNOWN), NOTHING
         until_ms = receipts.until_ms if receipts.point >= self._state.set_at else 0
         return queue.statuses(offsets, receipts.point, until_ms, now_ms, self._state.op_end)
-
-    def _same(self, journal: Journal, records: Records | None) -> Records:
-        if records is None:
-            raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
-        return records
 
     @staticmethod
     def _op(kind: Kind, queue: PopQueue, offsets: Longs, at_ms: int = 0) -> Op:

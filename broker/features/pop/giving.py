@@ -267,17 +267,13 @@ class Giver:
             given.full += not queue.topic.startswith(names.RETRY_PREFIX)
             return None
         for _ in range(SCANS_MAX):
-            if each.condition is not None:
-                read = self._reader.read_where(
-                    *(queue.topic, queue.queue_id, queue.next, size),
-                    max_count=count,
-                    condition=each.condition,
-                    max_searched=SEARCHED_BYTES,
-                )
-            else:
-                read = self._reader.read(
-                    *(queue.topic, queue.queue_id, queue.next, size), max_count=count, tags=each.tags
-                )
+            read = self._reader.read(
+                *(queue.topic, queue.queue_id, queue.next, size),
+                max_count=count,
+                tags=each.tags,
+                condition=each.condition,
+                max_searched=SEARCHED_BYTES,
+            )
             if read.status is ReadStatus.FOUND:
                 return read if not given.count or read.bytes <= size else None
             if read.status is ReadStatus.DAMAGED:

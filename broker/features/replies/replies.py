@@ -26,18 +26,18 @@ from penstock.formats.record.replies import (
     ReplyStatus,
     check_replies,
 )
-from penstock.proto import names
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable, CorruptBatch, InvalidArgument, PenstockError, StorageError
 from penstock.runtime.data.port import Converse
 
 from ...core.core import Core
+from ...core.failed import ensure_topic
 from ...core.feature import Feature
-from ...core.intake import REPLIES, Intake, check_creatable
+from ...core.intake import REPLIES, Intake
 from ...core.journal import Journal, Target
 from ...core.metrics import Families
 from ...core.tables.producers import Receipt
-from ...core.tables.topics import CREATED_MS, TOPIC, Topic
+from ...core.tables.topics import Topic
 from .pushing import Pusher
 
 log = logging.getLogger(__name__)
@@ -84,18 +84,12 @@ class Replies(Feature, Intake):
             raise InvalidArgument(
                 f"{where}: it needs a REPLY_TO_CLIENT of 1..{CLIENT_BYTES_MAX} bytes, that of its request", index=index
             )
-        self._ensure_topic()
+        if self.core.events.journal is not None:
+            ensure_topic(self.core, self.core.events.journal, self.pusher.topic, QUEUES)
         self.pusher.expect()
 
     def on_stored(self, receipt: Receipt, count: int) -> None:
         self.pusher.on_stored(receipt, count)
-
-    def _ensure_topic(self) -> None:
-        name, journal = self.pusher.topic, self.core.events.journal
-        if self.core.tables.topic(name) is None and journal is not None:
-            check_creatable(self.core, names.check_topic(name))
-            created = {CREATED_MS: self.core.clock.wall_ms()}
-            journal.put(TOPIC, Topic(name, QUEUES, QUEUES, extra=created).to_json())
 
     # Its place in the broker.
 

@@ -29,16 +29,14 @@ from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
     Forbidden,
-    GroupNotFound,
     InvalidArgument,
     MessageTooLarge,
-    NotMaster,
     TopicNotFound,
 )
 from penstock.proto.wire import retry_pb2
 
 from ...core.core import Core
-from ...core.failed import DEAD_QUEUES, ensure_group_topic, failed_copies, tried_times
+from ...core.failed import DEAD_QUEUES, ensure_topic, failed_copies, group_or_new, tried_times
 from ...core.feature import Feature
 from ...core.intake import LATER, check_producer
 from ...core.journal import Journal, Target
@@ -111,9 +109,7 @@ class Retry(Feature):
                 f"send-back of {len(picked.offsets)} messages of {size} bytes: at most {self._bytes_max} bytes are "
                 "allowed for more than one: send fewer at once"
             )
-        records = await self._reposter.read(journal, picked)
-        if records is None:
-            raise NotMaster(f"broker {self.core.config.identity.broker_name} has ceased to be master meanwhile")
+        records = await self._reposter.read_as_master(journal, picked)
         reply, end = self._store(journal, request, asked, records)
         await self.core.acknowledgements.safe(end, f"send-back of group {request.group}")
         return reply
@@ -125,21 +121,13 @@ class Retry(Feature):
         if request.queue_id >= self.core.tables.read_queues(topic):
             raise TopicNotFound(f"topic {topic} has no queue {request.queue_id} at this broker", topic=topic)
 
-    def _group(self, name: str) -> Group:
-        group = self.core.tables.group(names.check_group(name))
-        if group is None and not self.core.config.topics.auto_create_groups:
-            raise GroupNotFound(
-                f"group {name} does not exist and autoCreateSubscriptionGroup is false: create it", group=name
-            )
-        return group or Group(name)
-
     # Without waiting: what is stored already cannot change in between.
 
     def _store(
         self, journal: Journal, request: retry_pb2.SendBackRequest, asked: Asked, records: Records
     ) -> tuple[retry_pb2.SendBackReply, int]:
         """Append the copies that are missing; the answer, and the end of all of them in the log."""
-        group = self._group(request.group)
+        group = group_or_new(self.core, request.group)
         dead_topic = names.DLQ_PREFIX + group.name
         later_before, dead_before = self._found(request, (names.TIMER_TOPIC, dead_topic))
         before = later_before or dead_before
@@ -164,7 +152,7 @@ class Retry(Feature):
             batch = failed_copies(records, later, times, due, target.topic, where, mark, are_again=are_again)
             made.append((target, batch, mark))
         if len(dead) and dead_before is None:
-            ensure_group_topic(self.core, journal, dead_topic, DEAD_QUEUES)
+            ensure_topic(self.core, journal, dead_topic, DEAD_QUEUES)
             mark = self._mark(request, len(dead), allowed)
             batch = failed_copies(records, dead, times, _NEVER, dead_topic, b"", mark, are_again=are_again)
             made.append((Target(dead_topic, DEAD_QUEUES), batch, mark))
@@ -196,6 +184,6 @@ class Retry(Feature):
         """The properties that say where a message comes again, and where it waits until then."""
         intake = self.core.features.intakes[LATER]
         intake.check_room()
-        topic = ensure_group_topic(self.core, journal, names.RETRY_PREFIX + group.name, group.retry_queues)
+        topic = ensure_topic(self.core, journal, names.RETRY_PREFIX + group.name, group.retry_queues)
         where = f"REAL_TOPIC\x01{topic.name}\x02REAL_QID\x01{queue_id % topic.read_queues}\x02"
         return where.encode(), intake.target(topic)

@@ -20,10 +20,9 @@ from penstock.proto.wire import transactions_pb2 as wire
 from penstock.proto.wire.transactions_pb2 import ProducerEvent
 
 from ...core.core import Core
-from ...core.intake import check_creatable
+from ...core.failed import ensure_topic
 from ...core.journal import Journal
 from ...core.reposting import Records
-from ...core.tables.topics import CREATED_MS, TOPIC, Topic
 from .decisions import QUEUE, Decisions
 from .halves import Longs
 from .producers import ProducerSessions
@@ -63,7 +62,7 @@ class Checks:
                 await self._each(journal, "K", waiting.offsets[chosen[:ASKED_AT_ONCE]], group)
                 await asyncio.sleep(0)  # there may be thousands of groups
         if is_over.any():  # last: where their topic cannot be made, the others have been asked about
-            self._ensure_parked_topic(journal)
+            ensure_topic(self._core, journal, names.PARKED_TOPIC, 1)
             await self._each(journal, "P", waiting.offsets[is_over])
 
     def make_way(self, position: int) -> None:
@@ -124,9 +123,3 @@ class Checks:
         self.asked += len(firsts)
         check = ProducerEvent.Check(offsets=firsts.tolist(), times=times.tolist(), records=records.data.tobytes())
         self._producers.ask(group, check)
-
-    def _ensure_parked_topic(self, journal: Journal) -> None:
-        if self._core.tables.topic(names.PARKED_TOPIC) is None:
-            check_creatable(self._core, names.PARKED_TOPIC)
-            created = {CREATED_MS: self._core.clock.wall_ms()}
-            journal.put(TOPIC, Topic(names.PARKED_TOPIC, 1, 1, extra=created).to_json())

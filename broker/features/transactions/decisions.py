@@ -25,7 +25,6 @@ from penstock.proto.errors import (
     CorruptBatch,
     MessageNotFound,
     MessageTooLarge,
-    NotMaster,
     TopicNotFound,
     TransactionEnded,
 )
@@ -193,10 +192,7 @@ class Decisions:
             raise MessageNotFound(f"the half at {missing} is gone: its log file was deleted")
         fits = self._fitting(picked.sizes)
         picked = picked if fits == len(offsets) else picked.part(np.arange(fits))
-        records = await self._reposter.read(journal, picked, in_place=in_place)
-        if records is None:
-            raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
-        return records
+        return await self._reposter.read_as_master(journal, picked, in_place=in_place)
 
     def _fitting(self, sizes: Any) -> int:
         """How many of these one op may decide: what follows from it is a batch, which a log file must hold."""
@@ -240,9 +236,7 @@ class Decisions:
             wanted = [stretch.offsets for stretch in unfinished[0] if stretch.letter in "CPKN"]
             offsets = np.sort(np.concatenate(wanted)) if wanted else _NOTHING
             picked = await self._reposter.locate(names.HALF_TOPIC, QUEUE, offsets)
-            records = await self._reposter.read(journal, picked)
-            if records is None:
-                raise NotMaster(f"broker {self._core.config.identity.broker_name} has ceased to be master meanwhile")
+            records = await self._reposter.read_as_master(journal, picked)
             if self.unfinished is unfinished:
                 if len(records.offsets) < len(offsets):
                     log.warning(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -155,22 +156,18 @@ class _Parser:
     # One method for each level of precedence; each answers what the expression is.
 
     def _either(self) -> str:
-        at, kind = self._token.at, self._both()
-        while self._takes("OR"):
-            self._as_condition(kind, at)
-            at = self._token.at
-            self._as_condition(self._both(), at)
-            self._step(Op.OR)
-            kind = _CONDITION
-        return kind
+        return self._joined("OR", Op.OR, self._both)
 
     def _both(self) -> str:
-        at, kind = self._token.at, self._negated()
-        while self._takes("AND"):
+        return self._joined("AND", Op.AND, self._negated)
+
+    def _joined(self, word: str, op: Op, part: Callable[[], str]) -> str:
+        at, kind = self._token.at, part()
+        while self._takes(word):
             self._as_condition(kind, at)
             at = self._token.at
-            self._as_condition(self._negated(), at)
-            self._step(Op.AND)
+            self._as_condition(part(), at)
+            self._step(op)
             kind = _CONDITION
         return kind
 

@@ -23,7 +23,7 @@ from penstock.formats.index.index_file import (
 )
 from penstock.proto.errors import Corrupt, WrongStore
 
-from ..disk import Bytes, Disk, storage_error
+from ..disk import Bytes, Disk, named_errors, storage_error
 from ..queues.kernels import Ints, Longs
 from .index_kernels import BEGIN_MS, BEGIN_OFFSET, COUNT, END_MS, PAGE_SLOTS, USED_SLOTS, rebuild_slots
 
@@ -254,7 +254,5 @@ class IndexFile:
         return self._disk.pread(self.descriptor, entries * INDEX_ENTRY_BYTES, self._entry_at(number))
 
     def _write(self, data: bytes | Bytes, position: int) -> None:
-        try:
+        with named_errors(self.path, "writing the index"):
             self._disk.pwrite(self.descriptor, data, position)
-        except OSError as error:
-            raise storage_error(error, self.path, "writing the index") from error

@@ -5,11 +5,10 @@ The first sync that fails ends it: nobody knows any more what the disk has, and 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from penstock.proto.errors import DiskFull, StoreClosed, SyncFailed
 
@@ -66,11 +65,9 @@ class Flusher(LogFollower):
             self._asked = min(self._asked, end)
             self._condition.notify_all()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """While files of the log go: no sync is under way, and nobody is told of one."""
-        with self._syncing:
-            yield
+    def held(self) -> threading.Lock:
+        """For the time in which files of the log go: no sync is under way, and nobody is told of one."""
+        return self._syncing
 
     def start_at(self, offset: int) -> None:
         """The log, which held nothing, begins at ``offset``."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.formats.directory import file_name, file_start
 from penstock.proto.errors import Corrupt, DiskFull, StorageError, WrongStore
 
-from ..disk import Bytes, Disk, storage_error
+from ..disk import Bytes, Disk, named_errors, opened, storage_error
 from .log_directories import LogDirectories
 from .warming import Warming
 
@@ -120,12 +120,9 @@ def _without_gap(bases: list[int], paths: dict[int, str], directories: LogDirect
 
 def _is_blank(disk: Disk, path: str, size: int) -> bool:
     """True if the file holds nothing but zeros."""
-    descriptor = disk.open(path)
-    try:
+    with opened(disk, path) as descriptor:
         pieces = (disk.pread(descriptor, _PIECE, start) for start in range(0, size, _PIECE))
         return all(piece.count(0) == len(piece) for piece in pieces)
-    finally:
-        disk.close(descriptor)
 
 
 def _map_file(disk: Disk, path: str, base: int, size: int, *, must_write: bool) -> LogFile:
@@ -287,16 +284,11 @@ class FileAllocator:
             path = path if "/" in path else f"{self._directories}: {path}"
             raise self._told(storage_error(error, path, "making the log file")) from error
         try:
-            self._disk.allocate(descriptor, self._size)
-            self._disk.sync(descriptor)
-            self._directories.sync([path])
-            mapped = self._disk.map(descriptor, self._size)
-        except OSError as error:
-            self._disk.close(descriptor)
-            with contextlib.suppress(OSError):
-                self._disk.unlink(path)
-            raise self._told(storage_error(error, path, "allocating the log file")) from error
-        try:
+            with named_errors(path, "allocating the log file"):
+                self._disk.allocate(descriptor, self._size)
+                self._disk.sync(descriptor)
+                self._directories.sync([path])
+                mapped = self._disk.map(descriptor, self._size)
             self._warming.warm(path, mapped, descriptor)
         except StorageError as error:
             self._disk.close(descriptor)

@@ -8,7 +8,7 @@ import logging
 import os
 import resource
 
-from ..disk import Bytes, Disk, storage_error
+from ..disk import Bytes, Disk, named_errors
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,11 @@ class Warming:
         """
         if self._touch:
             zeros = bytes(min(len(mapped), _STEP_BYTES))
-            try:
+            with named_errors(path, "warming the log file (warmMapedFileEnable)"):
                 for start in range(0, len(mapped), _STEP_BYTES):
                     self._disk.pwrite(descriptor, zeros[: len(mapped) - start], start)
                     if self._sync:
                         self._disk.sync(descriptor)
-            except OSError as error:
-                raise storage_error(error, path, "warming the log file (warmMapedFileEnable)") from error
         if self._lock and not self._call(_libc.mlock, mapped):
             code = ctypes.get_errno()
             limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

@@ -197,12 +197,11 @@ class ConsumeQueues:
         with self.lock, self.files.making:  # a file is made before, and goes, or finds its queue gone
             slots = self.slots.by_topic.get(topic, {})
             gone = [queue_id for queue_id, slot in slots.items() if below is None or self.slots.ends[slot] <= below]
-            if slots and len(gone) == len(slots):
+            if len(gone) == len(slots) > 0:
                 self.files.remove(topic)
-                self.slots.remove_topic(topic)
-                return
-            for queue_id in gone:
-                self.files.remove(topic, queue_id)
+            else:
+                for queue_id in gone:
+                    self.files.remove(topic, queue_id)
             if gone:
                 self.slots.remove(topic, *gone)
 

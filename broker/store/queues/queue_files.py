@@ -18,7 +18,7 @@ from penstock.formats.queue_entry import ENTRY_BYTES, FILLER
 from penstock.proto.errors import WrongStore
 
 from ..absent import AbsentEntries
-from ..disk import Bytes, Disk, storage_error
+from ..disk import Bytes, Disk, opened, storage_error
 
 log = logging.getLogger(__name__)
 
@@ -252,14 +252,8 @@ class QueueFiles:
             self._disk.sync_all(self.directory)
             return
         for path in files:
-            try:
-                handle = self._disk.open(path)
-            except FileNotFoundError:
-                continue
-            try:
+            with contextlib.suppress(FileNotFoundError), opened(self._disk, path) as handle:
                 self._disk.sync(handle)
-            finally:
-                self._disk.close(handle)
         for path in sorted(directories, reverse=True):  # children before their parents
             with contextlib.suppress(FileNotFoundError):
                 self._disk.sync_directory(path)

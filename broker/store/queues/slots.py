@@ -102,15 +102,6 @@ class Slots:
         self.ends[slot] = 0
         self.arena_counts[slot] = self.new_counts[slot] = 0
 
-    def remove_topic(self, topic: str) -> None:
-        """Forget all queues of ``topic``."""
-        for slot in self.by_topic.pop(topic, {}).values():
-            self.light_count -= topic.startswith(LIGHT_PREFIX)
-            self.clear(slot)
-            self.topics[slot] = ""
-            self._free.append(slot)
-        self._rebuild_keys(len(self._keys))
-
     def remove(self, topic: str, *queue_ids: int) -> None:
         """Forget these queues."""
         for queue_id in queue_ids:

@@ -15,7 +15,7 @@ from penstock.formats.checkpoint import (
 )
 from penstock.formats.directory import CHECKPOINT, OWN_CHECKPOINT
 
-from ..disk import Disk
+from ..disk import Disk, read_small
 
 
 class Checkpoint:
@@ -75,11 +75,4 @@ class Checkpoint:
         self._own = self._standard = -1
 
     def _content(self, number: int) -> bytes:
-        path = self._paths[number]
-        if not self._disk.exists(path):
-            return b""
-        descriptor = self._disk.open(path)
-        try:
-            return self._disk.pread(descriptor, CHECKPOINT_BYTES, 0)
-        finally:
-            self._disk.close(descriptor)
+        return read_small(self._disk, self._paths[number], CHECKPOINT_BYTES) or b""

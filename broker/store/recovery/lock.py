@@ -8,7 +8,7 @@ import threading
 from penstock.formats.directory import LOCK
 from penstock.proto.errors import StoreLocked
 
-from ..disk import Disk
+from ..disk import Disk, opened, read_small
 
 _held: set[str] = set()  # locks of fcntl do not keep a process from itself
 _held_guard = threading.Lock()
@@ -84,23 +84,14 @@ class Marker:
 
     def read(self) -> str:
         """The text; empty without the file."""
-        if not self.exists():
-            return ""
-        descriptor = self._disk.open(self.path)
-        try:
-            return self._disk.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("utf-8", "replace")
-        finally:
-            self._disk.close(descriptor)
+        return (read_small(self._disk, self.path, _TEXT_BYTES_MAX) or b"").decode("utf-8", "replace")
 
     def create(self, text: str) -> None:
         """Have the file there, with this text; durable on return."""
-        descriptor = self._disk.open(self.path, create=True)
-        try:
+        with opened(self._disk, self.path, create=True) as descriptor:
             self._disk.truncate(descriptor, 0)
             self._disk.pwrite(descriptor, text.encode()[:_TEXT_BYTES_MAX], 0)
             self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
         self._disk.sync_directory(self._root)
 
     def remove(self) -> None:

@@ -23,7 +23,7 @@ from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
 from penstock.formats.record.rows import ROW
 from penstock.proto.errors import Corrupt, WrongStore
 
-from ..disk import Disk
+from ..disk import Disk, opened
 from ..log.commit_log import CommitLog
 from ..log.log_file import LogFile
 from ..log.log_kernels import first_torn, first_unsealed
@@ -176,8 +176,7 @@ def keep_cut(disk: Disk, log_: CommitLog, offset: int, path: str) -> None:
     Raises:
         OSError: nothing of the log was changed.
     """
-    descriptor = disk.open(path, create=True)
-    try:
+    with opened(disk, path, create=True) as descriptor:
         disk.truncate(descriptor, 0)
         for file in log_.files:
             for start, end in log_.written(file, max(offset - file.base, 0)) if file.end > offset else ():
@@ -185,8 +184,6 @@ def keep_cut(disk: Disk, log_: CommitLog, offset: int, path: str) -> None:
                     piece = file.bytes[at : min(at + _KEPT_AT_ONCE, end)].tobytes()
                     disk.pwrite(descriptor, piece, file.base + at - offset)
         disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
     disk.sync_directory(os.path.dirname(path))
 
 

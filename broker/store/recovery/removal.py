@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..disk import Bytes, Disk, storage_error
+from ..disk import Bytes, Disk, named_errors
 from ..index.index import Index
 from ..log.commit_log import CommitLog
 from ..queues.consume_queue import ConsumeQueues
@@ -176,11 +176,9 @@ class Removal:
         return DiskUse(self._disk.used_bytes(directory), self._disk.free_bytes(directory))
 
     def _delete(self, leaving: _Leaving, *, held: bool) -> None:
-        try:
+        with named_errors(leaving.path, "deleting the log file"):
             if self._disk.exists(leaving.path):
                 self._log.directories.unlink(leaving.path)
-        except OSError as error:
-            raise storage_error(error, leaving.path, "deleting the log file") from error
         self._disk.close(leaving.descriptor)
         if held:
             log.warning("log file deleted under a reader, its space returns later path=%s", leaving.path)

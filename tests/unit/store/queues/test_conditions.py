@@ -299,7 +299,7 @@ def test_a_store_reads_where_a_condition_holds_within_its_limits(
         def read(
             text: str, offset: int = 0, max_bytes: int = 1 << 20, max_count: int = 1000, searched: int = 1 << 30
         ) -> tuple[list[int], int]:
-            result = store.reader.read_where(
+            result = store.reader.read(
                 *("orders", 0, offset, max_bytes), max_count=max_count, condition=Condition(text), max_searched=searched
             )
             found = [int(body[:3]) for body in bodies_of(result)]
@@ -313,7 +313,7 @@ def test_a_store_reads_where_a_condition_holds_within_its_limits(
         assert read("n < 5", offset=5) == ([], 400)
         limits: dict[str, Any] = {"max_count": 1, "max_searched": 1, "condition": Condition("TRUE")}
         for topic, offset, status in (("orders", 400, 1), ("orders", 401, 3), ("none", 0, 5)):
-            assert store.reader.read_where(topic, 0, offset, 1, **limits).status == status
+            assert store.reader.read(topic, 0, offset, 1, **limits).status == status
         monkeypatch.setattr("penstock.broker.store.reading.SEARCHED_AT_ONCE", 3_000)
         found, offset = read("n > 390", searched=10_000)
         assert (found, 0 < offset < 390) == ([], True)
@@ -338,7 +338,7 @@ def test_a_damaged_record_is_told_of_its_own_offset(tmp_path: Path, what: str) -
 
         def read(text: str, offset: int) -> Any:
             limits: dict[str, Any] = {"max_count": 1000, "max_searched": 1 << 30, "verify": True}
-            return store.reader.read_where("orders", 0, offset, 1 << 20, condition=Condition(text), **limits)
+            return store.reader.read("orders", 0, offset, 1 << 20, condition=Condition(text), **limits)
 
         found = read("n >= 40", 0)
         assert (found.status, found.count, found.next_offset) == (ReadStatus.FOUND, 10, 50)
