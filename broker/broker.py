@@ -139,11 +139,7 @@ class Broker:
             self._failed.set_result(error)
 
     async def start(self) -> None:
-        """Bring tables and queues up to the log, then serve.
-
-        Raises:
-            ConfigError: the metrics port is in use.
-        """
+        """Bring tables and queues up to the log, then serve. Raises ConfigError: the metrics port is in use."""
         core = self.core
         core.events.on_flushed(core.store.flushed_offset)  # what was synced before anybody listened
         if core.role.is_master:  # by configuration: who is elected learns that later

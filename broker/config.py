@@ -413,8 +413,7 @@ def load_broker_config(
     ``ignore_unsupported``: keys that may stand there although they are relied on and do nothing. ``strict``: no unknown
     key may.
 
-    Raises:
-        ConfigError: names file, line, key, value and what is allowed.
+    Raises ConfigError: names file, line, key, value and what is allowed.
     """
     config = bind(
         BrokerConfig,

@@ -17,8 +17,7 @@ def check_identity(root: Path, cluster: str, broker_name: str) -> bool:
 
     Read before the store is opened, so that another's store is not touched at all.
 
-    Raises:
-        WrongStore: it belongs to another cluster or broker group, or the file is damaged.
+    Raises WrongStore: it belongs to another cluster or broker group, or the file is damaged.
     """
     path = root / FILE_NAME
     try:

@@ -62,8 +62,7 @@ class Ports(NamedTuple):
 async def open_ports(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> AsyncIterator[Ports]:
     """Ports that are open already and serve nothing yet, so that one in use ends the start early.
 
-    Raises:
-        ConfigError: a port cannot be opened, or its certificate or the users cannot be read.
+    Raises ConfigError: a port cannot be opened, or its certificate or the users cannot be read.
     """
     identity, access, tls = config.identity, config.security.access(), config.security.transport.server_tls()
     server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])], config.limits.calls_max)

@@ -201,8 +201,7 @@ class Administration(Feature):
     async def view_message(self, request: broker_pb2.ViewMessageRequest) -> broker_pb2.MessageRecords:
         """The record at a physical offset, if it is a message of a topic that may be read.
 
-        Raises:
-            MessageNotFound, InvalidArgument, Forbidden: see the message.
+        Raises MessageNotFound, InvalidArgument, Forbidden: see the message.
         """
         offset = request.physical_offset
         if offset < 0:

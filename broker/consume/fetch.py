@@ -92,8 +92,7 @@ class Fetch:
     def wanted(self, header: FetchHeader) -> list[Wanted]:
         """The queues that are wanted, in one go: for a few.
 
-        Raises:
-            Forbidden, InvalidArgument: nothing may be fetched so.
+        Raises Forbidden, InvalidArgument: nothing may be fetched so.
         """
         self._check_group(header)
         parts = (self._wanted_of(index, part, header) for index, part in enumerate(header.topics))

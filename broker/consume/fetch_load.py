@@ -30,11 +30,7 @@ class FetchLoad:
 
     @contextlib.contextmanager
     def counted(self, connection: Hashable, queues: int) -> Iterator[None]:
-        """A fetch is under way in this block.
-
-        Raises:
-            FlowControl: there are enough, or their replies are not taken.
-        """
+        """A fetch is under way in this block. Raises FlowControl: there are enough, or their replies are not taken."""
         self.begin(connection, queues)
         try:
             yield

@@ -131,8 +131,7 @@ class OffsetService:
         A consumer that believed less would read messages again, or, if nothing of its group is here, begin behind
         messages that nobody has read.
 
-        Raises:
-            NotCurrent: this broker may be behind.
+        Raises NotCurrent: this broker may be behind.
         """
         identity = self._core.config.identity
         if not self._core.role.is_current:
@@ -146,8 +145,7 @@ class OffsetService:
 
         A slave creates nothing: it lets unknown groups in, their commits create them at the master.
 
-        Raises:
-            GroupNotFound: it does not exist and autoCreateSubscriptionGroup is false.
+        Raises GroupNotFound: it does not exist and autoCreateSubscriptionGroup is false.
         """
         group_or_new(self._core, group)
         if group not in self._tables.groups:

@@ -64,8 +64,7 @@ class Acknowledgements:
         RocketMQ does. ``epoch``: in which they were appended; now, by default. In a later one of this broker's their
         place may hold the bytes of another master that was in between, so what is synced and confirmed says nothing.
 
-        Raises:
-            SyncFailed: the disk failed, and the bytes may be safe or not.
+        Raises SyncFailed: the disk failed, and the bytes may be safe or not.
         """
         if self._failure is not None:
             raise self._failure
@@ -87,11 +86,7 @@ class Acknowledgements:
         return SEND_OK if flushed else FLUSH_DISK_TIMEOUT
 
     async def wait_committed(self, end: int, timeout_s: float | None) -> broker_pb2.SendStatus:
-        """The same for somebody who waits neither for the disk nor for replicas.
-
-        Raises:
-            SyncFailed: the disk failed.
-        """
+        """The same for somebody who waits neither for the disk nor for replicas. Raises SyncFailed: the disk failed."""
         timeout_s = self._flush_timeout_s if timeout_s is None else min(self._flush_timeout_s, timeout_s)
         is_settled = not self.waits_for_commit or await self._wait_here(end, timeout_s)
         return SEND_OK if is_settled else FLUSH_DISK_TIMEOUT

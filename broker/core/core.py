@@ -40,8 +40,7 @@ class Core:
     def writable(self) -> Journal:
         """The journal of a master that can acknowledge what it appends.
 
-        Raises:
-            NotMaster, NotEnoughReplicas: nothing was changed.
+        Raises NotMaster, NotEnoughReplicas: nothing was changed.
         """
         self.role.check_master()
         return self.acknowledging()
@@ -49,8 +48,7 @@ class Core:
     def acknowledging(self) -> Journal:
         """The same for whoever has seen already that this is the master.
 
-        Raises:
-            NotEnoughReplicas: nothing was changed.
+        Raises NotEnoughReplicas: nothing was changed.
         """
         journal = self.events.journal
         assert journal is not None, "a master without a journal"
@@ -83,8 +81,7 @@ class Core:
         while they are away, and groups would be without offsets as long. What vanishes then are changes whose callers
         were told that they are not safe.
 
-        Raises:
-            NotCurrent: disk or replicas did not confirm it in time.
+        Raises NotCurrent: disk or replicas did not confirm it in time.
         """
         journal = self.events.journal
         is_alone = self.role.is_acting and not self.role.can_acknowledge()

@@ -50,8 +50,7 @@ class Waiting:
     def batch(self, chosen: Longs, target: Target, mark: ProducerMark, *, keep: bool = False, due: Any = None) -> Any:
         """The records of a batch of ``target``. ``keep``: they go on waiting, until ``due``, or as before without.
 
-        Raises:
-            MessageTooLarge: the properties of one leave no room for what is added.
+        Raises MessageTooLarge: the properties of one leave no room for what is added.
         """
         positions, sizes = self.positions[chosen], self.sizes[chosen]
         out = np.empty(int(sizes.sum()) + GROWTH_MAX + (len(chosen) + 1) * TOPIC_GROWTH_MAX, np.uint8)

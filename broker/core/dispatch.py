@@ -179,8 +179,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Dispatch until cancelled.
 
-        Raises:
-            StorageError: the log cannot be dispatched; the broker must stop rather than skip messages.
+        Raises StorageError: the log cannot be dispatched; the broker must stop rather than skip messages.
         """
         while True:
             await self._progress.wait()

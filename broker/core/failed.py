@@ -97,8 +97,7 @@ def failed_copies(
 
     ``times``: of all records; ``due``: of the chosen ones.
 
-    Raises:
-        MessageTooLarge: the properties of one have no room for the mark.
+    Raises MessageTooLarge: the properties of one have no room for the mark.
     """
     sizes = records.sizes[chosen]
     out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)

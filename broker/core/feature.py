@@ -59,8 +59,7 @@ class Feature:
     def admit(self, writer: str, run: str) -> None:
         """Refuse what a run of a named writer appends, if another run has taken over.
 
-        Raises:
-            StaleProducer: says which.
+        Raises StaleProducer: says which.
         """
 
     def consumed_by(self, group: str) -> str:
@@ -135,8 +134,7 @@ class Features:
         """Refuse a consumer of ``feature`` while the group's messages are consumed by way of another: both would have
         the same messages.
 
-        Raises:
-            Forbidden: says who does.
+        Raises Forbidden: says who does.
         """
         for other in self._consuming:
             if other is not feature and (who := other.consumed_by(group)):

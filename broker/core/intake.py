@@ -58,11 +58,7 @@ class Intake:
         return Target(topic.name, topic.queues)
 
     def check_room(self) -> None:
-        """Refuse what there is no room for.
-
-        Raises:
-            FlowControl: not for more of these messages at present.
-        """
+        """Refuse what there is no room for. Raises FlowControl: not for more of these messages at present."""
 
     def check(self, records: memoryview, topic: Topic) -> None:
         """Refuse records that could not come to ``topic`` later on.
@@ -120,8 +116,7 @@ def check_producer(producer_id: int) -> None:
 def check_types(records: memoryview, count: int, topic: Topic, intake: Intake) -> None:
     """Refuse messages that are not of the topic's type.
 
-    Raises:
-        MessageTypeConflict: ``details['index']`` names the first one, where not all ``count`` of them are.
+    Raises MessageTypeConflict: ``details['index']`` names the first one, where not all ``count`` of them are.
     """
     demanded = topic.message_type
     if demanded is None or intake.message_type in (demanded, MessageType.MIXED):

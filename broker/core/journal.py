@@ -62,8 +62,7 @@ class Journal:
         ``mark``: the one in its first record. ``count``: how many records there must be. ``is_kept``: their bodies are
         in the log already, so ``maxMessageSize``, which may be less by now, is not asked.
 
-        Raises:
-            As :meth:`Store.append`; NotMaster: this mastership is over.
+        Raises as :meth:`Store.append`; NotMaster: this mastership is over.
         """
         self.check()
         placed = self._store.append(target.topic, records, queues=target.queues, count=count, is_kept=is_kept)
@@ -92,8 +91,7 @@ class Journal:
         ``body``: what :func:`compact` would make of it, for a long document: then the tables take the document itself,
         which nobody may change any more, and which JSON would give back as it is.
 
-        Raises:
-            As :meth:`append`.
+        Raises as :meth:`append`.
         """
         self.check()
         properties = self._properties.get(kind)

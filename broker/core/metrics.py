@@ -173,8 +173,7 @@ class MetricsServer(Collector):
     def start(self, host: str, port: int) -> int:
         """Listen, with 0 on a port that the system chooses; returns the port.
 
-        Raises:
-            ConfigError: the port is in use.
+        Raises ConfigError: the port is in use.
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)

@@ -131,8 +131,7 @@ def _stream(kind: type[Message], method: Converse, requests: Requests) -> Conver
 def check_name(kind: str, name: str) -> str:
     """``name``, if it may name a thing of that kind: a writer, its run, an archive.
 
-    Raises:
-        InvalidArgument: it is empty, too long, or not printable ASCII.
+    Raises InvalidArgument: it is empty, too long, or not printable ASCII.
     """
     printable = name.isascii() and name.isprintable()
     if not 0 < len(name) <= NAME_LENGTH_MAX or not printable:

@@ -70,11 +70,7 @@ class EpochFile:
         self.replace(self.history.lead(epoch, end))
 
     def replace(self, history: EpochHistory) -> None:
-        """Hold another history; durable on return.
-
-        Raises:
-            StorageError: the history is what it was.
-        """
+        """Hold another history; durable on return. Raises StorageError: the history is what it was."""
         if history == self.history:
             return
         with named_errors(self.path, "writing the epochs"):

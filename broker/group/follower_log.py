@@ -64,25 +64,19 @@ class FollowerLog:
     async def truncate_to(self, offset: int) -> None:
         """Let the log end at ``offset``, and everything derived from it. Durable on return.
 
-        Raises:
-            As :meth:`Store.truncate_to`.
+        Raises as :meth:`Store.truncate_to`.
         """
         whole = self._store.whole_below(offset)
         await to_its_end(self._cut(whole, lambda: self._store.truncate_to(offset, rebuild=self._deletes_topics(whole))))
 
     async def start_over(self, offset: int) -> None:
-        """Forget everything and begin at ``offset``.
-
-        Raises:
-            As :meth:`Store.start_over`.
-        """
+        """Forget everything and begin at ``offset``. Raises as :meth:`Store.start_over`."""
         await to_its_end(self._cut(0, lambda: self._store.start_over(offset)))
 
     async def recover(self) -> None:
         """Have the tables follow a cut that they could not follow at once; else nothing.
 
-        Raises:
-            StorageError: they still do not; may be tried again.
+        Raises StorageError: they still do not; may be tried again.
         """
         if not self._snapshots.is_current:
             await to_its_end(self._reload())

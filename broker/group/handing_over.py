@@ -31,11 +31,7 @@ def successor(members: Collection[int], replicas: Collection[BrokerStatus.Replic
 def check_successor(
     to_id: int, own_id: int, members: Collection[int], replicas: Collection[BrokerStatus.Replica]
 ) -> None:
-    """Refuse to hand over to one that may lack something.
-
-    Raises:
-        InvalidArgument: says who could take over.
-    """
+    """Refuse to hand over to one that may lack something. Raises InvalidArgument: says who could take over."""
     in_sync = [each.broker_id for each in replicas if each.in_sync]
     if to_id == own_id:
         raise InvalidArgument(f"broker {to_id} is the master already")
@@ -49,8 +45,7 @@ def check_successor(
 async def await_level(primary: Primary, store: Store, to_id: int, clock: Clock) -> None:
     """Wait until the slave has the whole log, which grows no more, and everything is acknowledged that can be.
 
-    Raises:
-        BrokerUnavailable: it does not get there in time.
+    Raises BrokerUnavailable: it does not get there in time.
     """
     end = store.appended_offset
     deadline = clock.monotonic_s() + HAND_OVER_S

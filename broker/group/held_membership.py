@@ -62,8 +62,7 @@ class MembershipFile:
     def check_use(self, broker_id: int, *, is_elected: bool) -> None:
         """Refuse to use a member's store outside its group, where nobody could elect it, or under another id.
 
-        Raises:
-            WrongStore: says which, and what to do.
+        Raises WrongStore: says which, and what to do.
         """
         if not self.is_known:
             return
@@ -80,8 +79,7 @@ class MembershipFile:
         """Refuse to be governed by another coordinator store than before (empty: one without a register), or under
         another id.
 
-        Raises:
-            WrongStore: says which, and what to do.
+        Raises WrongStore: says which, and what to do.
         """
         if not self.is_known:
             return

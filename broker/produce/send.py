@@ -91,8 +91,7 @@ class Send:
     async def acknowledge(self, placed: Placed) -> broker_pb2.AppendReceipt:
         """The receipt when the batch is as safe as the mode promises; its status tells a time-out.
 
-        Raises:
-            SyncFailed: the disk failed, and the batch may be safe or not.
+        Raises SyncFailed: the disk failed, and the batch may be safe or not.
         """
         status = SEND_OK
         if not placed.is_settled:

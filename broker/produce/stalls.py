@@ -28,11 +28,7 @@ class AppendStalls:
         self.refused = 0
 
     def check(self) -> None:
-        """Refuse what comes too early after a stall.
-
-        Raises:
-            FlowControl: try again, or elsewhere.
-        """
+        """Refuse what comes too early after a stall. Raises FlowControl: try again, or elsewhere."""
         if self._until_s and self._clock.monotonic_s() < self._until_s:
             self.refused += 1
             raise FlowControl(

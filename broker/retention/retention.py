@@ -161,8 +161,7 @@ class Retention(Feature):
     async def clean(self) -> None:
         """One round: warn, delete what may go, bring queues and index into line.
 
-        Raises:
-            StorageError, OSError: the rest is for the next round.
+        Raises StorageError, OSError: the rest is for the next round.
         """
         removal = self._store.removal
         await self._complete_state()

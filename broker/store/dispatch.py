@@ -94,11 +94,7 @@ class Dispatcher:
         return DispatchResult(chunk.end, arrived, state_records, marks)
 
     def catch_up(self, end: int, bytes_max: int) -> None:
-        """Dispatch everything up to ``end`` again, as far as records and batches are whole.
-
-        Raises:
-            As :meth:`run`.
-        """
+        """Dispatch everything up to ``end`` again, as far as records and batches are whole. Raises as :meth:`run`."""
         before = -1
         while self.offset != before:
             before = self.offset

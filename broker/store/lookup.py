@@ -35,11 +35,7 @@ class Lookup:
         self._dispatcher = dispatcher
 
     def view(self, physical_offset: int) -> bytes:
-        """The confirmed record that begins there, dispatched or not.
-
-        Raises:
-            MessageNotFound: none does.
-        """
+        """The confirmed record that begins there, dispatched or not. Raises MessageNotFound: none does."""
         return bytes(self.in_place(physical_offset))
 
     def in_place(self, physical_offset: int) -> memoryview:
@@ -53,8 +49,7 @@ class Lookup:
         """The same for a message of a queue that there is, which has its place there: bodies may hold what looks like
         a record too.
 
-        Raises:
-            MessageNotFound: none does, or it is not dispatched, or its topic is gone.
+        Raises MessageNotFound: none does, or it is not dispatched, or its topic is gone.
         """
         raw = self.view(physical_offset)
         record = decode_record(raw)

@@ -56,8 +56,7 @@ class Reader:
     def check_readable(self, topic: str) -> None:
         """That the topic's queues can be read and written here; those of an unknown one can.
 
-        Raises:
-            Forbidden: RocketMQ has made them batch consume queues.
+        Raises Forbidden: RocketMQ has made them batch consume queues.
         """
         self._others.check(topic)
 
@@ -150,8 +149,7 @@ class Reader:
 
         Not all that is before it in its queue need be dispatched.
 
-        Raises:
-            As :meth:`read`.
+        Raises as :meth:`read`.
         """
         self.check_readable(topic)
         low, high = self.queue_range(topic, queue_id)

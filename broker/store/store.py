@@ -226,8 +226,7 @@ class Store:
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of the master's log at ``start``, which is the end; the new end. Never across a file's end.
 
-        Raises:
-            StorageError: nothing was appended.
+        Raises StorageError: nothing was appended.
         """
         self._check_writable()
         self.commit()
@@ -246,8 +245,7 @@ class Store:
 
         For a slave that becomes master, before its epoch begins there.
 
-        Raises:
-            SyncFailed: the store is fenced from now on.
+        Raises SyncFailed: the store is fenced from now on.
         """
         self._check_writable()
         self._learn_end()

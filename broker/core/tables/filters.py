@@ -17,8 +17,7 @@ EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 def wanted_by(wanted: Filter, takes_sql: bool) -> tuple[frozenset[int] | None, Condition | None]:
     """(tag hashes, None), (None, condition), or (None, None) if every message is wanted.
 
-    Raises:
-        InvalidArgument: the filter makes no sense, or is an SQL92 one and ``takes_sql`` is false.
+    Raises InvalidArgument: the filter makes no sense, or is an SQL92 one and ``takes_sql`` is false.
     """
     if len(wanted.expression) > EXPRESSION_LENGTH_MAX:
         raise InvalidArgument(f"filter of {len(wanted.expression)} characters: at most {EXPRESSION_LENGTH_MAX}")

@@ -73,8 +73,7 @@ class RetryPolicy:
     def from_wire(cls, group: str, wanted: common_pb2.RetryPolicy) -> RetryPolicy:
         """The policy that somebody wants ``group`` to have.
 
-        Raises:
-            InvalidArgument: the message says what is allowed.
+        Raises InvalidArgument: the message says what is allowed.
         """
         if len(wanted.delays_ms) > _DELAYS_MAX or not all(0 < ms <= _DELAY_MS_MAX for ms in wanted.delays_ms):
             raise InvalidArgument(

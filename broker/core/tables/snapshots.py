@@ -117,8 +117,7 @@ class Snapshots:
         ``log_has_all``: this store has always been Penstock's, so that a log that begins at 0 can replace
         damaged files.
 
-        Raises:
-            Corrupt: a file and its ``.bak`` are damaged and the log cannot replace them.
+        Raises Corrupt: a file and its ``.bak`` are damaged and the log cannot replace them.
         """
         self._log_end = log_end
         documents = {file.name: self._read(file, log_min, log_has_all) for file in self._files}
@@ -239,8 +238,7 @@ class Snapshots:
 
         :attr:`writing` is held.
 
-        Raises:
-            OSError: perhaps not all is done.
+        Raises OSError: perhaps not all is done.
         """
         changed = False
         for file in self._files:

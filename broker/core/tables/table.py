@@ -49,8 +49,7 @@ class Table(ABC):
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
         """Take the change of the record at ``position`` unless it is known or a newer one is held.
 
-        Raises:
-            KeyError, TypeError, ValueError: the document is not of its kind's shape.
+        Raises KeyError, TypeError, ValueError: the document is not of its kind's shape.
         """
 
     @abstractmethod
@@ -65,8 +64,7 @@ class Table(ABC):
     def load(self, document: Mapping[str, Any], log_end: int) -> None:
         """Take a snapshot, without what lies behind ``log_end`` where that can be told.
 
-        Raises:
-            KeyError, TypeError, ValueError: the document is no snapshot of this table.
+        Raises KeyError, TypeError, ValueError: the document is no snapshot of this table.
         """
 
     @abstractmethod

@@ -99,8 +99,7 @@ class Tables:
         ``document``: what the body says, where that is known. A kind that this version does not know is left alone: it
         belongs to a later one.
 
-        Raises:
-            Corrupt: the body is not of its kind's shape.
+        Raises Corrupt: the body is not of its kind's shape.
         """
         concerned = self._by_kind.get(kind)
         if concerned is None:

@@ -33,8 +33,7 @@ class Coordinators:
     async def ask(self, coordinator: str, writer: str, batch: int, keys: list[str]) -> Keys:
         """What ``coordinator`` has decided, see ``Staging.give_up``.
 
-        Raises:
-            BrokerUnavailable: nobody can be asked now. Any error that the coordinator answers.
+        Raises BrokerUnavailable: nobody can be asked now. Any error that the coordinator answers.
         """
         address = await self._master_of(coordinator)
         async with open_async_channel(address, self._security) as channel:

@@ -167,8 +167,7 @@ class Staging:
     async def drop(self, name: str, batch: int, keys: Iterable[str]) -> None:
         """Forget staged data, but what its coordinator has decided; it will decide nothing of the rest any more.
 
-        Raises:
-            BrokerUnavailable: the coordinator cannot be asked now; nothing was forgotten.
+        Raises BrokerUnavailable: the coordinator cannot be asked now; nothing was forgotten.
         """
         self._core.writable()
         by_coordinator: dict[str, list[str]] = {}

@@ -47,8 +47,7 @@ class Writers:
     async def acknowledged(self, writer: str, what: str) -> None:
         """Return when everything recorded here about ``writer`` is acknowledged: nobody may act on less.
 
-        Raises:
-            OutcomeUnknown: disk or replicas did not confirm in time.
+        Raises OutcomeUnknown: disk or replicas did not confirm in time.
         """
         await self._core.acknowledgements.safe(self.end_of(writer), what)
 
@@ -195,8 +194,7 @@ class Writers:
     async def _put(self, before: Writer | None, writer: Writer) -> None:
         """Record ``writer`` in place of ``before``; others have their turn while a long record is made.
 
-        Raises:
-            FlowControl: somebody else changed it meanwhile; nothing was recorded.
+        Raises FlowControl: somebody else changed it meanwhile; nothing was recorded.
         """
         document = replace(writer, touched_ms=self._core.clock.wall_ms()).to_json()
         body = await compact_in_turns(document, "keys", "expired")

@@ -105,8 +105,7 @@ class Finisher:
     ) -> list[ReceiptStatus]:
         """Make them dead letters; the statuses.
 
-        Raises:
-            NotMaster: the mastership ended while the disk was waited for.
+        Raises NotMaster: the mastership ended while the disk was waited for.
         """
         statuses: list[ReceiptStatus] = []
         for each in receipts:
@@ -134,11 +133,7 @@ class Finisher:
             await self._fail(journal, queue, overdue, None)
 
     async def finish(self, journal: Journal) -> None:
-        """Post what is still missing of the last ops.
-
-        Raises:
-            As :meth:`revive`.
-        """
+        """Post what is still missing of the last ops. Raises as :meth:`revive`."""
         while self._state.unfinished is not None:
             unfinished = self._state.unfinished
             point, ops = unfinished

@@ -94,8 +94,7 @@ class Giver:
         Another one is first each time, every other time a retry queue. Where nobody has said where the group begins in
         a queue, that is recorded.
 
-        Raises:
-            As :meth:`Journal.append`.
+        Raises as :meth:`Journal.append`.
         """
         known = wanted.queues
         if known.changes != self._changes:

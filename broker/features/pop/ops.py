@@ -114,11 +114,7 @@ def joined(ops: Iterable[Op]) -> list[Op]:
 
 
 def read_ops(body: bytes | memoryview) -> Iterator[Op]:
-    """The ops of a record.
-
-    Raises:
-        ValueError: the body is not of their shape.
-    """
+    """The ops of a record. Raises ValueError: the body is not of their shape."""
     start = 0
     while start < len(body):
         if len(body) - start < HEAD.size:

@@ -82,8 +82,7 @@ class Wanted:
     def of(cls, header: wire.ReceiveHeader, tables: Tables, takes_sql: bool) -> Wanted:
         """What ``header`` asks for.
 
-        Raises:
-            InvalidName, InvalidArgument, TopicNotFound, Forbidden: it says what is wrong.
+        Raises InvalidName, InvalidArgument, TopicNotFound, Forbidden: it says what is wrong.
         """
         group = names.check_group(header.group)
         where = f"receive of group {group}"
@@ -186,11 +185,7 @@ class Receipts(NamedTuple):
 
 
 def receipts_of(group: str, parts: Collection[wire.Receipts], epoch: int) -> list[Receipts]:
-    """The receipts of a request.
-
-    Raises:
-        InvalidName, InvalidArgument: it says what is wrong.
-    """
+    """The receipts of a request. Raises InvalidName, InvalidArgument: it says what is wrong."""
     where = f"receipts of group {names.check_group(group)}"
     if not 1 <= len(parts) <= RECEIPTS_MAX:
         raise InvalidArgument(f"{where}: {len(parts)} parts: 1..{RECEIPTS_MAX} are allowed")

@@ -79,8 +79,7 @@ class PopState:
     async def load(self, journal: Journal) -> None:
         """Return when the queues are known.
 
-        Raises:
-            BrokerUnavailable: not all that the log held when the mastership began is dispatched yet, or it is over.
+        Raises BrokerUnavailable: not all that the log held when the mastership began is dispatched yet, or it is over.
         """
         if not self.is_loaded:
             async with self._loading:
@@ -131,8 +130,7 @@ class PopState:
     def record(self, journal: Journal, ops: Sequence[Op]) -> int:
         """Append the ops as one record, and take them; the record's offset, which is their check point.
 
-        Raises:
-            As :meth:`Journal.append`: nothing has changed.
+        Raises as :meth:`Journal.append`: nothing has changed.
         """
         records = self._form.encode(b"".join(op.encode() for op in ops), _PROPERTIES)
         receipt = journal.append(_TARGET, records, count=1)

@@ -30,11 +30,7 @@ class Waiters(Watcher):
 
     @contextlib.contextmanager
     def waiting(self, topics: Collection[str]) -> Iterator[asyncio.Future[None]]:
-        """A future that is done when one of the topics may have something.
-
-        Raises:
-            FlowControl: too many wait.
-        """
+        """A future that is done when one of the topics may have something. Raises FlowControl: too many wait."""
         if self.count >= self._most:
             raise FlowControl(f"polling full: {self.count} receives wait already (maxWaitingFetches): try later")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -32,11 +32,7 @@ class Asked:
 
     @classmethod
     def of(cls, request: SendBackRequest) -> Asked:
-        """The numbers of ``request``.
-
-        Raises:
-            InvalidArgument: says which are wrong, and what is allowed.
-        """
+        """The numbers of ``request``. Raises InvalidArgument: says which are wrong, and what is allowed."""
         where = f"send-back of group {request.group}, topic {request.topic}, queue {request.queue_id}"
         count = len(request.offsets)
         if not 1 <= count <= COUNT_MAX:

@@ -104,8 +104,7 @@ class Index:
     def put(self, buffer: Bytes, rows: Rows, count: int, end: int) -> None:
         """Index the keys of ``rows[:count]``, which end at log offset ``end``.
 
-        Raises:
-            DiskFull, StorageError: some are indexed; the same call may be repeated.
+        Raises DiskFull, StorageError: some are indexed; the same call may be repeated.
         """
         if not self.enabled or end <= self.end:
             return

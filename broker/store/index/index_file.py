@@ -49,11 +49,7 @@ class IndexFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str, slots: int, entries: int) -> IndexFile:
-        """A file that is there.
-
-        Raises:
-            WrongStore: it is of another size than configured.
-        """
+        """A file that is there. Raises WrongStore: it is of another size than configured."""
         size, found = file_bytes(slots, entries), disk.size(path)
         if found not in (0, size):
             raise WrongStore(
@@ -77,8 +73,7 @@ class IndexFile:
     def create(cls, disk: Disk, path: str, slots: int, entries: int, before: Longs | None) -> IndexFile:
         """A new file, which begins with the end of the one before it.
 
-        Raises:
-            DiskFull, StorageError: there is no such file now.
+        Raises DiskFull, StorageError: there is no such file now.
         """
         header = np.zeros(6, np.int64)
         if before is not None:
@@ -165,11 +160,7 @@ class IndexFile:
         return low
 
     def write_entries(self) -> None:
-        """Write out the entries that wait in memory.
-
-        Raises:
-            DiskFull, StorageError: they still wait.
-        """
+        """Write out the entries that wait in memory. Raises DiskFull, StorageError: they still wait."""
         count = int(self.header[COUNT]) - self.buffered_first
         if count:
             self._write(self.buffer[: count * INDEX_ENTRY_BYTES], self._entry_at(self.buffered_first))
@@ -190,8 +181,7 @@ class IndexFile:
     def write_header(self) -> None:
         """Write the header, behind all entries and slots: what it counts can be reached by those who read the file.
 
-        Raises:
-            DiskFull, StorageError: the file has the header that it had.
+        Raises DiskFull, StorageError: the file has the header that it had.
         """
         self._write(HEADER.pack(*self.header), 0)
         self._written[:] = self.header
@@ -202,8 +192,7 @@ class IndexFile:
         RocketMQ deletes such a file after a crash, and it must: the slots may be newer than the header, which still
         counts what it counted. Where the file begins is said too: after a crash its times are counted from there.
 
-        Raises:
-            DiskFull, StorageError: nothing was said.
+        Raises DiskFull, StorageError: nothing was said.
         """
         self._written[[BEGIN_MS, BEGIN_OFFSET]] = self.header[[BEGIN_MS, BEGIN_OFFSET]]
         self._written[END_MS] = max(int(self.header[END_MS]), settled_ms) + 1

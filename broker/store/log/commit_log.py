@@ -165,8 +165,7 @@ class CommitLog(ReadableLog):
     def commit(self) -> int:
         """Write what lies in buffers only to the files, in the log's order; the log's end. From any thread.
 
-        Raises:
-            OSError: the log ends where it did; may be tried again.
+        Raises OSError: the log ends where it did; may be tried again.
         """
         if self._buffers is not None:
             with self._buffers.lock:
@@ -183,8 +182,7 @@ class CommitLog(ReadableLog):
     def append_bytes(self, start: int, data: memoryview) -> int:
         """Append bytes of another log at the same offset; the new end. They lie within one file, and in no buffer.
 
-        Raises:
-            DiskFull, StorageError: they do not follow, or could not be written; nothing was appended.
+        Raises DiskFull, StorageError: they do not follow, or could not be written; nothing was appended.
         """
         if start != self.end_offset or self.is_buffered:
             raise StorageError(f"bytes of offset {start} cannot follow the log's end {self.end_offset}")

@@ -47,11 +47,7 @@ class LogDirectories:
         return [*self.writable, *self.read_only]
 
     def prepare(self) -> None:
-        """Make the writable ones.
-
-        Raises:
-            WrongStore: there is no writable one, or a read-only one does not exist.
-        """
+        """Make the writable ones. Raises WrongStore: there is no writable one, or a read-only one does not exist."""
         if not self.writable:
             raise WrongStore(
                 f"storePathCommitLog: all of its directories are in readOnlyCommitLogStorePaths too ({self}): "
@@ -70,8 +66,7 @@ class LogDirectories:
     def for_new(self, base: int, keep_free: int) -> str:
         """Where the file that begins at ``base`` goes.
 
-        Raises:
-            OSError: ENOSPC, it fits nowhere with ``keep_free`` bytes to spare.
+        Raises OSError: ENOSPC, it fits nowhere with ``keep_free`` bytes to spare.
         """
         needed = self._file_bytes + keep_free
         fitting = [each for each in self.writable if self._disk.free_bytes(each) >= needed]

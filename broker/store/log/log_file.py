@@ -155,8 +155,7 @@ def write_to_end(disk: Disk, file: LogFile, start: int, data: Bytes) -> None:
 
     ``pwrite`` copies upwards, so a process killed in the middle leaves a beginning of ``data``, and no gap.
 
-    Raises:
-        OSError: it could not. Nothing of it is found by a recovery; EIO: that is not sure.
+    Raises OSError: it could not. Nothing of it is found by a recovery; EIO: that is not sure.
     """
     file.demand_whole()
     at = start - file.base
@@ -196,8 +195,7 @@ class FileAllocator:
     def take(self, base: int) -> LogFile:
         """That file, waiting for it if need be; a failure ahead of need is tried once more.
 
-        Raises:
-            DiskFull, StorageError: there is no such file now.
+        Raises DiskFull, StorageError: there is no such file now.
         """
         ahead = self._coming.pop(base, None)
         if ahead is not None:
@@ -208,8 +206,7 @@ class FileAllocator:
     def check(self, base: int) -> None:
         """That file is made, or still being made; a failure ahead of need is tried once more.
 
-        Raises:
-            DiskFull, StorageError: it cannot be made now.
+        Raises DiskFull, StorageError: it cannot be made now.
         """
         ahead = self._coming.get(base)
         if ahead is not None and ahead.done() and ahead.exception() is not None:

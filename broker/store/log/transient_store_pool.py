@@ -45,8 +45,7 @@ class WriteBuffers:
     def __init__(self, disk: Disk, count: int, size: int) -> None:
         """``count`` buffers of ``size`` bytes; memory is taken as they are used, and kept.
 
-        Raises:
-            StorageError: there is not so much memory.
+        Raises StorageError: there is not so much memory.
         """
         try:
             self._free = [_buffer(size) for _ in range(count)]  # the one returned last, whose memory is there, is last
@@ -98,8 +97,7 @@ class WriteBuffers:
     def write(self, committed: int) -> int:
         """Write to the files what lies behind ``committed``, in the log's order; up to where that is done now.
 
-        Raises:
-            OSError: as far as anybody knows it is not; may be tried again.
+        Raises OSError: as far as anybody knows it is not; may be tried again.
         """
         appended = self.appended
         for each in list(self._filling):

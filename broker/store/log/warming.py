@@ -33,8 +33,7 @@ class Warming:
     def warm(self, path: str, mapped: Bytes, descriptor: int) -> None:
         """Prepare a new file, which holds nothing yet.
 
-        Raises:
-            StorageError: a write or a sync failed; the error names ``path``.
+        Raises StorageError: a write or a sync failed; the error names ``path``.
         """
         if self._touch:
             zeros = bytes(min(len(mapped), _STEP_BYTES))

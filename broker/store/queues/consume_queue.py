@@ -160,8 +160,7 @@ class ConsumeQueues:
     def entries(self, slot: int, offset: int, count: int) -> Bytes:
         """At most ``count`` entries from ``offset`` on, which lies inside the queue; at least one.
 
-        Raises:
-            Corrupt: the file that should hold them does not.
+        Raises Corrupt: the file that should hold them does not.
         """
         slots = self.slots
         with self.lock:
@@ -191,8 +190,7 @@ class ConsumeQueues:
 
         ``below`` is where the topic was deleted: a queue made anew since then has later records, and those only.
 
-        Raises:
-            OSError: files are left, and the queues with them; may be tried again.
+        Raises OSError: files are left, and the queues with them; may be tried again.
         """
         with self.lock, self.files.making:  # a file is made before, and goes, or finds its queue gone
             slots = self.slots.by_topic.get(topic, {})

@@ -77,8 +77,7 @@ class LightOffsets:
     def check(self, topic: str, records: memoryview) -> None:
         """Refuse records that are to come to ``topic`` later, and could not stand in the light queues that they name.
 
-        Raises:
-            CorruptBatch, MessageTooLarge, Forbidden: as :meth:`assign`.
+        Raises CorruptBatch, MessageTooLarge, Forbidden: as :meth:`assign`.
         """
         self.assign(topic, np.frombuffer(records, np.uint8))
         self.take_back()

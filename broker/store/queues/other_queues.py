@@ -42,11 +42,7 @@ class OtherQueues:
         self._extended.update(self._list(self._extensions))
 
     def check(self, topic: str) -> None:
-        """That the topic's queues are such as Penstock reads and writes.
-
-        Raises:
-            Forbidden: they are not.
-        """
+        """That the topic's queues are such as Penstock reads and writes. Raises Forbidden: they are not."""
         if topic in self.batch_topics:
             raise Forbidden(
                 f"topic {topic} has batch consume queues (queue.type=BatchCQ), which are neither read nor written "

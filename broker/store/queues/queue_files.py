@@ -84,11 +84,7 @@ class QueueFiles:
         return len(self._dirty)
 
     def scan(self) -> list[QueueName]:
-        """Every queue on the disk.
-
-        Raises:
-            WrongStore: a file of another size than configured.
-        """
+        """Every queue on the disk. Raises WrongStore: a file of another size than configured."""
         found = []
         for topic in self._disk.list(self.directory):
             queue_ids = self._disk.list(f"{self.directory}/{topic}") if is_safe_topic(topic) else None
@@ -122,8 +118,7 @@ class QueueFiles:
     def write(self, topic: str, queue_id: int, offset: int, entries: Bytes | bytes) -> None:
         """Write whole entries from queue offset ``offset`` on, into as many files as they need.
 
-        Raises:
-            DiskFull, StorageError: some or none are written; the same call may be repeated.
+        Raises DiskFull, StorageError: some or none are written; the same call may be repeated.
         """
         position = offset * ENTRY_BYTES
         end = position + len(entries)

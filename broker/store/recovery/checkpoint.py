@@ -34,8 +34,7 @@ class Checkpoint:
     def read(self) -> Positions | None:
         """The newest positions that belong to the ``checkpoint`` beside them, None without any.
 
-        Raises:
-            WrongStore: a later version wrote them.
+        Raises WrongStore: a later version wrote them.
         """
         own = decode_own(self._content(0), self.standard, self._paths[0])
         self._sequence = max(self._sequence, own.sequence)

@@ -23,11 +23,7 @@ class StoreLock:
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
-        """Take it.
-
-        Raises:
-            StoreLocked: another process, or another store of this one, has it.
-        """
+        """Take it. Raises StoreLocked: another process, or another store of this one, has it."""
         self._disk = disk
         self._name = os.path.realpath(root)
         self._directories: list[int] = []
@@ -48,11 +44,7 @@ class StoreLock:
             _held.add(self._name)
 
     def add_log_directory(self, path: str) -> None:
-        """Lock a directory that gets log files.
-
-        Raises:
-            StoreLocked: another store has it.
-        """
+        """Lock a directory that gets log files. Raises StoreLocked: another store has it."""
         descriptor = self._disk.lock_directory(path)
         if descriptor is None:
             raise StoreLocked(

@@ -173,8 +173,7 @@ def _judge(
 def keep_cut(disk: Disk, log_: CommitLog, offset: int, path: str) -> None:
     """Copy what the log has from ``offset`` on to the file ``path``, holes as holes; durable on return.
 
-    Raises:
-        OSError: nothing of the log was changed.
+    Raises OSError: nothing of the log was changed.
     """
     with opened(disk, path, create=True) as descriptor:
         disk.truncate(descriptor, 0)
@@ -235,8 +234,7 @@ def _number(data: bytes, at: int, size: int = 4) -> int:
 def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | None) -> None:
     """Raise for what is no damage, but records of a later version, or no log at all: cutting it off would destroy it.
 
-    Raises:
-        WrongStore: nothing was changed.
+    Raises WrongStore: nothing was changed.
     """
     at = offset - file.base
     head = file.bytes[at : at + FIXED_BYTES].tobytes()

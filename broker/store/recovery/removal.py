@@ -91,8 +91,7 @@ class Removal:
 
         After ``grace_s`` a file is deleted whether it is held or not. Returns how many were.
 
-        Raises:
-            StorageError: a file cannot be deleted; it is tried again at the next call.
+        Raises StorageError: a file cannot be deleted; it is tried again at the next call.
         """
         now = time.monotonic() if now_s is None else now_s
         count = 0
@@ -117,8 +116,7 @@ class Removal:
     def align(self) -> Iterator[None]:
         """Make queues and index begin where the log begins; yields now and then, for others to have their turn.
 
-        Raises:
-            Corrupt, StorageError: the rest is done by the next call.
+        Raises Corrupt, StorageError: the rest is done by the next call.
         """
         self._index.remove_before(self._log.min_offset)
         names = [(topic, queue_id) for topic, ids in self._queues.slots.by_topic.items() for queue_id in ids]
