@@ -18,6 +18,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.proto.errors import (
@@ -56,47 +57,33 @@ async def _nothing_to_wait_for() -> None:
     """Everything is acknowledged."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ConsumerSessions:
     """All consumer sessions of one broker; event loop only.
 
     ``committed(group, topic, queue_id)`` and ``queue_range(topic, queue_id)`` tell what a grant carries;
     ``join_group(group)`` creates the group where that is allowed, or raises
-    :class:`~penstock.proto.errors.GroupNotFound`.
+    :class:`~penstock.proto.errors.GroupNotFound`. ``catch_up``: have what is confirmed dispatched, before a grant tells
+    where its queue ends. ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group,
+    topic)``: a group that has committed nothing is told of no older messages. ``on_joined``: is told what each member
+    subscribes. ``is_acting()``: true if this broker is master, and nobody else can be: only then are queues locked.
+    ``shown()`` returns when the next master will know the group.
     """
 
-    def __init__(
-        self,
-        *,
-        committed: Callable[[str, str, int], int],
-        queue_range: Callable[[str, int], tuple[int, int]],
-        join_group: Callable[[str], None],
-        check_join: Callable[[ConsumerRequest.Join], None] = lambda join: None,
-        begins_at_end: Callable[[str, str], bool] = lambda group, topic: False,
-        on_joined: Callable[[ConsumerRequest.Join], Awaitable[None]] | None = None,
-        clock: Clock,
-        limits: Limits = Limits(),  # noqa: B008  frozen
-        catch_up: Callable[[], None] = lambda: None,
-        is_acting: Callable[[], bool] = lambda: True,
-        shown: Callable[[], Awaitable[None]] = _nothing_to_wait_for,
-    ) -> None:
-        """``catch_up``: have what is confirmed dispatched, before a grant tells where its queue ends.
+    committed: Callable[[str, str, int], int]
+    queue_range: Callable[[str, int], tuple[int, int]]
+    join_group: Callable[[str], None]
+    check_join: Callable[[ConsumerRequest.Join], None] = lambda join: None
+    begins_at_end: Callable[[str, str], bool] = lambda group, topic: False
+    on_joined: Callable[[ConsumerRequest.Join], Awaitable[None]] | None = None
+    clock: Clock
+    limits: Limits = Limits()  # noqa: RUF009  frozen
+    catch_up: Callable[[], None] = lambda: None
+    is_acting: Callable[[], bool] = lambda: True
+    shown: Callable[[], Awaitable[None]] = _nothing_to_wait_for
 
-        ``check_join``: raises for a member that the group's settings refuse. ``begins_at_end(group, topic)``: a group
-        that has committed nothing is told of no older messages. ``on_joined``: is told what each member subscribes.
-        ``is_acting()``: true if this broker is master, and nobody else can be: only then are queues locked. ``shown()``
-        returns when the next master will know the group.
-        """
-        self._committed = committed
-        self._queue_range = queue_range
-        self._join_group = join_group
-        self._check_join = check_join
-        self._begins_at_end = begins_at_end
-        self._on_joined = on_joined
-        self._clock = clock
-        self._limits = limits
-        self._catch_up = catch_up
-        self._shown = shown
-        self._locks = Locks(is_acting)
+    def __post_init__(self) -> None:
+        self._locks = Locks(self.is_acting)
         self._groups = Groups(self._locks)
         self._sessions: dict[int, Session] = {}
         self._resets: dict[Key, int] = {}  # whoever is granted one next is told
@@ -114,7 +101,7 @@ class ConsumerSessions:
         """
         if self._closed:
             raise BrokerUnavailable("the broker is shutting down: join elsewhere")
-        session = Session(self._new_id(), self._clock.monotonic_s())
+        session = Session(self._new_id(), self.clock.monotonic_s())
         tasks = [
             asyncio.create_task(self._read(session, requests), name="consumer-session-read"),
             asyncio.create_task(self._watch(session), name="consumer-session-watch"),
@@ -193,7 +180,7 @@ class ConsumerSessions:
                 self._end(session, BrokerUnavailable("the broker's mastership has changed: join again"))
         self._resets.clear()
         if groups is not None:
-            self._locks.begin(groups, self._clock.monotonic_s())
+            self._locks.begin(groups, self.clock.monotonic_s())
 
     def close(self) -> None:
         """End every session; new ones are refused."""
@@ -211,7 +198,7 @@ class ConsumerSessions:
         try:
             async for request in requests:
                 if not session.ended:  # while the request was on its way
-                    session.heard_s = self._clock.monotonic_s()
+                    session.heard_s = self.clock.monotonic_s()
                     await self._handle(session, request)
                 if session.ended:
                     return
@@ -225,9 +212,9 @@ class ConsumerSessions:
     async def _watch(self, session: Session) -> None:
         while not session.ended:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            if self._clock.monotonic_s() >= session.compare_at_s:
+            if self.clock.monotonic_s() >= session.compare_at_s:
                 await self._turns.have()  # many may have joined at once
-            now_s = self._clock.monotonic_s()
+            now_s = self.clock.monotonic_s()
             if not session.ended and now_s >= session.compare_at_s:
                 session.compare_at_s = math.inf
                 self._compare_subscriptions(session)
@@ -250,8 +237,8 @@ class ConsumerSessions:
         kind = request.WhichOneof("request")
         if kind == "join":
             self._join(session, request.join)
-            if self._on_joined is not None:
-                await self._on_joined(request.join)
+            if self.on_joined is not None:
+                await self.on_joined(request.join)
         elif not session.group:
             raise InvalidArgument(f"consumer session began with {kind or 'an empty request'}: it must begin with join")
         elif kind == "claim":
@@ -286,8 +273,8 @@ class ConsumerSessions:
         is_new = not session.group
         if not is_new and (session.group, session.client_id) != (join.group, join.client_id):
             raise InvalidArgument("a session may change its subscriptions, not its group or client id")
-        self._join_group(join.group)
-        self._check_join(join)
+        self.join_group(join.group)
+        self.check_join(join)
         if is_new:
             self._end_former(join)
             self._check_room(join)
@@ -297,7 +284,7 @@ class ConsumerSessions:
             session.send(ConsumerEvent(joined=joined))
             log.info("consumer joined group=%s client=%s session=%x", join.group, join.client_id, session.session_id)
         wanted = {topic: _text_of(each) for topic, each in join.subscriptions.items()}
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         who = session.session_id, join.group, join.client_id
         lock_s = join.lock_ms / 1000
         self._publish(self._groups.join(*who, wanted, lock_s, now_s, broadcasting=join.broadcasting))
@@ -306,9 +293,9 @@ class ConsumerSessions:
 
     def _check_subscriptions(self, join: ConsumerRequest.Join) -> None:
         count, length = len(join.subscriptions), 0
-        if count > self._limits.subscriptions_max:
+        if count > self.limits.subscriptions_max:
             raise LimitReached(
-                f"client {join.client_id}: {count} subscriptions: at most {self._limits.subscriptions_max} are allowed "
+                f"client {join.client_id}: {count} subscriptions: at most {self.limits.subscriptions_max} are allowed "
                 "(maxSubscriptionsPerClient)"
             )
         for topic, wanted in join.subscriptions.items():
@@ -319,10 +306,10 @@ class ConsumerSessions:
             )
 
     def _check_room(self, join: ConsumerRequest.Join) -> None:
-        if len(self._sessions) >= self._limits.sessions_max:
+        if len(self._sessions) >= self.limits.sessions_max:
             raise LimitReached(f"group {join.group}: {len(self._sessions)} consumers are here (maxConsumerSessions)")
         count = len(self._groups.sessions(join.group))
-        if count >= self._limits.members_max:
+        if count >= self.limits.members_max:
             raise LimitReached(f"group {join.group}: it has {count} consumers at this broker (maxClientsPerGroup)")
 
     def _end_former(self, join: ConsumerRequest.Join) -> None:
@@ -347,7 +334,7 @@ class ConsumerSessions:
         if self._groups.member(session.session_id).lock_s:
             if len(self._locks) > KEPT_MAX:
                 raise FlowControl(f"{KEPT_MAX} queues are locked for members that are gone: try again later")
-            await self._shown()
+            await self.shown()
         for part in _parts(claim.queue_ids):
             if session.ended:
                 return
@@ -356,14 +343,14 @@ class ConsumerSessions:
                     f"client {session.client_id}: all consumers together may claim {CLAIMS_OF_ALL_MAX} queues at one "
                     "broker: stop some, or spread the topics over more brokers"
                 )
-            now_s = self._clock.monotonic_s()
+            now_s = self.clock.monotonic_s()
             self._publish(self._groups.claim(session.session_id, claim.topic, part, now_s, held_until_s))
             await asyncio.sleep(0)
 
     async def _release(self, session: Session, release: TopicQueues) -> None:
         check_queues(release.topic, release.queue_ids)
         for part in _parts(release.queue_ids):
-            now_s = self._clock.monotonic_s()
+            now_s = self.clock.monotonic_s()
             self._publish(self._groups.release(session.session_id, release.topic, part, now_s))
             await asyncio.sleep(0)
             if session.ended:
@@ -373,21 +360,21 @@ class ConsumerSessions:
         known = self._sessions.pop(session.session_id, None)
         session.end(error)
         if known is not None:
-            self._publish(self._groups.end(session.session_id, self._clock.monotonic_s()))
+            self._publish(self._groups.end(session.session_id, self.clock.monotonic_s()))
             # A broken stream ends without an error of ours; being refused is the client's to report.
             why = error.message if isinstance(error, Retryable) else "left"
             log.info("consumer session ended group=%s client=%s why=%s", session.group, session.client_id, why)
 
     def _publish(self, changes: Changes) -> None:
         if changes.grants:
-            self._catch_up()
+            self.catch_up()
         for grant in changes.grants:
             session = self._sessions.get(grant.session_id)
             if session is None:
                 continue  # ended in this very moment; what it held has been passed on
-            min_offset, max_offset = self._queue_range(grant.topic, grant.queue_id)
-            committed = self._committed(session.group, grant.topic, grant.queue_id)
-            if committed < 0 and self._begins_at_end(session.group, grant.topic):
+            min_offset, max_offset = self.queue_range(grant.topic, grant.queue_id)
+            committed = self.committed(session.group, grant.topic, grant.queue_id)
+            if committed < 0 and self.begins_at_end(session.group, grant.topic):
                 min_offset = max_offset
             granted = ConsumerEvent.Granted(
                 topic=grant.topic,

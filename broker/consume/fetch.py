@@ -26,7 +26,7 @@ from penstock.runtime.turns import Turns
 from ..core.core import Core
 from ..core.dispatch import Asked
 from ..core.tables.filters import wanted_by
-from ..core.wire import QUEUES_MAX, TURN, check_count, check_queues
+from ..core.wire import QUEUES_MAX, check_count, check_queues, in_turns
 from ..store.absent import Absent, AbsentEntries, bring
 from .answer import Answer
 from .fetch_load import FetchLoad
@@ -164,20 +164,11 @@ class Fetch:
             raise Forbidden(f"group {header.group} may not broadcast: its consumeBroadcastEnable is false")
 
     async def _wanted(self, header: FetchHeader) -> list[Wanted]:
+        """The same, of any number: others have their turn meanwhile, also between topics that name no queue."""
         self._check_group(header)
-        wanted: list[Wanted] = []
-        left = TURN
-        for index, part in enumerate(header.topics):
-            queues = iter(self._wanted_of(index, part, header))
-            some: list[Wanted] | None = None
-            while some is None or some:
-                some = list(itertools.islice(queues, TURN))
-                wanted += some
-                left -= len(some) + 1
-                if left <= 0:
-                    left = TURN
-                    await asyncio.sleep(0)
-        return wanted
+        topics = enumerate(header.topics)
+        parts = (itertools.chain((None,), self._wanted_of(index, part, header)) for index, part in topics)
+        return [each async for each in in_turns(itertools.chain.from_iterable(parts)) if each is not None]
 
     def _wanted_of(self, index: int, part: FetchHeader.Topic, header: FetchHeader) -> Iterable[Wanted]:
         """The queues of one topic."""

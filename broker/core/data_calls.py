@@ -9,6 +9,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -40,33 +41,27 @@ WATCH_INTERVAL_S: Final = 0.25
 """Of requests that stand."""
 
 
+@dataclass(eq=False)
 class DataCalls(Generic[R]):
-    """One method, for all connections; event loop only. For :meth:`.feature.Feature.data_methods`."""
+    """One method, for all connections; event loop only. For :meth:`.feature.Feature.data_methods`.
 
-    def __init__(
-        self,
-        method: Method,
-        kind: type[R],
-        answer: Answer,
-        *,
-        before: Callable[[], None] | None = None,
-        under_way_max: int = UNDER_WAY_MAX,
-        may_end: bool = False,
-    ) -> None:
-        """``answer(request)``: as of a unary method of gRPC; ``before`` is called before it.
+    ``answer(request)``: as of a unary method of gRPC; ``before`` is called before it. It begins as the request is read,
+    so what it does before it waits for something may not ask for the current task. With ``may_end`` a request of
+    nothing cancels the one of its number, whose answer is nothing then.
+    """
 
-        It begins as the request is read, so what it does before it waits for something may not ask for the current
-        task. With ``may_end`` a request of nothing cancels the one of its number, whose answer is nothing then.
-        """
-        self.method = method
-        self.under_way_max = under_way_max
-        self.may_end = may_end
-        self._kind = kind
-        self._answer = answer
-        self._before = before
+    method: Method
+    kind: type[R]
+    answer: Answer
+    _: KW_ONLY
+    before: Callable[[], None] | None = None
+    under_way_max: int = UNDER_WAY_MAX
+    may_end: bool = False
+
+    def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns()
-        self._name = f"data call {method.name}"
+        self._name = f"data call {self.method.name}"
 
     def __call__(self, link: Link) -> _Conversation[R]:
         """The calls over one connection."""
@@ -78,7 +73,7 @@ class DataCalls(Generic[R]):
 
     def request(self, content: memoryview) -> R:
         """What is asked. Raises what the caller is to be told."""
-        return decoded(self._kind, content, REQUEST_BYTES_MAX)  # type: ignore[type-var]  # where not, it is overridden
+        return decoded(self.kind, content, REQUEST_BYTES_MAX)  # type: ignore[type-var]  # where not, it is overridden
 
     def start(self, number: int, request: R, link: Link) -> asyncio.Task[None] | None:
         """Answer; None if that is done, else the task that goes on with it, and that :meth:`close` waits for."""
@@ -98,15 +93,15 @@ class DataCalls(Generic[R]):
 
     async def found(self, request: R, link: Link) -> Sequence[Data]:
         """The pieces of the answer. Raises what the caller is to be told."""
-        answer: Message = await self._answer(request)
+        answer: Message = await self.answer(request)
         return [answer.SerializeToString()]
 
     async def _run(self, number: int, request: R, link: Link, *, has_time: bool) -> None:
         try:
             if not has_time:
                 await self._turns.have()
-            if self._before is not None:
-                self._before()
+            if self.before is not None:
+                self.before()
             pieces = await self.found(request, link)
         except Exception as error:  # noqa: BLE001  the edge of the request: told to the caller and logged
             link.refuse(number, self.method, reported(error, self.method.name))

@@ -16,7 +16,7 @@ from penstock.formats.epochs import Epoch, decode, encode
 from penstock.proto.errors import Corrupt
 from penstock.replication.epochs import EpochHistory
 
-from ..store.disk import Disk, named_errors, read_small, write_durably
+from ..store.disk import Disk, named_errors, read_small, storage_error, write_durably
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +73,12 @@ class EpochFile:
         """Hold another history; durable on return. Raises StorageError: the history is what it was."""
         if history == self.history:
             return
-        with named_errors(self.path, "writing the epochs"):
+        try:
             before = read_small(self._disk, self.path, CONTENT_BYTES_MAX)
             if before is not None:
                 write_durably(self._disk, f"{self.path}.bak", before)
             write_durably(self._disk, self.path, encode(history.entries))
+        except OSError as error:
+            raise storage_error(error, self.path, "writing the epochs") from error
         log.info("epochs written path=%s epochs=%d latest=%d", self.path, len(history.entries), history.latest)
         self.history = history

@@ -404,13 +404,10 @@ class Leadership:
             self._read_at = now
             self._reading = asyncio.create_task(self._finish_reading(self._hold_membership()), name="note membership")
         if is_sure and own.is_level:
-            self._note_boot()
-
-    def _note_boot(self) -> None:
-        try:
-            self._membership.note_boot()
-        except OSError as error:  # a full disk: the next step tries again
-            self._warn(f"{type(error).__name__}: {error}")
+            try:
+                self._membership.note_boot()
+            except OSError as error:  # a full disk: the next step tries again
+                self._warn(f"{type(error).__name__}: {error}")
 
     async def _hold_membership(self) -> None:
         answer, coordinator = await self._registers.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.proto.errors import CoordinatorUnavailable, PenstockError
 from penstock.proto.register import NOBODY, Register
@@ -21,31 +22,23 @@ log = logging.getLogger(__name__)
 CHANGE_PAUSE_S = 0.2
 
 
+@dataclass(eq=False)
 class SetKeeper:
-    """Keeps the set of one broker while it is master; event loop only."""
+    """Keeps the set of one broker while it is master; event loop only.
 
-    def __init__(
-        self,
-        broker_id: int,
-        registers: Registers,
-        rules: SetRules,
-        behind_ms_max: int,
-        clock: Clock,
-        *,
-        on_answer: Callable[[Register, str, float], None],
-        on_failure: Callable[[str, int], None],
-    ) -> None:
-        """``on_answer(register, coordinator, asked at)`` is told what a change has made.
+    ``on_answer(register, coordinator, asked at)`` is told what a change has made. ``on_failure(said, version)``: why
+    one was not; the register is in that version by now, or nobody knows (0).
+    """
 
-        ``on_failure(said, version)``: why one was not; the register is in that version by now, or nobody knows (0).
-        """
-        self._broker_id = broker_id
-        self._registers = registers
-        self._rules = rules
-        self._behind_ms_max = behind_ms_max
-        self._clock = clock
-        self._on_answer = on_answer
-        self._on_failure = on_failure
+    broker_id: int
+    registers: Registers
+    rules: SetRules
+    behind_ms_max: int
+    clock: Clock
+    on_answer: Callable[[Register, str, float], None]
+    on_failure: Callable[[str, int], None]
+
+    def __post_init__(self) -> None:
         self._standings = Standings()  # of the slaves, in this mastership
         self._tried: tuple[int, frozenset[int]] = (0, frozenset())  # a change whose fate is unknown: version, members
         self._changing: asyncio.Task[None] | None = None  # set by `keep`, cleared by the task itself as its last act
@@ -53,7 +46,7 @@ class SetKeeper:
 
     def needed(self, members: frozenset[int]) -> int:
         """How many of a set of these must have what is acknowledged."""
-        return self._rules.needed(len(members))
+        return self.rules.needed(len(members))
 
     def begin(self) -> None:
         """A mastership begins."""
@@ -72,15 +65,15 @@ class SetKeeper:
 
     def keep(self, primary: Primary, lease: MasterLease, register: Register, end: int) -> None:
         """Begin a change of the set, if it is not what it should be; ``end``: of the log."""
-        now = self._clock.monotonic_s()
+        now = self.clock.monotonic_s()
         if self._changing is not None or now < self._not_before or not lease.is_valid(now):
             return
         wanted = wanted_set(
-            self._broker_id,
+            self.broker_id,
             register.sync_state_set,
             self._standings.at(now, primary, end, lease.silent(now)),
-            self._rules,
-            behind_ms_max=self._behind_ms_max,
+            self.rules,
+            behind_ms_max=self.behind_ms_max,
             replaced_id=NOBODY if register.handed_over else register.former_id,
         )
         if wanted == register.sync_state_set and not self._tried[1]:
@@ -102,15 +95,15 @@ class SetKeeper:
             await asyncio.gather(self._changing, return_exceptions=True)
 
     async def _change(self, register: Register, wanted: frozenset[int]) -> None:
-        asked_at = self._clock.monotonic_s()
+        asked_at = self.clock.monotonic_s()
         try:
-            answer, coordinator = await self._registers.change_set(register, wanted)
+            answer, coordinator = await self.registers.change_set(register, wanted)
         except PenstockError as error:
             newer = 0 if isinstance(error, CoordinatorUnavailable) else register.version + 1
             said = f"sync-state set not changed to {sorted(wanted)}: {type(error).__name__}: {error}"
-            self._on_failure(said, newer)
+            self.on_failure(said, newer)
             return
         finally:
             self._changing = None
         log.info("sync-state set from=%s to=%s", sorted(register.sync_state_set), sorted(answer.sync_state_set))
-        self._on_answer(answer, coordinator, asked_at)
+        self.on_answer(answer, coordinator, asked_at)

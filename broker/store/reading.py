@@ -214,16 +214,13 @@ class Reader:
             elif is_damaged or judged < len(positions):
                 stop = judged - is_damaged
             if stop >= 0:
-                physical = int(positions[stop]) + self._base_of(source)
+                physical = int(positions[stop]) + next(file.base for file in self._log.files if file.bytes is source)
                 result.next_offset = self._offset_of(*queue, begin, part.next_offset, physical)
                 if is_damaged and not result.count and result.next_offset == begin:
                     self._tell_damage(result, *queue, self._queues.look(*queue).slot, physical)
                 return False
         result.next_offset = part.next_offset
         return True
-
-    def _base_of(self, source: Bytes) -> int:
-        return next(file.base for file in self._log.files if file.bytes is source)
 
     def _offset_of(self, topic: str, queue_id: int, low: int, high: int, physical: int) -> int:
         """The queue offset of the record at ``physical``, which is one of ``[low, high)``."""

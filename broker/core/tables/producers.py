@@ -193,15 +193,7 @@ class ProducerTable(Table):
         held = self._lanes.get((mark.producer_id, batch.topic, mark.lane))
         if held is not None and held.epoch == mark.epoch and held.receipts[-1].sequence >= mark.sequence:
             return  # on the master the append has noted it already
-        receipt = Receipt(
-            mark.sequence,
-            batch.start,
-            batch.end,
-            batch.store_timestamp_ms,
-            batch.queue_ids,
-            batch.queue_offsets,
-            mark.digest,
-        )
+        receipt = Receipt(mark.sequence, *batch[2:], mark.digest)  # where it is, when, and its queues
         self.remember(mark.producer_id, mark.epoch, batch.topic, mark.lane, receipt)
 
     def note(self, position: int) -> None:

@@ -104,7 +104,8 @@ class Checks:
             is_open = decisions.known().states(records.offsets) == wire.OPEN
             if decisions.unfinished is not None or not is_open.all():
                 continue  # others had their turn meanwhile
-            firsts, times = halves.firsts(records.offsets), self._times(records.offsets)
+            firsts, waiting = halves.firsts(records.offsets), halves.waiting
+            times = waiting.times[np.searchsorted(waiting.offsets, records.offsets)]
             decisions.carry_out(journal, decisions.stretches(letter, records.offsets), records)
             if letter == "K":
                 self._ask(group, records, firsts, times + 1)
@@ -113,11 +114,6 @@ class Checks:
                     "transactions given up, their producers were asked often enough topic=%s count=%d first_offset=%d",
                     *(names.PARKED_TOPIC, len(firsts), firsts[0]),
                 )
-
-    def _times(self, offsets: Longs) -> Longs:
-        waiting = self._decisions.known().waiting
-        times: Longs = waiting.times[np.searchsorted(waiting.offsets, offsets)]
-        return times
 
     def _ask(self, group: int, records: Records, firsts: Longs, times: Longs) -> None:
         self.asked += len(firsts)

@@ -156,16 +156,13 @@ class Decisions:
             if not len(offsets):
                 return
             records = await self.read(journal, offsets, in_place=True)
-            if self.unfinished is not None or not self._are_open(records.offsets):
+            if self.unfinished is not None or not (self.known().states(records.offsets) == OPEN).all():
                 continue  # others had their turn meanwhile
             if not len(records.offsets):
                 raise MessageNotFound(f"transaction of group {group}: the half at {offsets[0]} cannot be read")
             self._check_homes(group, records, is_committed=resolution == wire.COMMIT)
             letter = "C" if resolution == wire.COMMIT else "R"
             self.carry_out(journal, self.stretches(letter, records.offsets), records)
-
-    def _are_open(self, offsets: Longs) -> bool:
-        return bool((self.known().states(offsets) == OPEN).all())
 
     def stretches(self, letter: str, offsets: Longs) -> list[Stretch]:
         """The stretches of an op that decides so about open halves: the letter's own, and their first records'."""

@@ -20,7 +20,7 @@ from ...core.tables.offsets import offset_records
 from ...store.absent import bring
 from .decisions import QUEUE, Decisions
 from .halves import KNOWN_MAX, OPEN, Halves, Longs, Waiting
-from .ops import Stretch, read_op
+from .ops import read_op
 from .table import TX_DONE, TransactionTable
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,9 @@ class Loading:
         op_low, op_high = self._range(names.OP_TOPIC)
         floor = self._committed(names.HALF_TOPIC)
         op_floor = self._committed(names.OP_TOPIC)
-        ops = [op async for op in self._ops(max(op_low, min(op_floor, op_high - OPS_REMEMBERED)), op_high)]
+        first_op = max(op_low, min(op_floor, op_high - OPS_REMEMBERED))
+        records = records_of(store, names.OP_TOPIC, QUEUE, first_op, op_high)
+        ops = [(offset, read_op(record)) async for offset, _, record in records]
         mentioned = [int(each.offsets.min()) for _, op in ops for each in op if len(each.offsets)]
         halves = Halves(max(min([floor, *mentioned]), floor - KNOWN_MAX, 0), floor)
         halves.grow(high)
@@ -147,11 +149,6 @@ class Loading:
     def _committed(self, topic: str) -> int:
         low, high = self._range(topic)
         return min(max(self._core.tables.offsets.get(names.TRANSACTIONS_GROUP, topic, QUEUE), low), high)
-
-    async def _ops(self, start: int, end: int) -> AsyncIterator[tuple[int, list[Stretch]]]:
-        """The ops at the offsets ``[start, end)``, and their offsets."""
-        async for offset, _, record in records_of(self._store, names.OP_TOPIC, QUEUE, start, end):
-            yield offset, read_op(record)
 
     async def _rows(self, offsets: Longs, halves: Halves) -> AsyncIterator[tuple[Waiting, Longs]]:
         """What the halves at these offsets say of themselves, in pieces; what cannot be read is open no more."""

@@ -258,10 +258,7 @@ class _Parser:
     def _text_literal(self) -> int:
         if self._token.kind != "text":
             raise self._wrong("a 'text'")
-        return self._put_text(self._take().text[1:-1].replace("''", "'"))
-
-    def _put_text(self, text: str) -> int:
-        self._program.texts.append(text.encode())
+        self._program.texts.append(self._take().text[1:-1].replace("''", "'").encode())
         return len(self._program.texts) - 1
 
     def _value(self) -> str:

@@ -207,9 +207,9 @@ class Index:
                 self._syncing = set()
         self.settled_ms = settled_ms
 
-    def remove_before(self, physical_offset: int) -> int:
-        """Delete files of which every record lies below ``physical_offset``, but never the last; how many were."""
-        count = 0
+    def remove_before(self, physical_offset: int) -> None:
+        """Delete files of which every record lies below ``physical_offset``, but never the last."""
+        gone = []
         with self.lock:
             while len(self._files) > 1:
                 first = self._files[0]
@@ -217,12 +217,10 @@ class Index:
                     break  # the checkpoint thread may be at it
                 first.close()
                 self._disk.unlink(first.path)
-                del self._files[0]
-                count += 1
+                gone.append(self._files.pop(0))
                 log.info("index file deleted path=%s", first.path)
-        if count:
+        if gone:
             self._disk.sync_directory(self._directory)
-        return count
 
     def close(self) -> None:
         for file in self._files:

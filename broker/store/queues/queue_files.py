@@ -219,8 +219,8 @@ class QueueFiles:
             self._disk.remove_tree(path)
             self._new_names.add(self.directory if queue_id is None else f"{self.directory}/{topic}")
 
-    def remove_leading(self, topic: str, queue_id: int, offset: int) -> int:
-        """Delete files that hold nothing from ``offset`` on, but never the last; how many were."""
+    def remove_leading(self, topic: str, queue_id: int, offset: int) -> None:
+        """Delete files that hold nothing from ``offset`` on, but never the last."""
         queue = f"{self.directory}/{topic}/{queue_id}"
         bases = file_starts(self._disk.list(queue))
         gone = [base for base in bases[:-1] if base + self.file_bytes <= offset * ENTRY_BYTES]
@@ -231,7 +231,6 @@ class QueueFiles:
             self._disk.unlink(path)
         if gone:
             self._new_names.add(queue)
-        return len(gone)
 
     def take_dirty(self) -> tuple[set[str], set[str]]:
         """What :meth:`sync` must sync: files, and directories; they count as clean from now on."""

@@ -94,7 +94,6 @@ class Removal:
         Raises StorageError: a file cannot be deleted; it is tried again at the next call.
         """
         now = time.monotonic() if now_s is None else now_s
-        count = 0
         deleted: list[str] = []
         with self._guard:
             while self._leaving:
@@ -109,9 +108,8 @@ class Removal:
                 self._delete(first, held=held)
                 self._leaving.popleft()
                 deleted.append(first.path)
-                count += 1
         self._log.directories.sync(deleted)
-        return count
+        return len(deleted)
 
     def align(self) -> Iterator[None]:
         """Make queues and index begin where the log begins; yields now and then, for others to have their turn.
@@ -147,17 +145,15 @@ class Removal:
         slot, low, high = self._queues.look(topic, queue_id)
         return self._physical(slot, offset) if low <= offset < high else None
 
-    def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let the queue begin at ``offset``, unless it begins later already. Returns True if that changed anything.
+    def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let the queue begin at ``offset``, unless it begins later already.
 
         The records stay in the log and the entries in the queue's files: it holds until the store is closed.
         """
         slots = self._queues.slots
         slot = slots.find(topic, queue_id)
-        if slot is None or offset <= slots.min_offsets[slot]:
-            return False
-        slots.min_offsets[slot] = min(offset, int(slots.next_offsets[slot]))
-        return True
+        if slot is not None and offset > slots.min_offsets[slot]:
+            slots.min_offsets[slot] = min(offset, int(slots.next_offsets[slot]))
 
     def close(self, *, delete: bool) -> None:
         """Delete what was taken out, whoever holds it; ``delete=False``: only close it, the next start deletes it."""

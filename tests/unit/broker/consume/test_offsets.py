@@ -81,9 +81,9 @@ async def test_offsets_go_forward_and_back_only_by_force_which_tells_the_holder(
     parts[Consume].sessions.notify_reset = lambda *reset: resets.append(reset)  # type: ignore[method-assign]
     await commit(parts, 7)
     assert await commit(parts, 3) == [0]
-    assert parts[Consume].offsets.committed("billing", "orders", 0) == 7
+    assert parts[Consume].pending.committed("billing", "orders", 0) == 7
     assert await commit(parts, 3, force=True) == []
-    assert parts[Consume].offsets.committed("billing", "orders", 0) == 3
+    assert parts[Consume].pending.committed("billing", "orders", 0) == 3
     assert resets == [("billing", "orders", 0, 3, 0)]
 
 
@@ -129,7 +129,7 @@ async def test_groups_are_not_created_where_that_is_off() -> None:
 async def test_a_slave_keeps_commits_and_offers_them_until_the_log_has_them() -> None:
     parts = await with_messages(Kit(master=False))
     assert await commit(parts, 6) == []
-    assert parts[Consume].offsets.committed("billing", "orders", 0) == 6
+    assert parts[Consume].pending.committed("billing", "orders", 0) == 6
     assert parts.tables.committed("billing", "orders", 0) == -1
     (offered,) = parts[Consume].pending.take()
     assert list(each_queue(offered.offsets)) == [("orders", 0, 6)]
@@ -138,7 +138,7 @@ async def test_a_slave_keeps_commits_and_offers_them_until_the_log_has_them() ->
     parts.commit("billing", {"orders": {0: 6}})  # as the master's record would come
     assert parts[Consume].pending.take() == []
     parts.commit("billing", {"orders": {0: 2}})
-    assert parts[Consume].offsets.committed("billing", "orders", 0) == 2, "a later reset is not undone"
+    assert parts[Consume].pending.committed("billing", "orders", 0) == 2, "a later reset is not undone"
 
 
 @in_loop
@@ -161,7 +161,7 @@ async def test_the_master_takes_only_greater_offsets_from_a_slave() -> None:
         parts[Consume].offsets.take_from_slave(
             ReplicaReport.Commits(group="billing", offsets=to_wire({"orders": {0: offset}}))
         )
-        assert parts[Consume].offsets.committed("billing", "orders", 0) == expected
+        assert parts[Consume].pending.committed("billing", "orders", 0) == expected
 
 
 @in_loop
@@ -171,13 +171,13 @@ async def test_a_new_master_forgets_commits_behind_its_log() -> None:
         parts[Consume].pending.put("billing", "orders", queue_id, offset)
     left = parts.fail_appends()
     parts.change_role(master=True)
-    assert parts[Consume].offsets.committed("billing", "orders", 1) == 0
+    assert parts[Consume].pending.committed("billing", "orders", 1) == 0
     left[0] = 100
     parts[Consume].pending.put("billing", "orders", 0, 999)
     parts[Consume].offsets.take_over()
     assert parts[Consume].pending.take() == []
-    assert parts[Consume].offsets.committed("billing", "orders", 0) == -1, "messages that come now are not passed over"
-    assert parts[Consume].offsets.committed("billing", "orders", 1) == 0
+    assert parts[Consume].pending.committed("billing", "orders", 0) == -1, "messages that come now are not passed over"
+    assert parts[Consume].pending.committed("billing", "orders", 1) == 0
 
 
 @in_loop
