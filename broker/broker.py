@@ -167,10 +167,7 @@ class Broker:
             raise
 
     async def hand_over(self) -> None:
-        """Before a stop: where masters are elected and this is one, make a slave master; return when it is followed.
-
-        Where none can take over, or anything goes wrong, nothing is lost by it: an election follows the stop.
-        """
+        """Before a stop: where masters are elected, make a slave master. Where that fails, an election follows."""
         leadership = self.features[BrokerGroup].leadership
         if leadership is None:
             return
@@ -183,10 +180,7 @@ class Broker:
             await asyncio.sleep(FOLLOW_LOOK_S)
 
     async def stop(self) -> None:
-        """Refuse new work, let requests finish, and make everything durable. ``run`` has ended before.
-
-        A disk that does not answer holds it up for as long as it does not, and then a line in the log says so.
-        """
+        """Refuse new work, let requests finish, make all durable, however long it takes. ``run`` has ended before."""
         late = threading.Timer(STOP_LATE_S, self._tell_late)
         late.daemon = True
         late.start()

@@ -72,10 +72,7 @@ class Limits(Section):
 
 
 def check_attributes(owner: str, attributes: Mapping[str, str], limits: Limits) -> None:
-    """Refuse attributes that take too much; so many that they surely do are not looked at.
-
-    Raises LimitReached: they do.
-    """
+    """Raises LimitReached for attributes that take too much; so many that they surely do are not looked at."""
     if len(attributes) > limits.attribute_bytes_max:
         raise LimitReached(
             f"{owner}: {len(attributes)} attributes: at most {limits.attribute_bytes_max} bytes of them are allowed "

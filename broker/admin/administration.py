@@ -199,10 +199,7 @@ class Administration(Feature):
         return broker_pb2.MessageRecords(records=records)
 
     async def view_message(self, request: broker_pb2.ViewMessageRequest) -> broker_pb2.MessageRecords:
-        """The record at a physical offset, if it is a message of a topic that may be read.
-
-        Raises MessageNotFound, InvalidArgument, Forbidden: see the message.
-        """
+        """The message at a physical offset. Raises MessageNotFound, InvalidArgument, Forbidden: it may not be read."""
         offset = request.physical_offset
         if offset < 0:
             raise InvalidArgument(f"physical offset {offset} may not be negative")

@@ -71,10 +71,7 @@ class Answer:
         return self._bytes
 
     def find(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        """The queues that have something, in one pass; what is wrong with others is told.
-
-        In order: from the first ones on, up to one that has nothing.
-        """
+        """The queues that have something, in order up to one that has nothing; what is wrong with others is told."""
         ready: list[Wanted] = []
         self._behind_ready = None
         shown = self._core.shown_epoch

@@ -90,10 +90,7 @@ class Fetch:
         return count
 
     def wanted(self, header: FetchHeader) -> list[Wanted]:
-        """The queues that are wanted, in one go: for a few.
-
-        Raises Forbidden, InvalidArgument: nothing may be fetched so.
-        """
+        """The queues that are wanted, in one go: for a few. Raises Forbidden, InvalidArgument: they may not be."""
         self._check_group(header)
         parts = (self._wanted_of(index, part, header) for index, part in enumerate(header.topics))
         return list(itertools.chain.from_iterable(parts))

@@ -34,10 +34,7 @@ class FilterRecords:
         self._has_warned = False
 
     async def on_joined(self, join: ConsumerRequest.Join) -> None:
-        """Record the conditions that are new, and drop those of topics that the member subscribes otherwise or not.
-
-        A member that cannot be recorded is one all the same.
-        """
+        """Record new conditions, drop those of topics subscribed otherwise or not. What fails keeps no member away."""
         wanted = {topic: each.expression for topic, each in join.subscriptions.items() if each.kind == Filter.SQL92}
         try:
             for topic, expression in sorted(wanted.items()):

@@ -38,18 +38,12 @@ class Core:
         self.events.attach(self)
 
     def writable(self) -> Journal:
-        """The journal of a master that can acknowledge what it appends.
-
-        Raises NotMaster, NotEnoughReplicas: nothing was changed.
-        """
+        """The journal of a master that can acknowledge. Raises NotMaster, NotEnoughReplicas: nothing was changed."""
         self.role.check_master()
         return self.acknowledging()
 
     def acknowledging(self) -> Journal:
-        """The same for whoever has seen already that this is the master.
-
-        Raises NotEnoughReplicas: nothing was changed.
-        """
+        """The same for whoever has seen that this is the master. Raises NotEnoughReplicas: nothing was changed."""
         journal = self.events.journal
         assert journal is not None, "a master without a journal"
         if not self.role.can_acknowledge():

@@ -177,10 +177,7 @@ class Dispatcher:
             await future
 
     async def run(self) -> None:
-        """Dispatch until cancelled.
-
-        Raises StorageError: the log cannot be dispatched; the broker must stop rather than skip messages.
-        """
+        """Dispatch until cancelled. Raises StorageError: the broker must stop rather than skip messages."""
         while True:
             await self._progress.wait()
             self._progress.clear()

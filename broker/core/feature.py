@@ -57,10 +57,7 @@ class Feature:
         return {}
 
     def admit(self, writer: str, run: str) -> None:
-        """Refuse what a run of a named writer appends, if another run has taken over.
-
-        Raises StaleProducer: says which.
-        """
+        """Refuse what a run of a named writer appends. Raises StaleProducer: says which other run has taken over."""
 
     def consumed_by(self, group: str) -> str:
         """Who consumes the group's messages by way of this feature now, one consumer beside another; empty: nobody."""

@@ -171,10 +171,7 @@ class MetricsServer(Collector):
         self.port = 0  # once it listens
 
     def start(self, host: str, port: int) -> int:
-        """Listen, with 0 on a port that the system chooses; returns the port.
-
-        Raises ConfigError: the port is in use.
-        """
+        """Listen, with 0 on a port that the system chooses; the port. Raises ConfigError: it is in use."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         try:

@@ -129,10 +129,7 @@ def _stream(kind: type[Message], method: Converse, requests: Requests) -> Conver
 
 
 def check_name(kind: str, name: str) -> str:
-    """``name``, if it may name a thing of that kind: a writer, its run, an archive.
-
-    Raises InvalidArgument: it is empty, too long, or not printable ASCII.
-    """
+    """``name``, if it may name that kind. Raises InvalidArgument: it is empty, too long, or not printable ASCII."""
     printable = name.isascii() and name.isprintable()
     if not 0 < len(name) <= NAME_LENGTH_MAX or not printable:
         raise InvalidArgument(f"{kind} {name!r:.80}: 1..{NAME_LENGTH_MAX} printable ASCII characters are allowed")

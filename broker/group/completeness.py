@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.proto.register import NOBODY, Register
 
@@ -12,22 +13,20 @@ from .held_membership import MembershipFile
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Completeness:
-    """What one broker knows of that; event loop only."""
+    """What one broker knows of that; event loop only.
 
-    def __init__(
-        self, broker_id: int, membership: MembershipFile, *, may_have_lost: bool, end_doubt: Callable[[], None]
-    ) -> None:
-        """``may_have_lost``: the store is in doubt: what it had not synced, or even what it had, may be gone.
+    ``_may_have_lost``: the store is in doubt: what it had not synced, or even what it had, may be gone.
+    ``_end_doubt()`` has the store remember that this is over.
+    """
 
-        ``end_doubt()`` has the store remember that this is over.
-        """
-        self.is_level = False
-        """True if it has had everything acknowledged, in this life."""
-        self._broker_id = broker_id
-        self._membership = membership
-        self._may_have_lost = may_have_lost
-        self._end_doubt = end_doubt
+    _broker_id: int
+    _membership: MembershipFile
+    _may_have_lost: bool
+    _end_doubt: Callable[[], None]
+    is_level: bool = False
+    """True if it has had everything acknowledged, in this life."""
 
     def is_member(self, register: Register | None) -> bool:
         """True if the group counts on this broker."""

@@ -62,10 +62,7 @@ class FollowerLog:
         return self._snapshots.outlive(self._store.whole_below(offset))
 
     async def truncate_to(self, offset: int) -> None:
-        """Let the log end at ``offset``, and everything derived from it. Durable on return.
-
-        Raises as :meth:`Store.truncate_to`.
-        """
+        """Let log and all derived of it end at ``offset``. Durable on return. Raises as :meth:`Store.truncate_to`."""
         whole = self._store.whole_below(offset)
         await to_its_end(self._cut(whole, lambda: self._store.truncate_to(offset, rebuild=self._deletes_topics(whole))))
 
@@ -74,10 +71,7 @@ class FollowerLog:
         await to_its_end(self._cut(0, lambda: self._store.start_over(offset)))
 
     async def recover(self) -> None:
-        """Have the tables follow a cut that they could not follow at once; else nothing.
-
-        Raises StorageError: they still do not; may be tried again.
-        """
+        """Have the tables follow a cut that they could not follow at once. Raises StorageError: may be tried again."""
         if not self._snapshots.is_current:
             await to_its_end(self._reload())
 

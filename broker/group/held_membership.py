@@ -60,10 +60,7 @@ class MembershipFile:
         return self.held.boot != boot_id()
 
     def check_use(self, broker_id: int, *, is_elected: bool) -> None:
-        """Refuse to use a member's store outside its group, where nobody could elect it, or under another id.
-
-        Raises WrongStore: says which, and what to do.
-        """
+        """Raises WrongStore: a member's store is used outside its group, where nobody elects it, or by another id."""
         if not self.is_known:
             return
         if not is_elected:

@@ -73,10 +73,7 @@ class Registration:
                 tasks.create_task(session.run())
 
     async def settled(self) -> None:
-        """Return when each nameserver has taken the broker into its routes, or could not be reached.
-
-        One that refuses the broker is waited for, as long as it takes.
-        """
+        """Return when each nameserver has taken the broker, or could not be reached; who refuses is waited for."""
         for session in self._sessions:
             await session.is_settled.wait()
 

@@ -89,10 +89,7 @@ class Send:
         )
 
     async def acknowledge(self, placed: Placed) -> broker_pb2.AppendReceipt:
-        """The receipt when the batch is as safe as the mode promises; its status tells a time-out.
-
-        Raises SyncFailed: the disk failed, and the batch may be safe or not.
-        """
+        """The receipt when the batch is safe; its status tells a time-out. Raises SyncFailed: it may be safe or not."""
         status = SEND_OK
         if not placed.is_settled:
             left_s = None if placed.deadline is None else max(placed.deadline - time.perf_counter(), 0.0)

@@ -159,10 +159,7 @@ class Retention(Feature):
         log.error("disk full, messages are refused used_percent=%d free=%d", use.percent, use.free)
 
     async def clean(self) -> None:
-        """One round: warn, delete what may go, bring queues and index into line.
-
-        Raises StorageError, OSError: the rest is for the next round.
-        """
+        """Warn, delete what may go, align queues and index. Raises StorageError, OSError: the next round goes on."""
         removal = self._store.removal
         await self._complete_state()
         for _ in self._expire_topics():
@@ -350,10 +347,7 @@ class Retention(Feature):
         return not is_deleted and self._store.reader.queue_range(end.topic, end.queue_id)[1] == end.offset
 
     def _expire_topics(self) -> Iterator[None]:
-        """Let the queues of topics with a retention of their own begin at the first message young enough.
-
-        Yields after each such topic, for others to have their turn.
-        """
+        """Begin queues of topics with a retention of their own at the first young message; yields after each topic."""
         now_ms = self.now_ms()
         queues: dict[str, list[int]] = {}
         groups: dict[str, list[str]] = {}

@@ -94,10 +94,7 @@ class Disk:
         return os.pread(descriptor, size, position)
 
     def is_cached(self, descriptor: int, size: int, position: int) -> bool:
-        """True if the first and the last of these bytes can be read without waiting for the disk.
-
-        True as well where the system cannot tell.
-        """
+        """True if the first and last of these bytes are in memory, and where the system cannot tell."""
         for at in (position, position + size - 1):
             try:
                 os.preadv(descriptor, (bytearray(1),), at, _NOWAIT)

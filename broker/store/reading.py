@@ -54,10 +54,7 @@ class Reader:
         self.damages: dict[tuple[str, int, int], str] = {}  # told already: topic, queue id, queue offset
 
     def check_readable(self, topic: str) -> None:
-        """That the topic's queues can be read and written here; those of an unknown one can.
-
-        Raises Forbidden: RocketMQ has made them batch consume queues.
-        """
+        """Raises Forbidden for a topic that has batch consume queues of RocketMQ's, not read or written here."""
         self._others.check(topic)
 
     def queue_ids(self, topic: str) -> list[int]:

@@ -224,10 +224,7 @@ class Store:
         return start < self.min_offset or self._log.holds(start, end, np.frombuffer(sent, np.uint8))
 
     def append_bytes(self, start: int, data: memoryview) -> int:
-        """Append bytes of the master's log at ``start``, which is the end; the new end. Never across a file's end.
-
-        Raises StorageError: nothing was appended.
-        """
+        """Append bytes of the master's log at its end, within a file; the new end. Raises StorageError: none were."""
         self._check_writable()
         self.commit()
         return self._log.append_bytes(start, data)

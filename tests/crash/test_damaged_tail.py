@@ -77,7 +77,7 @@ def report(
         leadership = leadership_of(config, opened, register)
         said = leadership.candidacy()
         end = opened.store.end_offset
-        leadership._role.close()
+        leadership.role.close()
         opened.store.abandon()
     return MemberReport(broker_id, 0.0, 0, said.log_epoch, end, False, False, 0, said.is_doubtful)
 
@@ -253,11 +253,11 @@ def live(root: Path, register: Register, life: str) -> None:
     with open_store(config, ()) as opened:
         leadership = leadership_of(config, opened, register)
         if "level" in life:
-            replica: Any = leadership._role.inner.replica  # type: ignore[union-attr]
+            replica: Any = leadership.role.inner.replica  # type: ignore[union-attr]
             replica.has_been_level = True
             leadership._look_level(0.0)
             assert not leadership.candidacy().is_doubtful
-        leadership._role.close()
+        leadership.role.close()
         if "stopped" in life:
             opened.store.close()
         else:

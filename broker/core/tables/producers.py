@@ -274,10 +274,7 @@ class ProducerTable(Table):
             raise LimitReached(f"{name}: the producer has {most} lanes here (maxLanesPerProducer): nothing was stored")
 
     def _evict(self) -> None:
-        """Forget the client's lane that was used least recently.
-
-        The broker's own say what it has delivered, and outlive those as long as they are not half of all.
-        """
+        """Forget the client's lane used least recently; the broker's own stay as long as they are not half of all."""
         if sum(self._lanes_of.get(each, 0) for each in OWN_PRODUCERS) <= len(self._lanes) // 2:
             while (oldest := next(iter(self._lanes)))[0] in OWN_PRODUCERS:
                 self._lanes.move_to_end(oldest)

@@ -71,10 +71,7 @@ class RetryPolicy:
 
     @classmethod
     def from_wire(cls, group: str, wanted: common_pb2.RetryPolicy) -> RetryPolicy:
-        """The policy that somebody wants ``group`` to have.
-
-        Raises InvalidArgument: the message says what is allowed.
-        """
+        """The policy that somebody wants ``group`` to have. Raises InvalidArgument: says what is allowed."""
         if len(wanted.delays_ms) > _DELAYS_MAX or not all(0 < ms <= _DELAY_MS_MAX for ms in wanted.delays_ms):
             raise InvalidArgument(
                 f"group {group}: retry_policy of {len(wanted.delays_ms)} delays: at most {_DELAYS_MAX} are allowed, "

@@ -151,10 +151,7 @@ class Snapshots:
         return Loaded(replay_from, imported, ahead)
 
     async def run(self, position: Callable[[], int]) -> None:
-        """Write what changed, or is far behind, every 5 s until cancelled.
-
-        ``position()``: everything below it is in the tables.
-        """
+        """Write what changed, or is far behind, every 5 s; everything below ``position()`` is in the tables."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             await self.write_changed(position)

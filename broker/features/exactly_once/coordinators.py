@@ -31,10 +31,7 @@ class Coordinators:
         self._security = security
 
     async def ask(self, coordinator: str, writer: str, batch: int, keys: list[str]) -> Keys:
-        """What ``coordinator`` has decided, see ``Staging.give_up``.
-
-        Raises BrokerUnavailable: nobody can be asked now. Any error that the coordinator answers.
-        """
+        """What ``coordinator`` has decided. Raises BrokerUnavailable: nobody can be asked now; or what it answers."""
         address = await self._master_of(coordinator)
         async with open_async_channel(address, self._security) as channel:
             request = pipeline_pb2.StagedKeys(writer=writer, batch=batch, keys=keys)

@@ -165,10 +165,7 @@ class Staging:
         return published, duplicate
 
     async def drop(self, name: str, batch: int, keys: Iterable[str]) -> None:
-        """Forget staged data, but what its coordinator has decided; it will decide nothing of the rest any more.
-
-        Raises BrokerUnavailable: the coordinator cannot be asked now; nothing was forgotten.
-        """
+        """Forget staged data that its coordinator will not decide. Raises BrokerUnavailable: nothing was forgotten."""
         self._core.writable()
         by_coordinator: dict[str, list[str]] = {}
         async for key in in_turns(keys):

@@ -45,10 +45,7 @@ class Writers:
         self._ends[writer] = max(end, self._ends.get(writer, 0))
 
     async def acknowledged(self, writer: str, what: str) -> None:
-        """Return when everything recorded here about ``writer`` is acknowledged: nobody may act on less.
-
-        Raises OutcomeUnknown: disk or replicas did not confirm in time.
-        """
+        """Return when all recorded about ``writer`` is acknowledged. Raises OutcomeUnknown: not confirmed in time."""
         await self._core.acknowledgements.safe(self.end_of(writer), what)
 
     def end_of(self, writer: str) -> int:
@@ -192,10 +189,7 @@ class Writers:
             )
 
     async def _put(self, before: Writer | None, writer: Writer) -> None:
-        """Record ``writer`` in place of ``before``; others have their turn while a long record is made.
-
-        Raises FlowControl: somebody else changed it meanwhile; nothing was recorded.
-        """
+        """Record ``writer`` in place of ``before``. Raises FlowControl: somebody changed it; nothing was recorded."""
         document = replace(writer, touched_ms=self._core.clock.wall_ms()).to_json()
         body = await compact_in_turns(document, "keys", "expired")
         if len(body) > self._record_bytes_max:

@@ -103,10 +103,7 @@ class Finisher:
     async def forward(
         self, journal: Journal, group: str, receipts: Collection[Receipts], now_ms: int
     ) -> list[ReceiptStatus]:
-        """Make them dead letters; the statuses.
-
-        Raises NotMaster: the mastership ended while the disk was waited for.
-        """
+        """Make them dead letters; the statuses. Raises NotMaster: the mastership ended meanwhile."""
         statuses: list[ReceiptStatus] = []
         for each in receipts:
             queue = self._state.queue(group, each.topic, each.queue_id)

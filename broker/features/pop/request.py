@@ -80,10 +80,7 @@ class Wanted:
 
     @classmethod
     def of(cls, header: wire.ReceiveHeader, tables: Tables, takes_sql: bool) -> Wanted:
-        """What ``header`` asks for.
-
-        Raises InvalidName, InvalidArgument, TopicNotFound, Forbidden: it says what is wrong.
-        """
+        """What ``header`` asks for. Raises InvalidName, InvalidArgument, TopicNotFound, Forbidden: says why."""
         group = names.check_group(header.group)
         where = f"receive of group {group}"
         count = len(header.subscriptions)

@@ -77,10 +77,7 @@ class PopState:
         return now_ms
 
     async def load(self, journal: Journal) -> None:
-        """Return when the queues are known.
-
-        Raises BrokerUnavailable: not all that the log held when the mastership began is dispatched yet, or it is over.
-        """
+        """Return when the queues are known. Raises BrokerUnavailable: the log is not dispatched, or another's."""
         if not self.is_loaded:
             async with self._loading:
                 await self._load(journal)

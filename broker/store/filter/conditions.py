@@ -18,10 +18,7 @@ WORK_MAX = 1 << 20
 
 
 class Condition:
-    """One condition. For one thread at a time.
-
-    Raises InvalidArgument: the text is no condition; the error shows where, and what was expected.
-    """
+    """A condition, for one thread at a time. Raises InvalidArgument: shows where it is none, and what was expected."""
 
     def __init__(self, text: str) -> None:
         program = parse_condition(text)

@@ -102,10 +102,7 @@ class Index:
         return True
 
     def put(self, buffer: Bytes, rows: Rows, count: int, end: int) -> None:
-        """Index the keys of ``rows[:count]``, which end at log offset ``end``.
-
-        Raises DiskFull, StorageError: some are indexed; the same call may be repeated.
-        """
+        """Index the keys of ``rows[:count]``, which end at ``end``. Raises DiskFull, StorageError: may be repeated."""
         if not self.enabled or end <= self.end:
             return
         with self.lock:

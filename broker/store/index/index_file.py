@@ -71,10 +71,7 @@ class IndexFile:
 
     @classmethod
     def create(cls, disk: Disk, path: str, slots: int, entries: int, before: Longs | None) -> IndexFile:
-        """A new file, which begins with the end of the one before it.
-
-        Raises DiskFull, StorageError: there is no such file now.
-        """
+        """A new file, which begins with the end of the one before it. Raises DiskFull, StorageError: none is left."""
         header = np.zeros(6, np.int64)
         if before is not None:
             header[0] = header[1] = before[1]
@@ -179,10 +176,7 @@ class IndexFile:
             yield self.slots[first : first + PAGE_SLOTS].astype(">i4").tobytes(), slot_at(first)
 
     def write_header(self) -> None:
-        """Write the header, behind all entries and slots: what it counts can be reached by those who read the file.
-
-        Raises DiskFull, StorageError: the file has the header that it had.
-        """
+        """Write the header, behind all that it counts. Raises DiskFull, StorageError: the file has its old one."""
         self._write(HEADER.pack(*self.header), 0)
         self._written[:] = self.header
 

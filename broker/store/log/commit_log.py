@@ -163,10 +163,7 @@ class CommitLog(ReadableLog):
         return AppendResult(start, end, placed, now_ms, in_queues.tolist(), first_offsets.tolist())
 
     def commit(self) -> int:
-        """Write what lies in buffers only to the files, in the log's order; the log's end. From any thread.
-
-        Raises OSError: the log ends where it did; may be tried again.
-        """
+        """Write what is in buffers only to the files; the log's end. Any thread. Raises OSError: may be tried again."""
         if self._buffers is not None:
             with self._buffers.lock:
                 if self._buffers.appended > self.end_offset:

@@ -64,10 +64,7 @@ class LogDirectories:
             make_directories_durably(self._disk, directory)
 
     def for_new(self, base: int, keep_free: int) -> str:
-        """Where the file that begins at ``base`` goes.
-
-        Raises OSError: ENOSPC, it fits nowhere with ``keep_free`` bytes to spare.
-        """
+        """Where the file that begins at ``base`` goes. Raises OSError: ENOSPC, none has ``keep_free`` to spare."""
         needed = self._file_bytes + keep_free
         fitting = [each for each in self.writable if self._disk.free_bytes(each) >= needed]
         if not fitting:

@@ -193,10 +193,7 @@ class FileAllocator:
             self._coming[base] = self._worker.submit(self._make, base)
 
     def take(self, base: int) -> LogFile:
-        """That file, waiting for it if need be; a failure ahead of need is tried once more.
-
-        Raises DiskFull, StorageError: there is no such file now.
-        """
+        """That file, waiting for it if need be, and trying a failure once more. Raises DiskFull, StorageError."""
         ahead = self._coming.pop(base, None)
         if ahead is not None:
             with contextlib.suppress(StorageError):
@@ -204,10 +201,7 @@ class FileAllocator:
         return self._try_again(base)
 
     def check(self, base: int) -> None:
-        """That file is made, or still being made; a failure ahead of need is tried once more.
-
-        Raises DiskFull, StorageError: it cannot be made now.
-        """
+        """That file is made, or being made; a failure is tried once more. Raises DiskFull, StorageError: it is not."""
         ahead = self._coming.get(base)
         if ahead is not None and ahead.done() and ahead.exception() is not None:
             file = self._try_again(base)

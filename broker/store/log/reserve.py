@@ -38,10 +38,7 @@ class Reserve:
             self.release()
 
     def adjust(self) -> None:
-        """Give the space away when there is less than that left, take it back when there is twice as much.
-
-        Raises OSError: the disk did not do it.
-        """
+        """Give the space away with less than that left, take it back with twice as much. Raises OSError: not done."""
         if not self._is_known:  # one may be there from before the start
             self.is_held = self._disk.exists(self._path) and self._disk.size(self._path) == self.size
             self._keep_free(self.size)

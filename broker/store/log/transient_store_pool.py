@@ -43,10 +43,7 @@ class WriteBuffers:
     """
 
     def __init__(self, disk: Disk, count: int, size: int) -> None:
-        """``count`` buffers of ``size`` bytes; memory is taken as they are used, and kept.
-
-        Raises StorageError: there is not so much memory.
-        """
+        """``count`` buffers of ``size`` bytes; memory comes as it is used. Raises StorageError: there is too little."""
         try:
             self._free = [_buffer(size) for _ in range(count)]  # the one returned last, whose memory is there, is last
         except (OSError, MemoryError) as error:
@@ -95,10 +92,7 @@ class WriteBuffers:
         self._prefaulter.advance(newest.buffer, end - newest.file.base)
 
     def write(self, committed: int) -> int:
-        """Write to the files what lies behind ``committed``, in the log's order; up to where that is done now.
-
-        Raises OSError: as far as anybody knows it is not; may be tried again.
-        """
+        """Write what lies behind ``committed``, in the log's order; up to where. Raises OSError: may be tried again."""
         appended = self.appended
         for each in list(self._filling):
             base = each.file.base

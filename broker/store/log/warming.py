@@ -31,10 +31,7 @@ class Warming:
         self._sync = sync
 
     def warm(self, path: str, mapped: Bytes, descriptor: int) -> None:
-        """Prepare a new file, which holds nothing yet.
-
-        Raises StorageError: a write or a sync failed; the error names ``path``.
-        """
+        """Prepare a new file, which holds nothing. Raises StorageError: a write or sync failed; it names ``path``."""
         if self._touch:
             zeros = bytes(min(len(mapped), _STEP_BYTES))
             with named_errors(path, "warming the log file (warmMapedFileEnable)"):

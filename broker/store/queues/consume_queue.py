@@ -158,10 +158,7 @@ class ConsumeQueues:
         return Entry.decode(self.entries(slot, offset, 1).tobytes())
 
     def entries(self, slot: int, offset: int, count: int) -> Bytes:
-        """At most ``count`` entries from ``offset`` on, which lies inside the queue; at least one.
-
-        Raises Corrupt: the file that should hold them does not.
-        """
+        """Entries from ``offset``, inside the queue, on: one at least, ``count`` at most. Raises Corrupt: none."""
         slots = self.slots
         with self.lock:
             written = int(slots.next_offsets[slot]) - int(slots.arena_counts[slot])

@@ -75,10 +75,7 @@ class LightOffsets:
         self._next[slot] = next_offset
 
     def check(self, topic: str, records: memoryview) -> None:
-        """Refuse records that are to come to ``topic`` later, and could not stand in the light queues that they name.
-
-        Raises CorruptBatch, MessageTooLarge, Forbidden: as :meth:`assign`.
-        """
+        """Raises as :meth:`assign` for records that, later in ``topic``, could not stand in their light queues."""
         self.assign(topic, np.frombuffer(records, np.uint8))
         self.take_back()
 

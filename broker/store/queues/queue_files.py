@@ -116,10 +116,7 @@ class QueueFiles:
         self._disk.truncate(self._handle(path), self.file_bytes)
 
     def write(self, topic: str, queue_id: int, offset: int, entries: Bytes | bytes) -> None:
-        """Write whole entries from queue offset ``offset`` on, into as many files as they need.
-
-        Raises DiskFull, StorageError: some or none are written; the same call may be repeated.
-        """
+        """Write whole entries from ``offset`` on, over files. Raises DiskFull, StorageError: may be repeated."""
         position = offset * ENTRY_BYTES
         end = position + len(entries)
         taken = 0

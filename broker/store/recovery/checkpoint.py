@@ -32,10 +32,7 @@ class Checkpoint:
         self.standard = Standard.decode(self._content(1))
 
     def read(self) -> Positions | None:
-        """The newest positions that belong to the ``checkpoint`` beside them, None without any.
-
-        Raises WrongStore: a later version wrote them.
-        """
+        """The newest positions that belong to the ``checkpoint`` beside them. Raises WrongStore: of a later version."""
         own = decode_own(self._content(0), self.standard, self._paths[0])
         self._sequence = max(self._sequence, own.sequence)
         self.is_known = own.positions is not None

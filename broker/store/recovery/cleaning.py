@@ -97,10 +97,7 @@ def choose(
     must_keep: int,
     wishes: Sequence[Wish] = (),
 ) -> Choice:
-    """What one round deletes of ``files``, which are in the order of the log.
-
-    ``must_keep``: nothing from this offset on may go, not even when the disk forces it.
-    """
+    """What one round deletes of ``files``, in the log's order; from ``must_keep`` on nothing goes, forced or not."""
     forced = rules.is_forcing and percent > rules.forced_from
     if not (forced or percent > rules.used_max or hour_of(now_ms) in rules.delete_hours):
         return Choice()

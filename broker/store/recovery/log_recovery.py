@@ -232,10 +232,7 @@ def _number(data: bytes, at: int, size: int = 4) -> int:
 
 
 def _refuse_unknown(log_: CommitLog, file: LogFile, offset: int, synced: int | None) -> None:
-    """Raise for what is no damage, but records of a later version, or no log at all: cutting it off would destroy it.
-
-    Raises WrongStore: nothing was changed.
-    """
+    """Raises WrongStore for records of a later version, or no log at all: cutting them off would destroy them."""
     at = offset - file.base
     head = file.bytes[at : at + FIXED_BYTES].tobytes()
     if len(head) < FIXED_BYTES:

@@ -112,10 +112,7 @@ class Removal:
         return len(deleted)
 
     def align(self) -> Iterator[None]:
-        """Make queues and index begin where the log begins; yields now and then, for others to have their turn.
-
-        Raises Corrupt, StorageError: the rest is done by the next call.
-        """
+        """Let queues and index begin with the log, yielding now and then. Raises Corrupt, StorageError: call again."""
         self._index.remove_before(self._log.min_offset)
         names = [(topic, queue_id) for topic, ids in self._queues.slots.by_topic.items() for queue_id in ids]
         for number, (topic, queue_id) in enumerate(names):

@@ -152,10 +152,10 @@ def test_a_slave_whose_coordinator_was_wiped_says_so_and_not_only_that_nobody_is
         async def read() -> Any:
             raise KeyNotFound("broker group broker-a has no register")
 
-        leadership._registers.read = read
+        leadership.registers.read = read
         async with running(leadership):
             await eventually(lambda: leadership.trouble, what="the warning")
-            following = leadership._role.following
+            following = leadership.role.following
             assert not following.is_following
             assert "governed by coordinator store one" in following.not_because
             assert "or delete the file in every store of the group" in following.not_because
@@ -186,7 +186,7 @@ def test_doubt_lasts_until_the_log_reaches_where_the_new_masters_epoch_began(tmp
         async with serving(master):
             leadership = leader(tmp_path, copy, register_of(2, 0, 0, 1), master_address=master.address, lost=True)
             async with running(leadership):
-                replica = leadership._role.inner.replica
+                replica = leadership.role.inner.replica
                 await eventually(lambda: replica.connected and copy.end_offset == 1000, what="the rest, not synced")
                 leadership._look_level(0.0)
                 assert leadership.candidacy().is_doubtful
@@ -232,15 +232,15 @@ def test_an_elected_broker_begins_once_whatever_is_read_while_its_former_role_en
         store.write(bytes(100))
         leadership = leader(tmp_path, store, register_of(2, 1, 0, 1))
         slow = SlowToEnd()
-        leadership._role.inner.run = slow.run
+        leadership.role.inner.run = slow.run
         async with running(leadership):
             await slow.is_stopping.wait()
-            leadership._registers.register = answer
+            leadership.registers.register = answer
             leadership._on_answer(answer, COORDINATOR, leadership._clock.monotonic_s())
             slow.may_stop.set()
             is_master = len(epochs) > 1
             await eventually(
-                lambda: leadership._running is not None and leadership._role.is_master is is_master, what="its role"
+                lambda: leadership._running is not None and leadership.role.is_master is is_master, what="its role"
             )
             assert leadership._elected is None
             assert [entry.epoch for entry in leadership._epochs.history.entries] == epochs
@@ -253,20 +253,20 @@ def test_a_master_steps_down_once_though_a_hand_over_and_an_election_come_at_onc
     async def scenario() -> None:
         leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
         async with running(leadership):
-            await eventually(lambda: leadership._role.is_master, what="the begin of epoch 2")
+            await eventually(lambda: leadership.role.is_master, what="the begin of epoch 2")
             await leadership._stop_inner()
             slow = SlowToEnd()
             leadership._running = asyncio.create_task(slow.run(), name="slow")
             handing_over = asyncio.create_task(leadership._step_down())
             await slow.is_stopping.wait()
             elected = register_of(3, 0, 0, 1)
-            leadership._registers.register = elected
+            leadership.registers.register = elected
             leadership._on_answer(elected, COORDINATOR, leadership._clock.monotonic_s())
-            await eventually(lambda: not leadership._role.is_master, what="the loop's step down")
-            inner = leadership._role.inner
+            await eventually(lambda: not leadership.role.is_master, what="the loop's step down")
+            inner = leadership.role.inner
             slow.may_stop.set()
             await handing_over
-            assert leadership._role.inner is inner
+            assert leadership.role.inner is inner
             assert role_tasks() == 1
 
     asyncio.run(scenario())
@@ -279,13 +279,13 @@ def test_a_master_whose_hand_over_is_given_up_while_it_steps_down_is_a_slave(tmp
         leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
 
         async def ready(*_: object) -> Register:
-            leadership._role.is_handing_over = True
+            leadership.role.is_handing_over = True
             await leadership._stop_inner()
             leadership._running = asyncio.create_task(slow.run(), name="slow")
             return register
 
         async with running(leadership):
-            await eventually(lambda: leadership._role.is_master, what="the begin of epoch 2")
+            await eventually(lambda: leadership.role.is_master, what="the begin of epoch 2")
             register, slow = leadership.register, SlowToEnd()
             leadership._ready_to_hand_over = ready
             with mock.patch("penstock.broker.group.leadership.check_successor"):
@@ -295,7 +295,7 @@ def test_a_master_whose_hand_over_is_given_up_while_it_steps_down_is_a_slave(tmp
                 await asyncio.sleep(0)
                 slow.may_stop.set()
                 await asyncio.wait((handing_over,))
-            assert not leadership._role.is_master
+            assert not leadership.role.is_master
             assert leadership.candidacy().is_acting is False
             await eventually(lambda: role_tasks() == 1, what="the slave's role")
 
@@ -309,9 +309,9 @@ def test_a_master_that_begins_takes_the_one_that_it_replaced_out_of_the_set_at_o
         elected = replace(register_of(1, 0, 0, 1, 2), version=3).elected(1)
         leadership = leader(tmp_path, Store(), elected)
         async with running(leadership):
-            await eventually(lambda: leadership._registers.changes, what="a change of the set")
-            assert leadership._registers.changes == [{1, 2}]
-            assert leadership._role.is_master
+            await eventually(lambda: leadership.registers.changes, what="a change of the set")
+            assert leadership.registers.changes == [{1, 2}]
+            assert leadership.role.is_master
 
     asyncio.run(scenario())
 
@@ -336,10 +336,10 @@ def test_a_master_that_begins_shows_what_the_former_master_shipped(
         for candidate in elections:
             register = register.elected(candidate)
         leadership = leader(tmp_path, store, register, lost=lost)
-        leadership._keeper._rules = SetRules(2, 2)
+        leadership._keeper.rules = SetRules(2, 2)
         async with running(leadership):
-            await eventually(lambda: leadership._role.is_master, what="the begin of the epoch")
-            assert leadership._role.inner.primary.confirm_offset == confirm
+            await eventually(lambda: leadership.role.is_master, what="the begin of the epoch")
+            assert leadership.role.inner.primary.confirm_offset == confirm
             assert leadership.sync_state_set == [0, 1]
 
     asyncio.run(scenario())
@@ -380,7 +380,7 @@ def test_a_master_that_began_without_a_predecessor_waits_for_what_its_group_had(
         store.confirm_offset = confirmed
         leadership = leader(tmp_path, store, register_of(2, 1, 0, 1))
         async with running(leadership):
-            await eventually(lambda: leadership._role.is_acting, what="the begin of epoch 2")
+            await eventually(lambda: leadership.role.is_acting, what="the begin of epoch 2")
             assert leadership.is_current is is_current
 
     asyncio.run(scenario())
@@ -405,7 +405,7 @@ def test_a_membership_that_could_not_be_noted_is_told_and_noted_later_also_by_a_
         membership.hold = full_at_first
         async with running(leadership):
             await eventually(lambda: membership.is_known, what="the membership of an acting master")
-            assert leadership._role.is_master
+            assert leadership.role.is_master
         assert MembershipFile(tmp_path).held.coordinator == COORDINATOR
 
     asyncio.run(scenario())
