@@ -178,7 +178,7 @@ def _load(config: BrokerConfig, store: Store, tables: Tables, epochs: EpochFile,
     for result in store.replay(loaded.replay_from):
         deleted |= tables.take(result)
     for topic in deleted:
-        if tables.topic(topic) is None:
+        if tables.topics.get(topic) is None:
             store.drop_topic(topic)  # recovery may have built its queues again
     if loaded.ahead:
         snapshots.write_anew(store.dispatched_offset)

@@ -126,7 +126,7 @@ class Administration(Feature):
             return
         if self.core.store.dispatched_offset < self._known_end:
             raise BrokerUnavailable(f"topic {name}: the log may hold it, and is not dispatched yet")
-        if self.core.tables.topic(name) is None:
+        if self.core.tables.topics.get(name) is None:
             config = common_pb2.TopicConfig(topic=name, read_queues=1, write_queues=1)
             await self.create_topic(broker_pb2.CreateTopicRequest(config=config))
 
@@ -145,7 +145,7 @@ class Administration(Feature):
         """
         name = request.config.topic
         check_attributes(f"topic {name:.80}", request.config.attributes, self.core.config.limits)
-        existing = self.core.tables.topic(name)
+        existing = self.core.tables.topics.get(name)
         wanted = topic_to_create(request, existing, self.core.config.topics, len(self.core.tables.topics))
         if wanted is None:
             assert existing is not None, "nothing to do for a topic that does not exist"
@@ -156,7 +156,7 @@ class Administration(Feature):
         check_creatable(self.core, name)
         self._check_room(existing, wanted)
         await self._check_drained(wanted, removed_queues(existing, wanted))
-        if self.core.tables.topic(name) is not existing:
+        if self.core.tables.topics.get(name) is not existing:
             raise FlowControl(f"topic {name} was changed by somebody else meanwhile: try again")
         journal = self.core.writable()
         if existing is None:
@@ -174,7 +174,7 @@ class Administration(Feature):
         if names.is_system_topic(names.check_topic(name)):
             raise Forbidden(f"topic {name} is internal: clients may not delete it")
         journal = self.core.writable()
-        if self.core.tables.topic(name) is None:
+        if self.core.tables.topics.get(name) is None:
             raise TopicNotFound(f"topic {name} does not exist at this broker", topic=name)
         end = journal.put(TOPIC_DELETED, {"topicName": name})
         await self.core.acknowledgements.safe(end, f"deletion of topic {name}")
@@ -183,7 +183,7 @@ class Administration(Feature):
     async def query_messages(self, request: broker_pb2.QueryMessagesRequest) -> broker_pb2.MessageRecords:
         """Records of a topic, or halves of transactions, by key (or unique id), newest first, up to 32 MiB of them."""
         topic, end_ms = request.topic, request.end_timestamp_ms
-        if topic != names.HALF_TOPIC and self.core.tables.topic(topic) is None:
+        if topic != names.HALF_TOPIC and self.core.tables.topics.get(topic) is None:
             raise TopicNotFound(f"topic {names.check_topic(topic)} does not exist at this broker")
         if not request.key:
             raise InvalidArgument("a query needs a key")
@@ -208,7 +208,7 @@ class Administration(Feature):
             await self.core.dispatcher.wait_dispatched(offset + 1)
         record = self.core.store.lookup.message_at(offset)
         name = decode_record(record).topic
-        topic = self.core.tables.topic(name)
+        topic = self.core.tables.topics.get(name)
         if name in (names.STATE_TOPIC, names.STAGE_TOPIC) or (topic is not None and not topic.is_readable):
             raise Forbidden(f"the record at physical offset {offset} is of topic {name}, which clients may not read")
         return broker_pb2.MessageRecords(records=[record])

@@ -55,7 +55,7 @@ class Answer:
         self._told: list[FetchReply.Result] = []
         self._behind_ready: tuple[Wanted, FetchReply.Result] | None = None
         """In order: what is wrong with the queue behind the ready ones; told when those are read to their ends."""
-        self._bytes = 0
+        self.record_bytes = 0
         self._behind_bytes = 0
         self._scans_left = SCANS_MAX
         self._search_left = SEARCHED_BYTES
@@ -64,11 +64,6 @@ class Answer:
     def has_news(self) -> bool:
         """True if there is something to tell."""
         return bool(self._found or self._told)
-
-    @property
-    def record_bytes(self) -> int:
-        """Of the records."""
-        return self._bytes
 
     def find(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """The queues that have something, in order up to one that has nothing; what is wrong with others is told."""
@@ -147,7 +142,7 @@ class Answer:
                     # Whoever waits would wait for more in a queue that has something.
                     self._tell(each, _NO_MATCH, each.offset, *self._reader.queue_range(each.topic, each.queue_id))
                 return
-            self._read_queue(each, self._share(self._budget - self._bytes, len(ready) - index))
+            self._read_queue(each, self._share(self._budget - self.record_bytes, len(ready) - index))
             yield
             if self._in_order and each.offset < each.end:
                 return
@@ -176,7 +171,7 @@ class Answer:
         runs = [] if copied else [read.views() for _, read in self._found]
         if runs and all(runs):
             return [pack(reply), *itertools.chain.from_iterable(runs)]
-        message, address = allocate(reply, self._bytes)
+        message, address = allocate(reply, self.record_bytes)
         for _, read in self._found:
             read.copy_to(address)
             address += read.bytes
@@ -204,7 +199,7 @@ class Answer:
 
     @property
     def _is_full(self) -> bool:
-        return self._bytes >= self._budget or self._scans_left <= 0 or self._search_left <= 0
+        return self.record_bytes >= self._budget or self._scans_left <= 0 or self._search_left <= 0
 
     def _share(self, left: int, queues: int) -> int:
         """How much of ``left`` the first of so many queues may use."""
@@ -273,7 +268,7 @@ class Answer:
         each.is_told = True
         each.offset = read.next_offset
         self._found.append((each, read))
-        self._bytes += read.bytes
+        self.record_bytes += read.bytes
         self._behind_bytes += (read.max_offset - read.next_offset) * (read.bytes // max(read.count, 1))
 
     def _skipped(self) -> Iterator[FetchReply.Result]:

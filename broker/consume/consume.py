@@ -134,7 +134,7 @@ class Consume(Feature):
         )
         if group.name not in self.core.tables.groups:
             check_group_count(self.core, group.name)
-        if group != self.core.tables.group(asked.group):
+        if group != self.core.tables.groups.get(asked.group):
             journal.put(GROUP, group.to_json())
         await self.core.acknowledgements.safe(journal.state_end, f"group {group.name}")
         return group
@@ -143,7 +143,7 @@ class Consume(Feature):
         """Delete a group without members, its committed offsets, and its topics of retries and dead letters."""
         names.check_group(name)
         journal = self.core.writable()
-        if self.core.tables.group(name) is None:
+        if self.core.tables.groups.get(name) is None:
             raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
         members = self.sessions.describe(name)
         if members:
@@ -159,7 +159,7 @@ class Consume(Feature):
         self.offsets.check_current()
         await self.core.shown()
         name = request.group
-        group = self.core.tables.group(names.check_group(name))
+        group = self.core.tables.groups.get(names.check_group(name))
         if group is None:
             raise GroupNotFound(f"group {name} does not exist at this broker", group=name)
         table = self.core.tables.offsets
@@ -173,7 +173,7 @@ class Consume(Feature):
         return described
 
     def _check_join(self, join: broker_pb2.ConsumerRequest.Join) -> None:
-        group = self.core.tables.group(join.group)
+        group = self.core.tables.groups.get(join.group)
         if not join.broadcasting:
             self.core.features.check_consumer(self, join.group)
         if group is not None and join.broadcasting and not group.broadcast_enable:
@@ -184,7 +184,7 @@ class Consume(Feature):
             )
 
     def _begins_at_end(self, group_name: str, topic: str) -> bool:
-        group = self.core.tables.group(group_name)
+        group = self.core.tables.groups.get(group_name)
         return group is not None and not group.from_min_enable and not topic.startswith(names.RETRY_PREFIX)
 
     def _on_topics_changed(self, updated: list[Topic], removed: list[str]) -> None:

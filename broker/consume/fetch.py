@@ -154,7 +154,7 @@ class Fetch:
             await asyncio.get_running_loop().run_in_executor(self._bringers, bring, absent)
 
     def _check_group(self, header: FetchHeader) -> None:
-        group = self._tables.group(header.group) if header.group else None
+        group = self._tables.groups.get(header.group) if header.group else None
         if group is not None and not group.consume_enable:
             raise Forbidden(f"group {header.group} may not consume: its consumeEnable is false")
         if group is not None and header.broadcasting and not group.broadcast_enable:
@@ -179,7 +179,7 @@ class Fetch:
             )
         if len(part.queue_ids) > 1:
             check_queues(part.topic, part.queue_ids)
-        topic = self._tables.topic(part.topic)
+        topic = self._tables.topics.get(part.topic)
         if topic is not None and not topic.is_readable:
             raise Forbidden(f"topic {part.topic} may not be read: its perm is {topic.perm}")
         self._store.reader.check_readable(part.topic)

@@ -30,8 +30,8 @@ class Locks:
     """The locks of one broker whose holders have no session."""
 
     def __init__(self, is_acting: Callable[[], bool] = lambda: True) -> None:
-        """``is_acting()``: true if this broker is master, and nobody else can be."""
-        self._is_acting = is_acting
+        """``is_acting()``: true if this broker is master, and nobody else can be: then what is granted is a lock."""
+        self.is_acting = is_acting
         self._kept: dict[Key, tuple[str, float]] = {}  # by whom, and until when
         self._began_s = -math.inf
         self._older: frozenset[str] = frozenset()  # groups that may have locks of earlier masters
@@ -64,14 +64,10 @@ class Locks:
             return False
         if not lock_s:
             return True
-        if not self._is_acting():
+        if not self.is_acting():
             return False
         is_known = key[0] not in self._older or key in self._known
         return is_known or now_s < held_until_s or now_s >= self._began_s + SILENCE_S + lock_s
-
-    def is_acting(self) -> bool:
-        """True if what is granted now is a lock."""
-        return self._is_acting()
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -57,7 +57,7 @@ class PendingCommits:
 
         What is kept is offered to the master again and again, and would undo an administrator's reset there.
         """
-        if offset > self._tables.committed(group, topic, queue_id):
+        if offset > self._tables.offsets.get(group, topic, queue_id):
             if len(self._offsets) >= PENDING_MAX and (group, topic, queue_id) not in self._offsets:
                 raise FlowControl(
                     f"{PENDING_MAX} offsets wait for the master to come back: commit again when it is there"
@@ -82,7 +82,7 @@ class PendingCommits:
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The greater of what is kept here and what the log says."""
-        in_log, key = self._tables.committed(group, topic, queue_id), (group, topic, queue_id)
+        in_log, key = self._tables.offsets.get(group, topic, queue_id), (group, topic, queue_id)
         return in_log if key not in self._offsets else max(in_log, self._kept(key))
 
     def offered(self) -> list[ReplicaReport.Commits]:
@@ -236,7 +236,7 @@ class OffsetService:
             raise NotMaster("commits of a slave reached a slave")
         greater: dict[str, dict[int, int]] = {}
         for topic, queue_id, offset in each_queue(commits.offsets):
-            if offset > self._tables.committed(commits.group, topic, queue_id):
+            if offset > self._tables.offsets.get(commits.group, topic, queue_id):
                 if self._problem(topic, queue_id, offset) is None:
                     greater.setdefault(topic, {})[queue_id] = offset
                 else:
@@ -344,7 +344,7 @@ class OffsetService:
 
     def _read_queues(self, name: str) -> int:
         queues = self._tables.read_queues(name)
-        if not queues and self._tables.topic(name) is None:
+        if not queues and self._tables.topics.get(name) is None:
             raise TopicNotFound(f"topic {names.check_topic(name)} does not exist at this broker", topic=name)
         return queues
 
@@ -377,7 +377,7 @@ class OffsetService:
         keys = [(group, topic, queue_id) for topic in accepted for queue_id in accepted[topic]]
         for key in keys:
             before, end = self._taken.get(key, (-1, 0))
-            befores.append(self._tables.committed(*key) if confirm >= end else before)
+            befores.append(self._tables.offsets.get(*key) if confirm >= end else before)
         record_offsets(journal, self._tables, group, accepted, is_reset=is_reset)
         self._taken.update(zip(keys, ((before, journal.state_end) for before in befores), strict=True))
 
@@ -392,7 +392,7 @@ def record_offsets(
     changed = {
         topic: kept
         for topic, queues in offsets.items()
-        if (kept := {q: o for q, o in queues.items() if is_reset or tables.committed(group, topic, q) != o})
+        if (kept := {q: o for q, o in queues.items() if is_reset or tables.offsets.get(group, topic, q) != o})
     }
     for kind, document in offset_records(group, changed, **({RESET: True} if is_reset else {})):
         journal.put(kind, document)
@@ -400,7 +400,7 @@ def record_offsets(
 
 def _ensure_group(journal: Journal, tables: Tables, group: str) -> None:
     """Create ``group`` with default settings unless it exists."""
-    if tables.group(group) is None:
+    if tables.groups.get(group) is None:
         journal.put(GROUP, Group(names.check_group(group)).to_json())
 
 

@@ -112,13 +112,10 @@ class Acknowledgements:
     def on_committed(self, offset: int) -> None:
         """Everything below ``offset`` is in the log's files."""
         if self.waits_for_commit:
-            self._settle(offset)
+            self.on_flushed(offset)
 
     def on_flushed(self, offset: int) -> None:
-        """Everything below ``offset`` is synced."""
-        self._settle(offset)
-
-    def _settle(self, offset: int) -> None:
+        """Everything below ``offset`` is synced, or committed where that is waited for."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= offset:
             future = heapq.heappop(waiting)[2]

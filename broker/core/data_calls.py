@@ -194,7 +194,7 @@ class PlacingCalls(Generic[P]):
 
     def is_answered(self) -> bool:
         """True if every batch that was read has its answer."""
-        return not any(stream.owes for stream in self._open)
+        return not any(stream.waiting for stream in self._open)
 
     async def close(self) -> None:
         """Read nothing more; return when what was read has its answer. Before, ``LogEvents.is_open`` was made false.
@@ -208,7 +208,7 @@ class PlacingCalls(Generic[P]):
     def close_links(self) -> None:
         """Close the streams' connections, over which nobody owes an answer any more."""
         for stream in list(self._open):
-            stream.close_link()
+            stream.link.close()
 
 
 class _PlacingStream(Generic[P]):
@@ -217,27 +217,22 @@ class _PlacingStream(Generic[P]):
     def __init__(self, calls: PlacingCalls[P], link: Link, on_left: Callable[[_PlacingStream[P]], None]) -> None:
         self._placing = calls.placing
         self._method = calls.method
-        self._link = link
+        self.link = link
         self._on_left = on_left
-        self._waiting: deque[tuple[int, P | PenstockError]] = deque()  # in it until the answer is sent
+        self.waiting: deque[tuple[int, P | PenstockError]] = deque()  # in it until the answer is sent
         self._answering: asyncio.Task[None] | None = None  # while anything waits
-
-    @property
-    def owes(self) -> bool:
-        """True if an answer is not sent yet."""
-        return bool(self._waiting)
 
     def take(self, number: int, content: memoryview) -> None:
         outcome = self._place(content)
-        if not self._waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
+        if not self.waiting and (isinstance(outcome, PenstockError) or outcome.is_settled):
             self._tell(number, outcome if isinstance(outcome, PenstockError) else self._placing.receipt(outcome))
             return
-        self._waiting.append((number, outcome))
+        self.waiting.append((number, outcome))
         if self._answering is None:
             name = f"{self._method.name.lower()} answers"
             self._answering = asyncio.create_task(self._answer_waiting(), name=name)
-        elif len(self._waiting) == UNANSWERED_MAX:
-            self._link.hold(True, self._method.name)
+        elif len(self.waiting) == UNANSWERED_MAX:
+            self.link.hold(True, self._method.name)
 
     def left(self) -> None:
         self._on_left(self)
@@ -246,14 +241,10 @@ class _PlacingStream(Generic[P]):
 
     async def end(self) -> None:
         """Read nothing more, and return when everything that was read is answered."""
-        self._link.hold(True, self._method.name)
+        self.link.hold(True, self._method.name)
         if self._answering is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._answering
-
-    def close_link(self) -> None:
-        """Send what is answered, then close the connection."""
-        self._link.close()
 
     def _place(self, content: memoryview) -> P | PenstockError:
         try:
@@ -262,13 +253,13 @@ class _PlacingStream(Generic[P]):
             return reported(error, self._method.name)
 
     async def _answer_waiting(self) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting:
             number, outcome = waiting[0]
             self._tell(number, await self._said(outcome))
             waiting.popleft()
             if len(waiting) == UNANSWERED_MAX // 2:
-                self._link.hold(False, self._method.name)
+                self.link.hold(False, self._method.name)
         self._answering = None
 
     async def _said(self, outcome: P | PenstockError) -> Message | PenstockError:
@@ -281,9 +272,9 @@ class _PlacingStream(Generic[P]):
 
     def _tell(self, number: int, said: Message | PenstockError) -> None:
         if isinstance(said, PenstockError):
-            self._link.refuse(number, self._method, said)
+            self.link.refuse(number, self._method, said)
         else:
-            self._link.answer(number, self._method, said.SerializeToString())
+            self.link.answer(number, self._method, said.SerializeToString())
 
 
 class Standing:

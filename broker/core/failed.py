@@ -24,7 +24,7 @@ DEAD_QUEUES: Final = 1
 
 def ensure_topic(core: Core, journal: Journal, name: str, queues: int) -> Topic:
     """The topic, with so many queues or more; it is made, or gets more, where it must."""
-    topic = core.tables.topic(name)
+    topic = core.tables.topics.get(name)
     if topic is not None and topic.read_queues >= queues:
         return topic
     check_creatable(core, names.check_topic(name))
@@ -53,7 +53,7 @@ def ensure_group(core: Core, journal: Journal, name: str) -> Group:
 
 def group_or_new(core: Core, name: str) -> Group:
     """The group, or one with default settings where such come by their use. Raises InvalidName, GroupNotFound."""
-    group = core.tables.group(names.check_group(name))
+    group = core.tables.groups.get(names.check_group(name))
     if group is None and not core.config.topics.auto_create_groups:
         raise GroupNotFound(
             f"group {name} does not exist and autoCreateSubscriptionGroup is false: create it", group=name

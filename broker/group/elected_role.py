@@ -6,8 +6,8 @@ The services hold this one object; :class:`~.leadership.Leadership` puts the rol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from penstock.proto.errors import NotMaster
 from penstock.proto.wire import broker_pb2, common_pb2, nameserver_pb2
@@ -35,11 +35,12 @@ class ElectedRole:
         self.inner: FixedRole = inner
         self.lease: MasterLease | None = None
         self.is_handing_over = False
-        self.drive: Callable[[], Awaitable[None]] = asyncio.Event().wait  # type: ignore[assignment]
+        self.run: Callable[[], Coroutine[Any, Any, None]] = asyncio.Event().wait  # type: ignore[assignment]
+        """Be what the register says, until cancelled."""
         self.on_view: Callable[[], None] = lambda: None
         self.view = nameserver_pb2.ShardView()
         self._name = f"{identity.broker_name}/{identity.broker_id}"
-        self._waits = waits
+        self.waits_for_replicas = waits
         self._clock = clock
 
     @property
@@ -55,10 +56,6 @@ class ElectedRole:
     def is_current(self) -> bool:
         """True if this broker is known to have what the group has acknowledged, committed offsets among it."""
         return self.leadership.is_current
-
-    @property
-    def waits_for_replicas(self) -> bool:
-        return self._waits
 
     @property
     def epoch(self) -> int:
@@ -141,10 +138,6 @@ class ElectedRole:
 
     def close(self) -> None:
         self.inner.close()
-
-    async def run(self) -> None:
-        """Be what the register says, until cancelled."""
-        await self.drive()
 
     def followed(self) -> Primary:
         return self.inner.followed()

@@ -125,7 +125,7 @@ class FollowerLog:
                 position = result.end
                 await asyncio.sleep(0)
         for topic in deleted:
-            if fresh.topic(topic) is None:
+            if fresh.topics.get(topic) is None:
                 store.drop_topic(topic)
         self._tables.adopt(fresh)
         self._snapshots.adopt(snapshots)

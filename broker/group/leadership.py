@@ -84,7 +84,7 @@ class Leadership:
         self._wake = asyncio.Event()  # set by whoever has news for `_step`
         self._told: tuple[bool, ...] = ()  # what reports said last
         self.trouble = ""  # the last warning, so that an outage is told once; empty while the register is read
-        self.role.drive = self.run
+        self.role.run = self.run
         self.role.on_view = self._wake.set
 
     # What others ask and tell.

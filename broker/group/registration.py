@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -34,6 +35,7 @@ HEARTBEAT_INTERVAL_MS = 500
 """Until the nameserver announces another."""
 
 
+@dataclass(eq=False)
 class Registration:
     """Registers one broker with every nameserver of its list and keeps it registered.
 
@@ -49,22 +51,18 @@ class Registration:
         on_register: the register of the group as a nameserver saw it last; perhaps there is a newer one.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        describe: Callable[[], BrokerReport.Registration],
-        heartbeat: Callable[[], BrokerReport.Heartbeat],
-        on_shard: Callable[[ShardView], None],
-        on_refused: Callable[[PenstockError], None] = lambda error: None,
-        on_register: Callable[[Register], None] = lambda register: None,
-        security: Security = PLAIN,
-    ) -> None:
-        self.describe, self.heartbeat, self.security = describe, heartbeat, security
-        self.on_refused, self.on_register = on_refused, on_register
-        self._on_shard = on_shard
+    addresses: Sequence[str]
+    describe: Callable[[], BrokerReport.Registration]
+    heartbeat: Callable[[], BrokerReport.Heartbeat]
+    on_shard: Callable[[ShardView], None]
+    on_refused: Callable[[PenstockError], None] = lambda error: None
+    on_register: Callable[[Register], None] = lambda register: None
+    security: Security = PLAIN
+
+    def __post_init__(self) -> None:
         self._views: dict[str, ShardView] = {}  # what each connected nameserver said last
         self._told: ShardView | None = None
-        self._sessions = [_Session(address, self) for address in addresses]
+        self._sessions = [_Session(address, self) for address in self.addresses]
 
     async def run(self) -> None:
         """Stay registered with all nameservers until cancelled; then leave all of them at once."""
@@ -103,7 +101,7 @@ class Registration:
         merged = merge_shard_views(self._views.values())
         if merged != self._told:
             self._told = merged
-            self._on_shard(merged)
+            self.on_shard(merged)
 
 
 def merge_shard_views(views: Iterable[ShardView]) -> ShardView:

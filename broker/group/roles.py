@@ -82,6 +82,7 @@ class MasterRole(_Role):
         self.history = history
         self.epoch = history.latest
         self.waits_for_replicas = waits_for_replicas
+        self.wait_confirmed, self.on_flushed = primary.wait_confirmed, primary.on_flushed
         self._slave_read = slave_read
 
     def check_master(self) -> None:
@@ -91,16 +92,8 @@ class MasterRole(_Role):
         """True if enough replicas are in sync for what is appended now."""
         return not self.waits_for_replicas or self.primary.can_acknowledge()
 
-    async def wait_confirmed(self, end: int, timeout_s: float) -> bool:
-        """True if enough replicas had everything below ``end`` in time."""
-        return await self.primary.wait_confirmed(end, timeout_s)
-
     def on_appended(self) -> None:
         self.primary.on_appended()
-
-    def on_flushed(self, offset: int) -> None:
-        """The log is synced up to ``offset``."""
-        self.primary.on_flushed(offset)
 
     def on_shard(self, view: nameserver_pb2.ShardView) -> None:
         """The nameserver told who lives in the group; a configured master stays master whatever that is."""

@@ -116,7 +116,7 @@ class Forewarning:
             found = known.get((topic, queue_id))
             if found is None:
                 found = self._store.removal.first_from(topic, queue_id, end)
-                config = self._tables.topic(topic)
+                config = self._tables.topics.get(topic)
                 kept_ms = None if config is None else config.retention_ms
                 if kept_ms is not None:
                     soon_ms = now_ms - kept_ms + min(HOUR_MS, kept_ms // 4)

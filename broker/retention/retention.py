@@ -370,7 +370,7 @@ class Retention(Feature):
             return
         minimum = self._store.lookup.search_offset(topic, queue_id, before_ms)
         for group in groups:
-            committed = self._tables.committed(group, topic, queue_id)
+            committed = self._tables.offsets.get(group, topic, queue_id)
             unread = minimum - max(committed, low)
             if committed < 0 or unread <= 0:
                 continue

@@ -380,7 +380,7 @@ class Store:
         self._checkpointer.stop()
         try:
             if self._flusher.failure is None:
-                self._log.discard_unused()
+                self._log.allocator.discard()
                 self.removal.close(delete=True)
                 self._checkpoints.write(clean=True)
                 self._parts.abort.remove()

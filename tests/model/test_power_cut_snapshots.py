@@ -138,7 +138,7 @@ async def cut_life(root: Path, random_: random.Random) -> tuple[Node, Life]:
 def check_ends(node: Node) -> None:
     ends = node.store.queue_ends("orders")
     for queue_id in range(QUEUES):
-        committed = node.tables.committed(READER, "orders", queue_id)
+        committed = node.tables.offsets.get(READER, "orders", queue_id)
         assert committed <= (ends[queue_id] if queue_id < len(ends) else 0)
 
 

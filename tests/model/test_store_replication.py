@@ -85,7 +85,7 @@ class Group:
             count = self.numbers.randint(1, 3)
             bodies = [b"%06d" % self.sequence * self.numbers.choice((1, 20, 150)) for _ in range(count)]
             topic = self.numbers.choice(("orders", "clicks"))
-            if self.master.tables.topic(topic) is None:  # a broker takes no messages of a topic that it does not have
+            if self.master.tables.topics.get(topic) is None:  # a broker takes no messages of a topic it does not have
                 self.master.put_topic(Topic(topic, 3, 3))
             self.master.append(topic, bodies, queue=self.numbers.randrange(3), sequence=self.sequence)
 
@@ -95,7 +95,7 @@ class Group:
             case 0:
                 log.put_topic(Topic(name, self.numbers.randint(3, 9), 3))
             case 1:
-                if log.tables.group("billing") is None:
+                if log.tables.groups.get("billing") is None:
                     log.put_group(groups.Group("billing"))
             case 2:
                 log.commit("billing", {name: {self.numbers.randrange(3): self.numbers.randrange(1000)}})

@@ -20,7 +20,7 @@ from .offsets import Offsets
 from .producers import ProducerTable
 from .queue_ends import QueueEnds
 from .table import StateRecord, Table
-from .topics import TOPIC_DELETED, Topic, Topics
+from .topics import TOPIC_DELETED, Topics
 
 if TYPE_CHECKING:
     from .snapshots import Snapshots
@@ -72,26 +72,14 @@ class Tables:
         """The same tables without content."""
         return Tables(self._more, self._limits, lmq_enable=self._lmq_enable)
 
-    def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
-        return self.topics.get(name)
-
     def read_queues(self, name: str) -> int:
         """How many queues of that name can be read: those of a topic, or the one of a light queue; 0 if unknown."""
         topic = self.topics.get(name)
         return topic.read_queues if topic is not None else int(name.startswith(names.LIGHT_PREFIX))
 
-    def group(self, name: str) -> Group | None:
-        """The group of that name, or None."""
-        return self.groups.get(name)
-
     def group_or_default(self, name: str) -> Group:
         """The group of that name, or what one is that nobody has set up."""
         return self.groups.get(name) or Group(name)
-
-    def committed(self, group: str, topic: str, queue_id: int) -> int:
-        """The next offset that ``group`` will consume of the queue, -1 if it never committed."""
-        return self.offsets.get(group, topic, queue_id)
 
     def apply(self, position: int, kind: str, body: bytes, document: Mapping[str, Any] | None = None) -> None:
         """Take the change of the record at physical offset ``position`` into every table that its kind concerns.

@@ -83,7 +83,7 @@ class Archive(Feature):
         that the topic had before, the range.
         """
         store, role = self.core.store, self.core.role
-        topic = self.core.tables.topic(request.topic)
+        topic = self.core.tables.topics.get(request.topic)
         if topic is None:
             name = names.check_topic(request.topic)
             if not role.is_master:

@@ -309,7 +309,7 @@ class Staging:
         mark = client_mark(records)
         assert mark is not None, "checked before it was staged"
         name = decode_record(records).topic
-        topic = self._core.tables.topic(name)
+        topic = self._core.tables.topics.get(name)
         if topic is None and name != names.TIMER_TOPIC:
             raise TopicNotFound(
                 f"topic {name} was deleted with decided messages staged for it: create it again, or they stay",

@@ -112,7 +112,9 @@ class Later(Feature, Intake):
         families.counter("penstock_timer_rolled", "Messages stored anew while they wait", timers.rolled)
         families.counter("penstock_timer_recalled", "Messages taken back before their time", timers.recalled)
         families.counter("penstock_timer_dropped", "Their topic, or they, are gone", timers.dropped)
-        families.counter("penstock_timer_foreign_marks", "Deliveries made despite a forged mark", timers.foreign_marks)
+        families.counter(
+            "penstock_timer_foreign_marks", "Deliveries made despite a forged mark", timers.reposter.foreign
+        )
 
     def on_role(self, journal: Journal | None) -> None:
         self.timers.on_role(journal)

@@ -105,7 +105,7 @@ class Timers:
         self._store = core.store
         self._clock = core.clock
         self._table = core.tables[TimerTable]
-        self._reposter = Reposter(core)
+        self.reposter = Reposter(core)
         self._journal: Journal | None = None  # of this mastership; what an earlier one began is nobody's any more
         self._wheel: TimerWheel | None = None
         self._scanned = 0
@@ -148,11 +148,6 @@ class Timers:
         end = journal.append(Target(names.TIMER_TOPIC, 1), self._form.encode(BODY, recall.properties())).end
         self._recalls.add(recall, end)  # at once: what is due may be taken before the record is dispatched
         return end
-
-    @property
-    def foreign_marks(self) -> int:
-        """How often a mark of somebody else stood in the way of a delivery."""
-        return self._reposter.foreign
 
     @property
     def waiting(self) -> int:
@@ -238,7 +233,7 @@ class Timers:
         if backlog is None or not self._may_append(journal):
             return False
         offsets = backlog.offsets[:RUN_COUNT]
-        located = await self._reposter.locate(names.TIMER_TOPIC, QUEUE, np.sort(offsets))
+        located = await self.reposter.locate(names.TIMER_TOPIC, QUEUE, np.sort(offsets))
         sizes = np.zeros(len(offsets), np.int64)
         here = np.isin(offsets, located.offsets)
         sizes[here] = located.sizes[np.searchsorted(located.offsets, offsets[here])]
@@ -246,7 +241,7 @@ class Timers:
             return False
         last = self._table.last
         before = last.delivered() if last.number else ()
-        fits = self._reposter.fitting(sizes, RUN_BYTES, growth=TOPIC_GROWTH_MAX)
+        fits = self.reposter.fitting(sizes, RUN_BYTES, growth=TOPIC_GROWTH_MAX)
         count, until_ms, end = backlog.part(fits)
         floor = min(backlog.first, int(backlog.lowest[0]))
         run = Run(last.number + 1, before, until_ms, end, floor, count, backlog.is_rolled)
@@ -356,8 +351,8 @@ class Timers:
 
     async def _deliver(self, run: Run, by_time: Longs, journal: Journal) -> bool:
         """Append every message of the run that is not there yet, by their times. True if the run came to its end."""
-        picked = await self._reposter.locate(names.TIMER_TOPIC, QUEUE, np.sort(by_time))
-        records = await self._reposter.read(journal, picked)
+        picked = await self.reposter.locate(names.TIMER_TOPIC, QUEUE, np.sort(by_time))
+        records = await self.reposter.read(journal, picked)
         if records is None or not self._may_append(journal):
             return False
         missing = max(run.count, len(by_time)) - len(records.offsets)
@@ -387,11 +382,11 @@ class Timers:
             self._deliver_to(journal, name, run, waiting, chosen[~np.isin(chosen, passed_over)])
 
     def _deliver_to(self, journal: Journal, name: str, run: Run, waiting: Waiting, chosen: Longs) -> None:
-        topic, count = self._core.tables.topic(name), len(chosen)
+        topic, count = self._core.tables.topics.get(name), len(chosen)
         queues = 1 if topic is None else max(topic.write_queues, 1)
         sequence = run.number + 1 << SEQUENCE_BITS
         target, mark = Target(name, queues), ProducerMark(PRODUCER_ID, 0, QUEUE, sequence, count)
-        is_done = partial(self._reposter.is_done, target, below=sequence + 1)
+        is_done = partial(self.reposter.is_done, target, below=sequence + 1)
         # Where they cannot be stored together they are one by one, under numbers in front of the batch's own.
         alone = mark._replace(sequence=sequence - count + 1, count=1)
         is_begun = count > 0 and is_done(alone)

@@ -249,7 +249,7 @@ class LevelQueues:
         self, journal: Journal, name: str, queue_id: int, end: int, waiting: Waiting, offsets: Longs, chosen: Longs
     ) -> None:
         """Append the messages ``chosen`` for the topic ``name``, which is delivered up to ``end`` then."""
-        topic = self._core.tables.topic(name)
+        topic = self._core.tables.topics.get(name)
         if not len(chosen):
             return
         if topic is None or names.is_system_topic(name):

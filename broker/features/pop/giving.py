@@ -212,7 +212,7 @@ class Giver:
             begins = {}
             for queue_id in unknown:
                 low, high = self._reader.queue_range(topic, queue_id)
-                committed = self._core.tables.committed(group, topic, queue_id)
+                committed = self._core.tables.offsets.get(group, topic, queue_id)
                 begins[queue_id] = committed if committed >= 0 else (high if at_end else low)
             state.begin(journal, group, topic, begins)
             found = [(each, state.queue(group, topic, queue_id)) for queue_id in each.queue_ids]

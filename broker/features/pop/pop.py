@@ -182,7 +182,7 @@ class Pop(Feature):
         """What a group has in flight."""
         group = names.check_group(request.group)
         journal = self.core.writable()
-        if self.core.tables.group(group) is None:
+        if self.core.tables.groups.get(group) is None:
             raise GroupNotFound(f"group {group} does not exist at this broker", group=group)
         await self.state.load(journal)
         queues = [queue for queue in self.state.queues.values() if queue.group == group]
@@ -274,7 +274,7 @@ class Pop(Feature):
 
     def _check_group(self, journal: Journal, name: str) -> bool:
         """True if the group is orderly. It is created, and enters itself as one that pops, where it must."""
-        group = self.core.tables.group(name) or ensure_group(self.core, journal, name)
+        group = self.core.tables.groups.get(name) or ensure_group(self.core, journal, name)
         if not group.consume_enable:
             raise Forbidden(f"group {name} may not consume: its consumeEnable is false")
         self.core.features.check_consumer(self, name)
@@ -298,7 +298,7 @@ class Pop(Feature):
 
     def _wake(self, receipts: Iterable[Receipts], group: str) -> None:
         """An acknowledgement may have opened queues of an orderly group."""
-        found = self.core.tables.group(group)
+        found = self.core.tables.groups.get(group)
         if found is not None and found.orderly:
             for topic in {each.topic for each in receipts}:
                 self.waiters.wake(topic)

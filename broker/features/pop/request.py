@@ -155,7 +155,7 @@ def check_invisible(where: str, invisible_ms: int, least: int) -> None:
 
 def _subscribed(part: wire.ReceiveHeader.Subscription, tables: Tables, takes_sql: bool) -> Subscribed:
     name = names.check_topic(part.topic)
-    topic = tables.topic(name)
+    topic = tables.topics.get(name)
     if names.is_system_topic(name) or name.startswith((names.RETRY_PREFIX, names.LIGHT_PREFIX)):
         raise Forbidden(f"topic {name} is internal: receive from topics that messages are sent to")
     if topic is None:

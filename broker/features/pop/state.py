@@ -113,7 +113,7 @@ class PopState:
         key = group, topic, queue_id
         found = self.queues.get(key)
         if found is None:
-            begin = self._core.tables.committed(*key)
+            begin = self._core.tables.offsets.get(*key)
             if begin < 0 or self._table.known(*key) is None:
                 return None
             found = self.queues[key] = PopQueue(*key, begin)

@@ -30,11 +30,6 @@ class Listener(Standing):
         """Queue offset from which on it has not got its replies; None: as far as the topic is pushed. The pusher's."""
         self._clock = clock
 
-    @property
-    def has_room(self) -> bool:
-        """True if it reads what it is sent."""
-        return self.link.has_room
-
     def send(self, records: bytes = b"") -> None:
         """Send it replies; none: it listens now."""
         event = ListenEvent(push_time_ms=self._clock.wall_ms() if records else 0)

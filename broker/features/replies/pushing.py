@@ -87,7 +87,7 @@ class Pusher(Watcher):
         listener = self.listeners.by_hash.get(int(clients[0]))
         if listener is None:
             self.unheard += 1
-        elif listener.has_room:
+        elif listener.link.has_room:
             listener.send(bytes(record))
             self.pushed += 1
         else:
@@ -137,7 +137,7 @@ class Pusher(Watcher):
             for listener in list(self._behind):
                 if listener.is_over or listener.behind is None:
                     del self._behind[listener]
-                elif listener.has_room:
+                elif listener.link.has_room:
                     is_more |= await self._push_old(journal, listener, listener.behind)
                     await asyncio.sleep(0)  # many may be behind, after a failover all
             if not is_more:
@@ -188,7 +188,7 @@ class Pusher(Watcher):
                 self.unheard += count
             elif listener.behind is not None:
                 continue  # gets them in its own time
-            elif listener.has_room:
+            elif listener.link.has_room:
                 listener.send(records())
                 self.pushed += count
             else:

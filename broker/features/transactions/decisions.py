@@ -256,7 +256,7 @@ class Decisions:
     def _post_stretch(self, journal: Journal, letter: str, records: Records, chosen: Longs, sequence: int) -> None:
         if letter == "C":
             for name, places in self._by_topic(records, chosen):
-                topic = self._core.tables.topic(name)
+                topic = self._core.tables.topics.get(name)
                 if topic is None or names.is_system_topic(name):
                     log.error("committed messages dropped, their topic is gone topic=%s count=%d", name, len(places))
                     continue
@@ -333,7 +333,7 @@ class Decisions:
         if not is_committed:
             return
         for name, places in self._by_topic(records, np.arange(len(records.offsets))):
-            if self._core.tables.topic(name) is None or names.is_system_topic(name):
+            if self._core.tables.topics.get(name) is None or names.is_system_topic(name):
                 raise TopicNotFound(
                     f"transaction of group {group}: the half at {records.offsets[places[0]]} is for topic {name}, "
                     "which is not there any more: create it, or roll back",

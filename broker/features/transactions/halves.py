@@ -65,21 +65,16 @@ class Halves:
         self.scanned = floor  # below it every open half is in `waiting`; whoever scans writes it
         self.waiting = Waiting()
         self._floor = floor  # no half below it is open
-        self._end = base
+        self.end = base  # behind the last half that is known
         self._states: States = np.empty(0, np.uint8)
         self._grow(floor, ENDED)
 
     @property
-    def end(self) -> int:
-        """The offset behind the last half that is known."""
-        return self._end
-
-    @property
     def floor(self) -> int:
         """The offset of the first open half; the end where none is open."""
-        while self._floor < self._end:
+        while self._floor < self.end:
             at = self._floor - self.base
-            part = self._states[at : min(at + _LOOKED_AT, self._end - self.base)]
+            part = self._states[at : min(at + _LOOKED_AT, self.end - self.base)]
             found = np.flatnonzero(part == OPEN)
             if len(found):
                 self._floor += int(found[0])
@@ -94,7 +89,7 @@ class Halves:
 
     def grow(self, end: int) -> None:
         """Halves came; they are open."""
-        if end <= self._end:
+        if end <= self.end:
             return
         self._grow(end, OPEN)
         surplus = self.floor - 2 * KNOWN_MAX - self.base
@@ -122,7 +117,7 @@ class Halves:
     def decide(self, offsets: Longs, state: int) -> None:
         """These are decided now."""
         at = offsets - self.base
-        self._states[at[(at >= 0) & (at < self._end - self.base)]] = state
+        self._states[at[(at >= 0) & (at < self.end - self.base)]] = state
 
     def current(self, firsts: Longs) -> Longs:
         """The offsets of the open records of halves that are known by their first ones."""
@@ -174,12 +169,12 @@ class Halves:
         self.waiting = waiting.part(~is_old)
 
     def _grow(self, end: int, state: int) -> None:
-        if end <= self._end:
+        if end <= self.end:
             return
         needed = end - self.base
         if needed > len(self._states):
             more = np.empty(max(needed, 2 * len(self._states)), np.uint8)
-            more[: self._end - self.base] = self._states[: self._end - self.base]
+            more[: self.end - self.base] = self._states[: self.end - self.base]
             self._states = more
-        self._states[self._end - self.base : needed] = state
-        self._end = end
+        self._states[self.end - self.base : needed] = state
+        self.end = end

@@ -59,7 +59,7 @@ class CommitLog(ReadableLog):
         self._warming = Warming(
             disk, touch=config.warm_files, lock=config.lock_files, sync=config.flush_mode is FlushMode.SYNC_FLUSH
         )
-        self._allocator = FileAllocator(disk, self.directories, config.segment_bytes, self._warming)
+        self.allocator = FileAllocator(disk, self.directories, config.segment_bytes, self._warming)
         self._tail_bytes = config.segment_bytes // _TAIL_SHARE
         if config.segment_bytes >= MIB:
             self._tail_bytes = max(self._tail_bytes, min(MIB, config.segment_bytes // 8))
@@ -200,7 +200,7 @@ class CommitLog(ReadableLog):
         if self.end_offset != self.min_offset:
             raise StorageError(f"the log holds {self.min_offset}..{self.end_offset}: only an empty one can begin anew")
         self.remove_from(0)
-        self._allocator.discard()
+        self.allocator.discard()
         self.min_offset = self.end_offset = offset
 
     def sizes(self, start: int, end: int) -> list[int]:
@@ -249,7 +249,7 @@ class CommitLog(ReadableLog):
         assert not self.is_buffered, "a commit would bring it back"
         self.end_offset = offset
         if self.files and self.files[-1].base >= offset:
-            self._allocator.discard()
+            self.allocator.discard()
         self.remove_from(offset)
         if not self.files or offset >= self.files[-1].end:
             return 0
@@ -297,20 +297,11 @@ class CommitLog(ReadableLog):
 
     def keep_free(self, size: int) -> None:
         """Make no file that would leave less than ``size`` bytes of the disk."""
-        self._allocator.keep_free = size
-
-    @property
-    def is_out_of_space(self) -> bool:
-        """True if messages are refused since there is no space for the file that they need."""
-        return self._allocator.is_out_of_space
-
-    def discard_unused(self) -> None:
-        """Delete files made ahead, as a clean stop does."""
-        self._allocator.discard()
+        self.allocator.keep_free = size
 
     def close(self) -> None:
         """Close everything, sync nothing."""
-        self._allocator.close()
+        self.allocator.close()
         if self._buffers is not None:
             self._buffers.close()
         for file in self.files:
@@ -339,7 +330,7 @@ class CommitLog(ReadableLog):
         if size + BLANK_BYTES <= left:
             self._have_buffer(file, is_state)
             if left - size < self._tail_bytes and not is_state:
-                self._allocator.check(file.end)
+                self.allocator.check(file.end)
             return file
         self._have_buffer(None, is_state)
         following = self._next_file(file.end)  # first, so that nothing has changed when there is no space
@@ -373,9 +364,9 @@ class CommitLog(ReadableLog):
         return made if size else records
 
     def _next_file(self, base: int) -> LogFile:
-        file = self._allocator.take(base)
+        file = self.allocator.take(base)
         if self.files:
             self._warming.unlock(self.files[-1].bytes)
         self.files.append(file)
-        self._allocator.prepare(file.end)
+        self.allocator.prepare(file.end)
         return file

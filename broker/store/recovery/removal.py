@@ -72,7 +72,7 @@ class Removal:
     @property
     def is_out_of_space(self) -> bool:
         """True if the next log file fits nowhere, however low :meth:`disk_use` is: one is large on a small disk."""
-        return self._log.is_out_of_space
+        return self._log.allocator.is_out_of_space
 
     def take_out(self, end: int) -> int:
         """Let the log begin at ``end``, where one of its files but the last ends; how many files were taken out.
@@ -142,15 +142,17 @@ class Removal:
         slot, low, high = self._queues.look(topic, queue_id)
         return self._physical(slot, offset) if low <= offset < high else None
 
-    def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> None:
-        """Let the queue begin at ``offset``, unless it begins later already.
+    def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Let the queue begin at ``offset``, unless it begins later already. Returns True if that changed anything.
 
         The records stay in the log and the entries in the queue's files: it holds until the store is closed.
         """
         slots = self._queues.slots
         slot = slots.find(topic, queue_id)
-        if slot is not None and offset > slots.min_offsets[slot]:
-            slots.min_offsets[slot] = min(offset, int(slots.next_offsets[slot]))
+        if slot is None or offset <= slots.min_offsets[slot]:
+            return False
+        slots.min_offsets[slot] = min(offset, int(slots.next_offsets[slot]))
+        return True
 
     def close(self, *, delete: bool) -> None:
         """Delete what was taken out, whoever holds it; ``delete=False``: only close it, the next start deletes it."""

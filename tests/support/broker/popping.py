@@ -55,7 +55,7 @@ class Pops(Kit):
         return self[Pop]
 
     def fill(self, count: int = 10, topic: str = "orders", queue_id: int = 0, tags: Sequence[str] = ("paid",)) -> None:
-        if self.tables.topic(topic) is None:
+        if self.tables.topics.get(topic) is None:
             self.add_topic(topic)
         properties = [encode_properties({"TAGS": tags[number % len(tags)]}) for number in range(count)]
         bodies = [b"%d" % number for number in range(count)]
@@ -124,7 +124,7 @@ class Pops(Kit):
         self.put_group(replace(Group(GROUP), orderly=True, **settings))
 
     def committed(self, topic: str = "orders", queue_id: int = 0) -> int:
-        return self.tables.committed(GROUP, topic, queue_id)
+        return self.tables.offsets.get(GROUP, topic, queue_id)
 
     def records(self, topic: str = RETRY) -> list[Record]:
         self.settle()

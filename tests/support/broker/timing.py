@@ -34,7 +34,7 @@ class Timed(Kit):
         self.manual = clock or ManualClock(START)
         super().__init__(root, features=features, clock=self.manual, **settings)
         self.timers = self[Later].timers
-        if self.tables.topic("orders") is None:
+        if self.tables.topics.get("orders") is None:
             self.put_topic(ORDERS)
         self.dispatch()
 

@@ -140,7 +140,7 @@ def examine(root: Path, out: int, *, thoroughly: bool) -> None:
         "seconds": store.recovery.seconds,
         "reason": store.recovery.reason,
         "end": store.end_offset,
-        "committed": tables.committed(GROUP, TOPICS[0], 0),
+        "committed": tables.offsets.get(GROUP, TOPICS[0], 0),
     }
     store.close()
     if thoroughly:

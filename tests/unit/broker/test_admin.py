@@ -143,7 +143,7 @@ async def test_deleting_a_topic_drops_its_queues_behind_everything_that_it_still
     await parts.append([b"x"])
     deleting = asyncio.create_task(parts[Administration].delete_topic("orders"))
     await asyncio.sleep(0)
-    assert parts.tables.topic("orders") is None, "gone for senders at once"
+    assert parts.tables.topics.get("orders") is None, "gone for senders at once"
     with pytest.raises(NotEnoughReplicas, match="being deleted"):
         await parts[Administration].create_topic(creating())
     parts.dispatch()
@@ -172,7 +172,7 @@ async def test_a_topic_is_not_made_anew_before_its_deletion_is_dispatched() -> N
     parts.dispatch()
     with contextlib.suppress(OutcomeUnknown):  # the checkpoint that a deletion wants may have synced it
         await parts[Administration].create_topic(creating())
-    assert parts.tables.topic("orders") is not None
+    assert parts.tables.topics.get("orders") is not None
 
 
 @in_loop
@@ -180,7 +180,7 @@ async def test_changes_need_the_master_enough_replicas_and_their_word() -> None:
     parts = Kit(**SYNC, flushes=False)
     with pytest.raises(OutcomeUnknown, match="FLUSH_DISK_TIMEOUT"):
         await parts[Administration].create_topic(creating())
-    assert parts.tables.topic("orders") is not None
+    assert parts.tables.topics.get("orders") is not None
     parts.role.enough = False
     with pytest.raises(NotEnoughReplicas):
         await parts[Administration].create_topic(creating("other"))
@@ -208,7 +208,7 @@ async def test_groups_are_made_described_and_deleted_unless_they_have_members() 
     await parts[Consume].delete_group("billing")
     with pytest.raises(GroupNotFound):
         await parts[Consume].describe_group(GroupName(group="billing"))
-    assert parts.tables.committed("billing", "orders", 0) == -1
+    assert parts.tables.offsets.get("billing", "orders", 0) == -1
     with pytest.raises(InvalidArgument):
         await parts[Consume].put_group(GroupConfig(group="billing", retry_max_times=-1))
 

@@ -170,8 +170,8 @@ def test_a_slave_has_what_its_master_acknowledged_serves_reads_and_keeps_commits
             with pytest.raises(NotCurrent):  # it has just begun, and may lack what was acknowledged
                 await to_slave.call("QueryOffsets", query)
             async with serving(small_config(master_dir, brokerRole="SYNC_MASTER", listenPort=port)) as master:
-                await eventually(lambda: master.core.tables.committed("billing", "orders", 0) == 2)
-                await eventually(lambda: slave.core.tables.committed("billing", "orders", 0) == 2)
+                await eventually(lambda: master.core.tables.offsets.get("billing", "orders", 0) == 2)
+                await eventually(lambda: slave.core.tables.offsets.get("billing", "orders", 0) == 2)
 
     asyncio.run(check())
 
@@ -189,7 +189,7 @@ def test_rocketmqs_tables_are_taken_over_into_the_log(tmp_path: Path) -> None:
         for path in config.iterdir():
             path.unlink()
         async with running(tmp_path) as (broker, caller):
-            taken = broker.core.tables.topic("legacy")
+            taken = broker.core.tables.topics.get("legacy")
             assert taken is not None
             assert taken.extra == {"order": True}
             assert broker.core.tables.offsets.row("old", "legacy") == {0: 0, 1: 0}

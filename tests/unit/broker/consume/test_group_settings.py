@@ -64,7 +64,7 @@ async def test_an_orderly_group_refuses_members_that_are_not() -> None:
 @in_loop
 async def test_what_a_change_of_a_group_does_not_mention_stays_as_it_is() -> None:
     node = await asked()
-    new = node.tables.group("billing")
+    new = node.tables.groups.get("billing")
     assert new is not None
     assert (new.consume_enable, new.retry_max_times, new.attributes) == (True, 16, {})
     given = {"a": "1", "b": "2"}

@@ -27,7 +27,7 @@ from tests.support.broker.members import Broker, with_broker
 def test_what_a_member_subscribes_to_is_limited(join: dict[str, Filter], text: str) -> None:
     @with_broker
     async def body(broker: Broker) -> None:
-        broker.sessions._limits = Limits(subscriptions_max=2)
+        broker.sessions.limits = Limits(subscriptions_max=2)
         member = broker.connect()
         member.send_join("a", "g", **join)
         error = await member.ended()
@@ -40,7 +40,7 @@ def test_what_a_member_subscribes_to_is_limited(join: dict[str, Filter], text: s
 def test_members_of_a_group_and_of_all_groups_are_limited() -> None:
     @with_broker
     async def body(broker: Broker) -> None:
-        broker.sessions._limits = Limits(members_max=2, sessions_max=3)
+        broker.sessions.limits = Limits(members_max=2, sessions_max=3)
         await broker.join("a")
         former = await broker.join("b")
         await broker.join("b")

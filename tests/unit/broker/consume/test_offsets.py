@@ -66,7 +66,7 @@ async def commit(
 async def test_a_commit_creates_its_group_and_is_found_by_queries() -> None:
     parts = await with_messages(Kit())
     assert await commit(parts, 7) == []
-    assert parts.tables.group("billing") is not None
+    assert parts.tables.groups.get("billing") is not None
     query = parts[Consume].offsets.query
     [found] = (await query(QueryOffsetsRequest(group="billing", queues=[queues("orders", 0, 1)]))).offsets
     assert (found.topic, list(found.queue_ids), list(found.offsets)) == ("orders", [0, 1], [7, -1])
@@ -130,7 +130,7 @@ async def test_a_slave_keeps_commits_and_offers_them_until_the_log_has_them() ->
     parts = await with_messages(Kit(master=False))
     assert await commit(parts, 6) == []
     assert parts[Consume].pending.committed("billing", "orders", 0) == 6
-    assert parts.tables.committed("billing", "orders", 0) == -1
+    assert parts.tables.offsets.get("billing", "orders", 0) == -1
     (offered,) = parts[Consume].pending.take()
     assert list(each_queue(offered.offsets)) == [("orders", 0, 6)]
     with pytest.raises(NotMaster):

@@ -70,8 +70,8 @@ def test_tables_come_back_from_their_files_with_the_position_to_replay_from(tmp_
     tables, found = loaded(tmp_path)
     before = filled()
     assert found == Loaded(replay_from=500, imported=False)
-    assert tables.topic("orders") == before.topic("orders")
-    assert tables.group("billing") == before.group("billing")
+    assert tables.topics.get("orders") == before.topic("orders")
+    assert tables.groups.get("billing") == before.group("billing")
     assert tables.offsets.row("billing", "orders") == {0: 17, 11: 4}
     assert tables.producers.find_duplicate(0xAB, 2, "orders", 3, 9) is not None
     assert tables.topics.base == tables.offsets.base == 500
@@ -117,7 +117,7 @@ def test_a_snapshot_of_what_is_before_a_cut_stays_and_says_where_the_log_ends(tm
             assert json.loads(path.read_text())[LOG_POSITION] == 400
     found, how = loaded(tmp_path, log_min=300, log_end=400)
     assert how == Loaded(replay_from=400, imported=False)
-    assert found.topic("orders") == tables.topic("orders")
+    assert found.topic("orders") == tables.topics.get("orders")
     snapshots.delete_behind(100)  # where the record of the producer's batch begins
     assert not list(tmp_path.glob("producerSequence*"))
 
@@ -149,7 +149,7 @@ def test_tables_may_change_between_two_pieces_of_a_file(tmp_path: Path) -> None:
 
     asyncio.run(check())
     tables, _ = loaded(tmp_path)
-    assert tables.committed("billing", "orders", 0) == 17
+    assert tables.offsets.get("billing", "orders", 0) == 17
     assert {0, 1, 2} <= set(tables[StagingTable].staged[StagedId("sink", 1, "0")].chunks)
 
 
@@ -273,7 +273,7 @@ def test_a_snapshot_ahead_of_the_log_does_not_hide_what_is_written_next(tmp_path
     tables, found = loaded(tmp_path, log_end=150)
     assert (found.replay_from, found.ahead) == (150, True)
     tables.offsets.put(150, "billing", "orders", {0: 3})
-    assert tables.committed("billing", "orders", 0) == 3
+    assert tables.offsets.get("billing", "orders", 0) == 3
     assert tables.producers.find_duplicate(0xAB, 2, "orders", 3, 9) is None
     Snapshots(tmp_path, tables).write_anew(200)
     assert loaded(tmp_path, log_end=9000)[1].replay_from == 200, "the log grew over the former position"
@@ -287,7 +287,7 @@ def test_rocketmqs_own_files_are_read_and_marked_for_import(tmp_path: Path) -> N
     )
     tables, found = loaded(tmp_path)
     assert tables.offsets.row("billing", "orders") == {0: 16, 1: 24}
-    assert tables.committed("G", "%RETRY%G", 0) == 5
+    assert tables.offsets.get("G", "%RETRY%G", 0) == 5
     assert found == Loaded(replay_from=1000, imported=True)
 
 
@@ -297,9 +297,9 @@ def test_with_light_queues_offsets_are_in_the_file_that_rocketmq_has_then(tmp_pa
     (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"Lmq@plain":{0:5},"Older@plain":{0:5}}}')
     tables = Tables(lmq_enable=True)
     assert Snapshots(tmp_path, tables).load(0, 1000, log_has_all=True) == Loaded(replay_from=1000, imported=True)
-    assert tables.committed("plain", "Lmq", 0) == 9
-    assert tables.committed("%LMQ%device", "Lmq", 0) == 9, "what stands in the table of the others is older"
-    assert tables.committed("plain", "Older", 0) == -1
+    assert tables.offsets.get("plain", "Lmq", 0) == 9
+    assert tables.offsets.get("%LMQ%device", "Lmq", 0) == 9, "what stands in the table of the others is older"
+    assert tables.offsets.get("plain", "Older", 0) == -1
 
     tables.offsets.put(1000, "%LMQ%device", "Lmq", {0: 11})
     tables.offsets.put(1000, "%LMQ%device", "Plain", {2: 3})
@@ -317,7 +317,7 @@ def test_offsets_stay_when_light_queues_are_switched_on_together_with_the_take_o
     (tmp_path / "topics.json").write_text('{"topicConfigTable":{}}')
     tables = Tables(lmq_enable=True)
     assert Snapshots(tmp_path, tables).load(0, 1000, log_has_all=False).imported
-    assert tables.committed("gp", "Plain", 0) == 5
+    assert tables.offsets.get("gp", "Plain", 0) == 5
 
 
 def test_bare_keys_are_quoted_outside_strings_only() -> None:

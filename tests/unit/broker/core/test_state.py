@@ -50,10 +50,10 @@ def test_records_below_a_deletion_do_not_bring_the_topic_or_its_offsets_back() -
     tables.apply(300, TOPIC_DELETED, b'{"topicName":"orders"}')
     tables.apply(100, TOPIC, compact(ORDERS.to_json()))
     tables.apply(200, OFFSETS, offsets_body("billing", {"orders": {0: 1}}))
-    assert tables.topic("orders") is None
-    assert tables.committed("billing", "orders", 0) == -1
+    assert tables.topics.get("orders") is None
+    assert tables.offsets.get("billing", "orders", 0) == -1
     tables.apply(400, TOPIC, compact(ORDERS.to_json()))
-    assert tables.topic("orders") is not None
+    assert tables.topics.get("orders") is not None
 
 
 def test_a_deletion_of_a_topic_takes_its_offsets_and_a_deletion_of_a_group_its_own() -> None:
@@ -71,9 +71,9 @@ def test_records_below_a_snapshots_position_are_ignored() -> None:
     tables.offsets.put_loaded("billing", "orders", {0: 50})
     tables.offsets.base = 1000
     tables.apply(999, OFFSETS, offsets_body("billing", {"orders": {0: 10}}))
-    assert tables.committed("billing", "orders", 0) == 50
+    assert tables.offsets.get("billing", "orders", 0) == 50
     tables.apply(1000, OFFSETS, offsets_body("billing", {"orders": {0: 60}}))
-    assert tables.committed("billing", "orders", 0) == 60
+    assert tables.offsets.get("billing", "orders", 0) == 60
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"topicName": "x"}', b"\xff\xfe"])
@@ -120,7 +120,7 @@ async def test_the_masters_records_are_applied_at_once_a_slaves_at_dispatch() ->
     parts.tables.topics.on_changed.append(lambda updated, removed: told.extend([t.name for t in updated] + removed))
     parts.put_topic(ORDERS)
     parts.commit("billing", {"orders": {0: 17, 3: 4}, "refunds": {0: 2}})
-    assert parts.tables.topic("orders") == ORDERS
+    assert parts.tables.topics.get("orders") == ORDERS
     parts.dispatch()
     assert told == ["orders"]
     replica = Tables()

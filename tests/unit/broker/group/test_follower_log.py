@@ -135,14 +135,14 @@ def test_a_snapshot_with_what_was_never_confirmed_goes_with_it(tmp_path: Path) -
         node.tables.producers.remember(7, 1, "orders", 0, Receipt(2, start - 100, start, 1, [0], [2]))
         node.close()
         node.open()
-        assert node.tables.topic("phantom") is not None, "nothing is cut yet"
+        assert node.tables.topics.get("phantom") is not None, "nothing is cut yet"
         await node.log.truncate_to(end)
         assert node.content_of_tables() == expected
         node.append("orders", [b"another master's" * 30])
         node.kill()
         node.open()
         assert node.tables.producers.find_duplicate(7, 1, "orders", 0, 2) is None
-        assert node.tables.topic("phantom") is None
+        assert node.tables.topics.get("phantom") is None
         node.close()
 
     asyncio.run(scenario())
@@ -267,7 +267,7 @@ def test_tables_that_cannot_follow_a_cut_at_once_follow_before_anything_else(
             with pytest.raises(StorageError, match="does not work"):
                 await node.log.recover()
         assert node.store.end_offset == end
-        assert node.tables.topic("new") is not None, "they are those of before"
+        assert node.tables.topics.get("new") is not None, "they are those of before"
         assert snapshots.covered() == 0
         await snapshots.write_changed(lambda: node.store.dispatched_offset, at_once=True)
         assert {path: path.read_bytes() for path in snapshots.directory.iterdir()} == files

@@ -55,7 +55,7 @@ async def test_a_slave_that_began_behind_a_quiet_queue_goes_on_where_that_ended(
         master.commit("billing", {"quiet": {2: 3}})
         await outlive(master)
         with slave_of(master, tmp_path / "slave") as slave:
-            assert slave.tables.committed("billing", "quiet", 2) == 3
+            assert slave.tables.offsets.get("billing", "quiet", 2) == 3
             assert slave.store.reader.queue_range("quiet", 2) == (3, 3)
             slave.change_role(master=True)
             assert write(slave, b"four") == [3]

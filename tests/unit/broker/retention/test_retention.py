@@ -101,13 +101,13 @@ async def test_state_is_recorded_again_before_its_records_go(tmp_path: Path) -> 
         tables = it.tables.fresh()
         for result in it.store.replay(begin):  # as a slave that starts empty
             tables.take(result)
-        assert (tables.topic("keeps"), tables.topic("gone")) == (KEEPS, None)
-        assert tables.group("billing") is not None
-        assert tables.committed("billing", "keeps", 0) == 0
+        assert (tables.topics.get("keeps"), tables.topics.get("gone")) == (KEEPS, None)
+        assert tables.groups.get("billing") is not None
+        assert tables.offsets.get("billing", "keeps", 0) == 0
         assert it.snapshots.covered() >= begin
     async with node(tmp_path) as again:
-        assert (again.tables.topic("keeps"), again.tables.topic("gone")) == (KEEPS, None)
-        assert again.tables.committed("billing", "keeps", 0) == 0
+        assert (again.tables.topics.get("keeps"), again.tables.topics.get("gone")) == (KEEPS, None)
+        assert again.tables.offsets.get("billing", "keeps", 0) == 0
 
 
 @in_own_loop
@@ -153,7 +153,7 @@ async def test_a_master_that_does_not_know_where_its_state_is_recorded_records_i
         tables = master.tables.fresh()
         for result in master.store.replay(end):
             tables.take(result)
-        assert tables.topic("keeps") == KEEPS
+        assert tables.topics.get("keeps") == KEEPS
         end = master.store.end_offset
         await master.retention.clean()
         assert master.store.end_offset == end, "once is enough"
@@ -175,7 +175,7 @@ async def test_who_becomes_master_records_at_once_what_went_with_its_own_files(t
             tables = it.tables.fresh()
             for result in it.store.replay(it.store.min_offset):
                 tables.take(result)
-            return tables.topic("keeps")
+            return tables.topics.get("keeps")
 
         try:
             assert await eventually(known_by_an_empty_slave, what="the state in what is left of the log") == KEEPS
@@ -203,7 +203,7 @@ async def test_a_state_that_could_not_be_recorded_anew_is_recorded_in_a_later_ro
         tables = it.tables.fresh()
         for result in it.store.replay(it.store.min_offset):
             tables.take(result)
-        assert tables.topic("keeps") == KEEPS
+        assert tables.topics.get("keeps") == KEEPS
 
 
 @in_own_loop

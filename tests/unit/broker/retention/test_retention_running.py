@@ -65,8 +65,8 @@ async def test_old_files_go_and_an_empty_slave_finds_topics_groups_and_offsets_i
             end = master.core.store.end_offset
             await eventually(lambda: slave.core.store.dispatched_offset >= end, what="the slave to catch up")
             assert slave.core.store.min_offset == 4 * MIB
-            assert slave.core.tables.topic("orders") is not None
-            assert slave.core.tables.committed("billing", "orders", 0) == 3
+            assert slave.core.tables.topics.get("orders") is not None
+            assert slave.core.tables.offsets.get("billing", "orders", 0) == 3
             assert (await slave_caller.status()).min_offset == 4 * MIB
 
 
@@ -94,7 +94,7 @@ async def test_a_restart_after_a_deletion_is_clean_and_reads_the_rest(tmp_path: 
     async with running(tmp_path / "b", **ALWAYS) as (broker, caller):
         assert broker.core.store.recovery.clean
         assert broker.core.store.reader.queue_range("orders", 0) == expected
-        assert broker.core.tables.topic("orders") is not None
+        assert broker.core.tables.topics.get("orders") is not None
         _, data = await caller.fetch((0, expected[0]))
         assert len(data) > 200_000
 

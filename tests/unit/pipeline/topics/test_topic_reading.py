@@ -62,7 +62,7 @@ class Group(WithKits):
         for address in at:
             parts = self.members[address]
             self._run(lambda parts=parts: parts.change_role(master=True))
-            if parts.tables.topic(topic) is None:
+            if parts.tables.topics.get(topic) is None:
                 self._run(lambda parts=parts: parts.add_topic(topic, queues=64))
             for queue_id, count in queues.items():
                 low = parts.store.reader.queue_range(topic, queue_id)[1]

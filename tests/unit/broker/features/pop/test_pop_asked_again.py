@@ -62,6 +62,6 @@ async def test_a_groups_first_retry_comes_to_who_waits_already() -> None:
     await node.receive(10, invisible_ms=10_000)
     waits = asyncio.create_task(node.receive(10, max_wait_ms=60_000))
     await eventually(lambda: bool(node.pop.waiters), what="a receive that waits")
-    assert node.tables.topic(RETRY) is None
+    assert node.tables.topics.get(RETRY) is None
     await node.pass_s(11)
     assert bodies(await waits) == [b"%d" % number for number in range(10)]

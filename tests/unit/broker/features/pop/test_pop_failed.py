@@ -64,7 +64,7 @@ async def test_a_topic_of_dead_letters_that_was_deleted_does_not_come_back_with_
     node.settle()
     again = Node.after(node)
     await again.pass_s(1)
-    assert again.tables.topic(DEAD) is None
+    assert again.tables.topics.get(DEAD) is None
     await again.pass_s(600)
     assert [record.body for record in again.records(DEAD)] == [b"2", b"3"]
 

@@ -67,7 +67,7 @@ class Shard(WithKits):
     # What a process asks its cluster.
 
     def route(self, topic: str) -> TopicRoute:
-        found = self.kit.tables.topic(topic)
+        found = self.kit.tables.topics.get(topic)
         queues = [QueueData(broker_name=BROKER, read_queues=found.read_queues, perm=6)] if found is not None else []
         shards = [ShardView(broker_name=BROKER)]
         return TopicRoute(topic=topic, exists=found is not None, queues=queues, shards=shards)
