@@ -239,7 +239,7 @@ class Retention(Feature):
                     if hold.offset < file.end:
                         hold.on_taken(file.base, file.end)
                 count += removal.take_out(file.end)
-            self._store.want_checkpoint()
+            self._store.checkpointer.want()
             log.info(
                 "log file taken out base=%d end=%d age_hours=%.1f forced=%s used_percent=%d",
                 file.base,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.formats.delay_levels import DEFAULT_LEVELS, levels_ms
-from penstock.formats.directory import COMMIT_LOG, CONSUME_QUEUE, INDEX
+from penstock.formats.directory import COMMIT_LOG, CONSUME_QUEUE
 from penstock.formats.index.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from penstock.formats.queue_entry import ENTRY_BYTES, FILE_ENTRIES
 from penstock.formats.record.layout import BLANK_BYTES, BODY_BYTES_MAX, FIXED_BYTES, NO_HOST, Host
@@ -158,8 +158,3 @@ class StoreConfig:
     def queue_directory(self) -> str:
         """Where the consume queues are."""
         return str(self.root / CONSUME_QUEUE)
-
-    @property
-    def index_directory(self) -> str:
-        """Where the index files are."""
-        return str(self.root / INDEX)

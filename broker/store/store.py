@@ -77,10 +77,10 @@ class Store:
         self._committer = Committer(config, opened.log, self._flusher) if config.buffers else None
         self._checkpoints = CheckpointWriter(self._root, opened, self._flusher)
         self._truncation = Truncation(self._root, opened, self._flusher, self._checkpoints, self._placement)
-        self._checkpointer = Checkpointer(
+        self.checkpointer = Checkpointer(
             config.flush_thorough_interval_ms / 1000, self._checkpoints.progress, self._checkpoints.write_or_warn
         )
-        opened.index.on_full = self._checkpointer.want
+        opened.index.on_full = self.checkpointer.want
 
     @classmethod
     def open(
@@ -112,11 +112,11 @@ class Store:
         store._flusher.start()
         if store._committer is not None:
             store._committer.start()
-        store._checkpointer.start()
+        store.checkpointer.start()
         store._flusher.request(store.end_offset)
         if opened.checkpoint.is_known:
             if not store.recovery.clean or store.dispatched_offset > store.recovery.replayed_from:
-                store._checkpointer.want()
+                store.checkpointer.want()
             return store
         try:
             store.checkpoint()  # now: the next recovery must know what a power cut may have lost, and what not
@@ -164,10 +164,6 @@ class Store:
         """The log has everything again, as the owner has found by the others'. Durable on return, or raises OSError."""
         if self._parts.doubt.exists():
             self._parts.doubt.remove()
-
-    def want_checkpoint(self) -> None:
-        """Have a checkpoint written soon; returns at once."""
-        self._checkpointer.want()
 
     def append(
         self, topic: str, records: _Batch, *, queues: int, count: int | None = None, is_kept: bool = False
@@ -235,7 +231,7 @@ class Store:
         self.commit()
         with named_errors(self._root, "beginning anew"):
             self._truncation.start_at(offset)
-        self._checkpointer.want()
+        self.checkpointer.want()
 
     def cut_unfinished(self) -> int:
         """Cut a part of a record, or of a batch, off the log's end: the rest of it will not come. The new end, synced.
@@ -348,7 +344,7 @@ class Store:
         with named_errors(self._root, f"dropping topic {topic}"):
             self._queues.drop_topic(topic)
             self._parts.others.drop_topic(topic)
-        self._checkpointer.want()
+        self.checkpointer.want()
 
     def queues(self) -> dict[str, list[int]]:
         """Every queue: topic -> queue ids."""
@@ -377,7 +373,7 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
-        self._checkpointer.stop()
+        self.checkpointer.stop()
         try:
             if self._flusher.failure is None:
                 self._log.allocator.discard()
@@ -394,7 +390,7 @@ class Store:
         """Give everything back without a sync and without marking the exit as clean, as a killed process would."""
         if not self._is_closed:
             self._is_closed = True
-            self._checkpointer.stop()
+            self.checkpointer.stop()
             self._release()
 
     def _release(self) -> None:
@@ -422,7 +418,7 @@ class Store:
         if topic.startswith(names.LIGHT_PREFIX):
             self._placement.forget()
         self._parts.others.drop_topic(topic)
-        self._checkpointer.want()
+        self.checkpointer.want()
 
     def _tell_flushed(self, offset: int) -> None:
         if self._checkpoints.write_hint(offset):

@@ -35,17 +35,8 @@ class Recall(NamedTuple):
     due_ms: int
 
     @classmethod
-    def of(cls, record: bytes) -> Recall:
-        """What such a record says, also one that RocketMQ wrote."""
-        return cls._of(record, TIMER_DELETED_KEY)
-
-    @classmethod
-    def for_message(cls, record: bytes) -> Recall:
-        """What would take back the message of that record of the timer topic."""
-        return cls._of(record, UNIQ_KEY)
-
-    @classmethod
-    def _of(cls, record: bytes, key: str) -> Recall:
+    def of(cls, record: bytes, key: str = TIMER_DELETED_KEY) -> Recall:
+        """What such a record says, also one that RocketMQ wrote; by UNIQ_KEY what would take back that message."""
         properties = decode_properties(decode_record(record).properties)
         due = properties.get(TIMER_OUT_MS, "")
         is_time = due.isascii() and due.isdecimal()
@@ -103,7 +94,7 @@ class Recalls:
     def _is_meant(self, waiting: Waiting, index: int) -> bool:
         start = int(waiting.positions[index])
         record = waiting.data[start : start + int(waiting.sizes[index])].tobytes()
-        return Recall.for_message(record) in self._known
+        return Recall.of(record, UNIQ_KEY) in self._known
 
 
 def recalls_in(data: Any, positions: Longs, sizes: Any, chosen: Any) -> Iterator[Recall]:

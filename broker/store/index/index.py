@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.formats.checkpoint import Positions
-from penstock.formats.directory import index_file_name, is_index_file_name
+from penstock.formats.directory import INDEX, index_file_name, is_index_file_name
 from penstock.formats.hashing import index_key_hash
 from penstock.proto.errors import Corrupt, StorageError
 from penstock.runtime.clock import Clock
@@ -52,7 +52,7 @@ class Index:
         self._config = config
         self._disk = disk
         self._clock = clock
-        self._directory = config.index_directory
+        self._directory = str(config.root / INDEX)
         self._files: list[IndexFile] = []
         self._unsynced: set[str] = set()  # files that are new, or were full, since the last flush
         self._syncing: set[str] = set()  # those that the checkpoint thread is at

@@ -351,7 +351,7 @@ class CommitLog(ReadableLog):
         if buffers is None or (file is not None and buffers.of(file) is not None):
             return
         buffers.reclaim(self.end_offset)
-        if not buffers.has_free:
+        if not buffers.free:
             if self.appended_offset > self.end_offset:
                 self.on_no_buffer(is_state)
             self.give_back_buffers()

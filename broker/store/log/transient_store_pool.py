@@ -45,7 +45,7 @@ class WriteBuffers:
     def __init__(self, disk: Disk, count: int, size: int) -> None:
         """``count`` buffers of ``size`` bytes; memory comes as it is used. Raises StorageError: there is too little."""
         try:
-            self._free = [_buffer(size) for _ in range(count)]  # the one returned last, whose memory is there, is last
+            self.free = [_buffer(size) for _ in range(count)]  # the one returned last, whose memory is there, is last
         except (OSError, MemoryError) as error:
             raise StorageError(
                 f"no memory for transientStorePoolSize={count} buffers of {size} bytes each ({error}): lower it, or "
@@ -62,11 +62,6 @@ class WriteBuffers:
         """True if a buffer stands for a file, be anything in it or not."""
         return bool(self._filling)
 
-    @property
-    def has_free(self) -> bool:
-        """True if one is free."""
-        return bool(self._free)
-
     def of(self, file: LogFile) -> Bytes | None:
         """The buffer of the file being written, if it has one."""
         last = self._filling[-1] if self._filling else None
@@ -76,7 +71,7 @@ class WriteBuffers:
         """The buffer of the file being written, a free one if it has none; appends begin at ``start``."""
         found = self.of(file)
         if found is None:
-            found = self._free.pop()
+            found = self.free.pop()
             self._filling.append(_Filling(file, found, start))
         return found
 
@@ -105,11 +100,11 @@ class WriteBuffers:
     def reclaim(self, committed: int) -> None:
         """Return the buffers of files that are full, and written up to their ends."""
         while self._filling and self._filling[0].file.end <= committed:
-            self._free.append(self._filling.pop(0).buffer)
+            self.free.append(self._filling.pop(0).buffer)
 
     def give_back(self) -> None:
         """Return all buffers: everything in them is written."""
-        self._free += (each.buffer for each in self._filling)
+        self.free += (each.buffer for each in self._filling)
         self._filling.clear()
         self.appended = 0
 
