@@ -70,8 +70,8 @@ def test_tables_come_back_from_their_files_with_the_position_to_replay_from(tmp_
     tables, found = loaded(tmp_path)
     before = filled()
     assert found == Loaded(replay_from=500, imported=False)
-    assert tables.topics.get("orders") == before.topic("orders")
-    assert tables.groups.get("billing") == before.group("billing")
+    assert tables.topics.get("orders") == before.topics.get("orders")
+    assert tables.groups.get("billing") == before.groups.get("billing")
     assert tables.offsets.row("billing", "orders") == {0: 17, 11: 4}
     assert tables.producers.find_duplicate(0xAB, 2, "orders", 3, 9) is not None
     assert tables.topics.base == tables.offsets.base == 500
@@ -117,7 +117,7 @@ def test_a_snapshot_of_what_is_before_a_cut_stays_and_says_where_the_log_ends(tm
             assert json.loads(path.read_text())[LOG_POSITION] == 400
     found, how = loaded(tmp_path, log_min=300, log_end=400)
     assert how == Loaded(replay_from=400, imported=False)
-    assert found.topic("orders") == tables.topics.get("orders")
+    assert found.topics.get("orders") == tables.topics.get("orders")
     snapshots.delete_behind(100)  # where the record of the producer's batch begins
     assert not list(tmp_path.glob("producerSequence*"))
 
@@ -221,7 +221,7 @@ def test_an_older_file_stands_in_for_a_damaged_or_missing_one(tmp_path: Path) ->
     for damage in ("{", None):
         path.write_text(damage) if damage else path.unlink()
         again, found = loaded(tmp_path)
-        assert again.committed("billing", "orders", 0) == 17
+        assert again.offsets.get("billing", "orders", 0) == 17
         assert found.replay_from == 500
 
 
@@ -309,7 +309,7 @@ def test_with_light_queues_offsets_are_in_the_file_that_rocketmq_has_then(tmp_pa
     assert document["offsetTable"]["Lmq@plain"] == {"0": 9}
     again = Tables(lmq_enable=True).fresh()
     assert Snapshots(tmp_path, again).load(0, 1200, log_has_all=True).replay_from == 1100
-    assert again.committed("%LMQ%device", "Plain", 2) == 3, "a queue for which RocketMQ has no place"
+    assert again.offsets.get("%LMQ%device", "Plain", 2) == 3, "a queue for which RocketMQ has no place"
 
 
 def test_offsets_stay_when_light_queues_are_switched_on_together_with_the_take_over(tmp_path: Path) -> None:

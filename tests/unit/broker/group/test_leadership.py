@@ -236,14 +236,14 @@ def test_an_elected_broker_begins_once_whatever_is_read_while_its_former_role_en
         async with running(leadership):
             await slow.is_stopping.wait()
             leadership.registers.register = answer
-            leadership._on_answer(answer, COORDINATOR, leadership._clock.monotonic_s())
+            leadership._on_answer(answer, COORDINATOR, leadership.clock.monotonic_s())
             slow.may_stop.set()
             is_master = len(epochs) > 1
             await eventually(
                 lambda: leadership._running is not None and leadership.role.is_master is is_master, what="its role"
             )
             assert leadership._elected is None
-            assert [entry.epoch for entry in leadership._epochs.history.entries] == epochs
+            assert [entry.epoch for entry in leadership.epochs.history.entries] == epochs
             assert role_tasks() == 1
 
     asyncio.run(scenario())
@@ -261,7 +261,7 @@ def test_a_master_steps_down_once_though_a_hand_over_and_an_election_come_at_onc
             await slow.is_stopping.wait()
             elected = register_of(3, 0, 0, 1)
             leadership.registers.register = elected
-            leadership._on_answer(elected, COORDINATOR, leadership._clock.monotonic_s())
+            leadership._on_answer(elected, COORDINATOR, leadership.clock.monotonic_s())
             await eventually(lambda: not leadership.role.is_master, what="the loop's step down")
             inner = leadership.role.inner
             slow.may_stop.set()
@@ -360,7 +360,7 @@ def test_a_slave_knows_what_was_committed_while_it_is_in_the_set_and_has_had_eve
                 assert not leadership.is_current, "out of the set it may fall behind"
                 leadership.register = register_of(3, 0, 0, 1)
                 assert leadership.is_current
-                confirmed, copy.confirm_offset = copy.confirm_offset, leadership._epochs.history.latest_start - 1
+                confirmed, copy.confirm_offset = copy.confirm_offset, leadership.epochs.history.latest_start - 1
                 assert not leadership.is_current, "its tables follow what is confirmed, which may be older"
                 copy.confirm_offset = confirmed
         assert leadership.is_current, "its master is gone, and it has what that acknowledged"
@@ -393,7 +393,7 @@ def test_a_membership_that_could_not_be_noted_is_told_and_noted_later_also_by_a_
 
     async def scenario() -> None:
         leadership = leader(tmp_path, Store(), register_of(2, 1, 0, 1))
-        membership = leadership._membership
+        membership = leadership.membership
         membership.held, hold = Membership(), membership.hold
         failures = [OSError(28, "No space left on device"), ValueError("a defect")]
 
@@ -425,7 +425,7 @@ def test_a_boot_that_cannot_be_noted_is_told_and_tried_again(tmp_path: Path, cap
         master = new_master(log, CONFIG, epoch=1, members=frozenset((0, 1)), needed=2)
         async with serving(master):
             leadership = leader(tmp_path, copy, register_of(1, 0, 0, 1), master_address=master.address)
-            leadership._membership.note_boot = note_boot
+            leadership.membership.note_boot = note_boot
             async with running(leadership):
                 await eventually(lambda: not failures, what="the second failure")
                 await eventually(lambda: leadership._own.is_level, what="it follows")
