@@ -194,7 +194,7 @@ def test_rocketmqs_files_open_wherever_they_are_spread(name: str, tmp_path: Path
 def test_two_stores_with_roots_of_their_own_do_not_share_a_log_directory(tmp_path: Path) -> None:
     first = Store.open(store_config(tmp_path / "one", commit_log_path=f"{tmp_path}/log"))
     _fill(first, 2)
-    (file,) = (tmp_path / "log").iterdir()
+    file = min((tmp_path / "log").iterdir())  # the next one may be there already
     before = file.read_bytes()
     other = store_config(tmp_path / "two", commit_log_path=f"{tmp_path}/log2,{tmp_path}/log")
     with pytest.raises(StoreLocked, match=f"{tmp_path}/log: another broker writes its log there"):
