@@ -6,7 +6,6 @@
 
 from .directory import StoreDirectory, list_store
 from .dump import dump
-from .findings import Finding, Findings
 from .messages import message_document
 from .query import StoreQuery
 from .rebuild import rebuild
@@ -14,8 +13,6 @@ from .summary import summarize
 from .verify import Verification, verify
 
 __all__ = [
-    "Finding",
-    "Findings",
     "StoreDirectory",
     "StoreQuery",
     "Verification",

@@ -71,18 +71,31 @@ def _body(data: bytes) -> str:
 
 
 def _time(data: bytes) -> Any:
+    """The number, with what people read if it is a time."""
     number = int.from_bytes(data, "big", signed=True)
-    return f"{number} ({text_of_time(number)})" if text_of_time(number) else number
+    try:
+        found = datetime.fromtimestamp(number / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return number
+    return f"{number} ({found.isoformat(timespec='milliseconds')})" if number > 0 else number
 
 
 def _magic(data: bytes) -> str:
     number = int.from_bytes(data, "big", signed=True)
-    return f"{number & 0xFFFFFFFF:#010x} ({magic_name(number)})"
+    name = {MAGIC_V1: "V1", MAGIC_V2: "V2", MAGIC_BLANK: "blank"}.get(number, "of no known version")
+    return f"{number & 0xFFFFFFFF:#010x} ({name})"
 
 
 def _flags(data: bytes) -> str:
+    """The number of a SYSFLAG, and its set bits by name."""
     number = int.from_bytes(data, "big")
-    return f"{number} ({', '.join(flag_names(number)) or 'none'})"
+    transaction = {4: "PREPARED", 8: "COMMIT", 12: "ROLLBACK"}.get(number & SysFlag.TRANSACTION_MASK)
+    compression = {1: "LZ4", 2: "ZSTD", 3: "ZLIB"}.get((number & SysFlag.COMPRESSION_MASK) >> 8)
+    names = ("COMPRESSED", "MULTI_TAGS", "BORN_HOST_V6", "STORE_HOST_V6", "NEED_UNWRAP", "INNER_BATCH")
+    found = [name for name in names if number & int(getattr(SysFlag, name))]
+    found += [name for name in (transaction, compression) if name]
+    found += [f"unknown {number & ~SysFlag.KNOWN:#x}"] if number & ~SysFlag.KNOWN else []
+    return f"{number} ({', '.join(found) or 'none'})"
 
 
 _SIZES = {"i1": 1, "i2": 2, "i4": 4, "i8": 8, "time": 8, "magic": 4, "flags": 4}
@@ -97,20 +110,6 @@ _VALUES: dict[str, Callable[[bytes], Any]] = {
     "bits": bytes.hex,
 }
 """What people read of a field, by its kind; the others are numbers."""
-
-
-def text_of_time(milliseconds: int) -> str:
-    """A time as people read it; empty if the number is no time."""
-    try:
-        found = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return ""
-    return found.isoformat(timespec="milliseconds") if milliseconds > 0 else ""
-
-
-def magic_name(magic: int) -> str:
-    """What a magic number stands for."""
-    return {MAGIC_V1: "V1", MAGIC_V2: "V2", MAGIC_BLANK: "blank"}.get(magic, "of no known version")
 
 
 def record_item(data: bytes, at: int) -> Item:
@@ -144,16 +143,6 @@ def _take_record(cursor: _Cursor, magic: int) -> None:
     cursor.take("BODY", "body", cursor.take("BODYLENGTH", "i4"))
     cursor.take("TOPIC", "text", cursor.take("TOPICLENGTH", "i1" if magic == MAGIC_V1 else "i2"))
     cursor.take("PROPERTIES", "properties", cursor.take("PROPERTIESLENGTH", "i2"))
-
-
-def flag_names(sys_flag: int) -> list[str]:
-    """The set bits of a record's SYSFLAG by name."""
-    transaction = {4: "PREPARED", 8: "COMMIT", 12: "ROLLBACK"}.get(sys_flag & SysFlag.TRANSACTION_MASK)
-    compression = {1: "LZ4", 2: "ZSTD", 3: "ZLIB"}.get((sys_flag & SysFlag.COMPRESSION_MASK) >> 8)
-    names = ("COMPRESSED", "MULTI_TAGS", "BORN_HOST_V6", "STORE_HOST_V6", "NEED_UNWRAP", "INNER_BATCH")
-    found = [name for name in names if sys_flag & int(getattr(SysFlag, name))]
-    found += [name for name in (transaction, compression) if name]
-    return found + ([f"unknown {sys_flag & ~SysFlag.KNOWN:#x}"] if sys_flag & ~SysFlag.KNOWN else [])
 
 
 def fixed_item(what: str, data: bytes, at: int, layout: tuple[tuple[str, str], ...]) -> Item:

@@ -92,10 +92,9 @@ class StoreDirectory:
 def list_store(root: Path, log_directories: Sequence[Path] = ()) -> StoreDirectory:
     """List the store at ``root``; its log lies in ``log_directories``, or in ``root/commitlog``.
 
-    Raises:
-        ConfigError: there is no such directory.
-        WrongStore: it holds no store.
-        Unreadable: one of the directories may not be read.
+    Raises ConfigError: there is no such directory.
+    Raises WrongStore: it holds no store.
+    Raises Unreadable: one of the directories may not be read.
     """
     if not root.exists():
         raise ConfigError(f"{root}: no such directory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,10 +88,8 @@ def dump(path: Path, *, at: int | None = None, count: int | None = None, kind: s
 
     Without ``count``: one where ``at`` says which, else 16 (of a log 4). Without ``kind`` the path and the content
     tell what the file is.
-
-    Raises:
-        Unreadable: the file cannot be opened.
-        InvalidArgument: no file of a store is like it, or it has no such byte.
+    Raises Unreadable: the file cannot be opened.
+    Raises InvalidArgument: no file of a store is like it, or it has no such byte.
     """
     with InputFile(path) as file:
         kind = kind or infer_kind(file)
@@ -104,8 +103,7 @@ def dump(path: Path, *, at: int | None = None, count: int | None = None, kind: s
 def infer_kind(file: InputFile) -> str:
     """What kind of file this is, by the folder it lies in, else by its content.
 
-    Raises:
-        InvalidArgument: neither tells.
+    Raises InvalidArgument: neither tells.
     """
     if file.path.name in (CHECKPOINT, "timercheck"):
         return "checkpoint"
@@ -196,8 +194,7 @@ def _index_items(path: Path, at: int, count: int) -> Iterator[Item]:
     """Header, used slots, entries; from the file's beginning half of ``count`` slots at most."""
     from .index.files import IndexFile
 
-    index = IndexFile(path)
-    try:
+    with closing(IndexFile(path)) as index:
         index.infer_slots()
         if at < HEADER_BYTES:
             yield fixed_item("index header", index.file.read(0, HEADER_BYTES), 0, _INDEX_HEADER)
@@ -217,5 +214,3 @@ def _index_items(path: Path, at: int, count: int) -> Iterator[Item]:
             position = entry_at(index.slots, number)
             data = index.file.read(position, INDEX_ENTRY_BYTES)
             yield fixed_item(f"index entry {number}", data, position, _INDEX_ENTRY)
-    finally:
-        index.close()

@@ -34,8 +34,7 @@ def unreadable(path: object, error: OSError, offset: int | None = None) -> Unrea
 class InputFile:
     """One regular file, open for reading. Bytes behind its end, up to what is asked for, read as zeros.
 
-    Raises:
-        Unreadable: no such file, no permission, or a directory, pipe or device.
+    Raises Unreadable: no such file, no permission, or a directory, pipe or device.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,9 +91,7 @@ class InputFile:
         try:
             return os.lseek(self._descriptor, position, os.SEEK_DATA)
         except OSError:
-            return (
-                None if position < self.size and self._knows_holes() else (position if position < self.size else None)
-            )
+            return position if position < self.size and not self._knows_holes() else None
 
     def _knows_holes(self) -> bool:
         try:
@@ -104,11 +101,7 @@ class InputFile:
 
 
 def read_whole(path: Path, size_max: int = 64 << 20) -> bytes:
-    """All bytes of a small file.
-
-    Raises:
-        Unreadable: it cannot be read, or is larger than ``size_max``.
-    """
+    """All bytes of a small file. Raises Unreadable: it cannot be read, or is larger than ``size_max``."""
     with InputFile(path) as file:
         if file.size > size_max:
             raise Unreadable(f"{path}: {file.size} bytes are too many for a file of this kind")
@@ -134,8 +127,7 @@ def is_file(entry: os.DirEntry[str]) -> bool:
 def entries_of(directory: Path) -> list[os.DirEntry[str]]:
     """What is in ``directory``, sorted by name; nothing if it does not exist.
 
-    Raises:
-        Unreadable: it is no directory, or may not be read.
+    Raises Unreadable: it is no directory, or may not be read.
     """
     try:
         with os.scandir(directory) as found:

@@ -10,15 +10,14 @@ FINDINGS_MAX = 10_000
 
 
 class Finding(NamedTuple):
-    """Something at ``offset`` of the file ``path``; None: about the file, or the directory, as a whole."""
+    """Something at ``offset`` of the file ``path``; None: about the file, or the directory, as a whole.
+
+    The fields are those of the JSON of ``penstock store verify``.
+    """
 
     path: str
     offset: int | None
     problem: str
-
-    def as_document(self) -> dict[str, object]:
-        """As the JSON of ``penstock store verify``."""
-        return {"path": self.path, "offset": self.offset, "problem": self.problem}
 
     def __str__(self) -> str:
         place = self.path if self.offset is None else f"{self.path} at {self.offset}"

@@ -19,10 +19,7 @@ from penstock.formats.intrinsics.text import find_byte_at, key_hash_at
 from penstock.formats.record.kernels import ScanStatus, crc32_at, measure_at, string_hash_at
 from penstock.formats.record.kernels.record_crc import WRONG, record_crc_at
 from penstock.formats.record.kernels.scanning import RECORD
-from penstock.formats.record.layout import (
-    CRC_MASK,
-    SysFlag,
-)
+from penstock.formats.record.layout import CRC_MASK, SysFlag
 
 ENTRY_ROW = np.dtype(
     [
@@ -70,7 +67,6 @@ _TRANSACTION, _PREPARED, _ROLLBACK = (
 )
 _INNER_BATCH = SysFlag.INNER_BATCH
 _SIGN = ord("#")
-_RECORD = RECORD
 _BAD, _ROWS_FULL = int(Check.BAD), int(Check.ROWS_FULL)
 _NEW_QUEUE, _OFFSET, _BODY, _WHOLE = int(Check.NEW_QUEUE), int(Check.OFFSET), int(Check.BODY), int(Check.RECORD)
 _QUEUE_OFFSET, _SPECIAL = int(Check.QUEUE_OFFSET), int(Check.SPECIAL)
@@ -157,26 +153,11 @@ def _find_slot(address, topic, topic_size, topic_hash, queue_id, table, names, n
         at = (at + 1) & mask
 
 
-@kernel(
-    (int64,) * 6,
-    BYTES,
-    int64,
-    int64,
-    int64,
-    int64,
-    boolean,
-    OUT_INTS,
-    BYTES,
-    OUT_LONGS,
-    OUT_INTS,
-    OUT_LONGS,
-    OUT_INTS,
-    OUT_LONGS,
-    _ENTRIES,
-    int64,
-    _KEYS,
-    int64,
-)
+_QUEUE_TABLE = (OUT_INTS, BYTES, OUT_LONGS, OUT_INTS, OUT_LONGS, OUT_INTS, OUT_LONGS)
+"""The arrays of a ``QueueTable``, and its delays."""
+
+
+@kernel((int64,) * 6, BYTES, int64, int64, int64, int64, boolean, *_QUEUE_TABLE, _ENTRIES, int64, _KEYS, int64)
 def check_records(
     buffer,
     start,
@@ -211,8 +192,8 @@ def check_records(
         kind, record_end, store, body, body_size, topic, topic_size, properties, properties_size = measure_at(
             address, position, end
         )
-        if kind != _RECORD:
-            status = kind if kind < _RECORD else _BAD
+        if kind != RECORD:
+            status = kind if kind < RECORD else _BAD
             return status, position, entry_count, key_count, records, last_time
         bits = passed if position == start else 0
         if entry_count == len(entries) or key_count + properties_size // 2 + 2 > len(keys):

@@ -56,8 +56,7 @@ class RecordReader:
     def find(self, physical: int) -> StoredRecord | None:
         """The record at a log position; None if no sound one lies there.
 
-        Raises:
-            Unreadable: the log file cannot be read.
+        Raises Unreadable: the log file cannot be read.
         """
         segment = self._store.segment_at(physical)
         if segment is None:

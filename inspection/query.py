@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 import numpy as np
@@ -105,17 +106,19 @@ class StoreQuery:
         if not self._store.index_files:
             raise BadIndex("there are no index files")
         wanted = _Wanted(topic, key, begin_ms, end_ms)
-        files = self._open_index()
-        try:
-            used = [index for index in files if index.entries]
+        with ExitStack() as opened:
+            used = [index for index in self._open_index(opened) if index.entries]
             if not used:
                 raise BadIndex("the index is empty")
             first, last = used[0].header.begin_offset, used[-1].header.end_offset
             found: dict[int, StoredRecord] = {}
-            source = "index"
-            for stored in reversed(list(self._scan_keys(wanted, self._next_record(last), None))):
-                found.setdefault(stored.record.physical_offset, stored)
-                source = f"index, and scan of the log behind {last}"
+
+            def scan(start: int, end: int | None = None) -> None:
+                for stored in reversed(list(self._scan_keys(wanted, start, end))):
+                    found.setdefault(stored.record.physical_offset, stored)
+
+            scan(self._next_record(last))
+            source = f"index, and scan of the log behind {last}" if found else "index"
             for index in reversed(used):
                 for stored in self._walk(index, wanted):
                     found.setdefault(stored.record.physical_offset, stored)
@@ -123,32 +126,23 @@ class StoreQuery:
                         return KeyAnswer(list(found.values())[:max_count], source)
             if first > self._store.log_start:
                 source += f", and scan of the log before {first}"
-                for stored in reversed(list(self._scan_keys(wanted, 0, first))):
-                    found.setdefault(stored.record.physical_offset, stored)
+                scan(0, first)
             if not found and len(load_epochs(self._store.root, Findings())) > 1:
                 # RocketMQ leaves keys out that it takes for those of records cut off at a change of master.
                 source += ", and scan of the whole log, since its master changed"
-                for stored in reversed(list(self._scan_keys(wanted, 0, None))):
-                    found.setdefault(stored.record.physical_offset, stored)
+                scan(0)
             return KeyAnswer(list(found.values())[:max_count], source)
-        finally:
-            for index in files:
-                index.close()
 
-    def _open_index(self) -> list[IndexFile]:
+    def _open_index(self, opened: ExitStack) -> list[IndexFile]:
+        """All index files; ``opened`` closes them."""
         files: list[IndexFile] = []
         slots = 0
-        try:
-            for segment in self._store.index_files:
-                index = IndexFile(segment.path)
-                files.append(index)
-                slots = index.infer_slots(slots) or slots
-                if index.entries and not index.slots:
-                    raise BadIndex(f"{segment.path} is damaged")
-        except (BadIndex, Unreadable):
-            for index in files:
-                index.close()
-            raise
+        for segment in self._store.index_files:
+            index = opened.enter_context(closing(IndexFile(segment.path)))
+            files.append(index)
+            slots = index.infer_slots(slots) or slots
+            if index.entries and not index.slots:
+                raise BadIndex(f"{segment.path} is damaged")
         return files
 
     def _next_record(self, physical: int) -> int:
@@ -197,8 +191,7 @@ class StoreQuery:
     def by_time(self, topic: str, time_ms: int, queue_id: int | None = None) -> list[TimeAnswer]:
         """Where the time lies in each queue of the topic, or in one.
 
-        Raises:
-            TopicNotFound: neither queue files nor the log know the topic, or that queue.
+        Raises TopicNotFound: neither queue files nor the log know the topic, or that queue.
         """
         every = self._store.queues.keys() | self._store.batch_queues.keys()
         queues = sorted(number for name, number in every if name == topic and queue_id in (None, number))
@@ -208,7 +201,8 @@ class StoreQuery:
         found = [self._time_in_log(number, rows, time_ms) for number, rows in sorted(times.items())]
         found = [answer for answer in found if queue_id in (None, answer.queue_id)]
         if not found:
-            raise TopicNotFound(f"{self._store.root}: no queue of topic {topic!r}" + _numbered(queue_id))
+            numbered = "" if queue_id is None else f" with number {queue_id}"
+            raise TopicNotFound(f"{self._store.root}: no queue of topic {topic!r}{numbered}")
         return found
 
     def _time_in_queue(self, topic: str, queue_id: int, time_ms: int) -> TimeAnswer:
@@ -266,11 +260,7 @@ class StoreQuery:
     # By offset.
 
     def by_offset(self, topic: str, queue_id: int, offset: int) -> OffsetAnswer:
-        """The message at that offset.
-
-        Raises:
-            MessageNotFound: the log has no such message.
-        """
+        """The message at that offset. Raises MessageNotFound: the log has no such message."""
         name = (topic, queue_id)
         try:
             if name in self._store.queues and offset >= 0:
@@ -324,7 +314,3 @@ def _is_at(stored: StoredRecord, topic: str, queue_id: int, offset: int) -> bool
     if record.topic == topic:
         return record.queue_id == queue_id and record.queue_offset == offset
     return topic in stored.properties.get("INNER_MULTI_DISPATCH", "").split(",")
-
-
-def _numbered(queue_id: int | None) -> str:
-    return "" if queue_id is None else f" with number {queue_id}"

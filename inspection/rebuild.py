@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,9 @@ class RebuildReport:
 def rebuild(store: StoreDirectory, into: Path, progress: Progress | None = None) -> RebuildReport:
     """Make the new store ``into``, which does not exist yet or is an empty directory. It appears when it is complete.
 
-    Raises:
-        ConfigError: ``into`` cannot be used.
-        DiskFull: no space for it; what was written is removed.
-        Unreadable: a file of the old store cannot be read.
+    Raises ConfigError: ``into`` cannot be used.
+    Raises DiskFull: no space for it; what was written is removed.
+    Raises Unreadable: a file of the old store cannot be read.
     """
     _check_target(store, into)
     partial = into.with_name(f"{into.name}.partial-{os.getpid()}")
@@ -157,9 +157,7 @@ class _Rebuild:
         start, end = damage.start, damage.end
         if end == start:
             return
-        if not damage.lost and damage.at_end:
-            pass  # only the blank record itself is wrong
-        else:
+        if damage.lost or not damage.at_end:  # else only the blank record itself is wrong
             self._report.lost_bytes += end - start
         self._report.replaced.append({"start": start, "end": end, "reason": damage.reason})
         while start < end:
@@ -292,15 +290,9 @@ def _index_shape(store: StoreDirectory) -> tuple[int, int]:
     """(slots, entries) of the old index files, or the default if no file tells."""
     for segment in store.index_files:
         try:
-            index = IndexFile(segment.path)
+            with closing(IndexFile(segment.path)) as index:
+                if slots := index.infer_slots():
+                    return slots, (index.file.size - entry_at(slots, 0)) // INDEX_ENTRY_BYTES
         except Unreadable:
             continue
-        try:
-            slots = index.infer_slots()
-            if slots:
-                return slots, (index.file.size - entry_at(slots, 0)) // INDEX_ENTRY_BYTES
-        except Unreadable:
-            continue
-        finally:
-            index.close()
     return DEFAULT_SLOTS, DEFAULT_ENTRIES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
@@ -57,9 +58,9 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
         "checkpoint": checkpoint._asdict() if checkpoint else None,
         "epochs": [{"epoch": epoch.epoch, "start": epoch.start} for epoch in epochs],
         "files": [name for name in NAMED_FILES if (store.root / name).exists()],
-        "notes": [finding.as_document() for finding in findings.notes],
+        "notes": [finding._asdict() for finding in findings.notes],
         "ok": findings.ok,
-        "problems": [finding.as_document() for finding in findings.problems],
+        "problems": [finding._asdict() for finding in findings.problems],
     }
 
 
@@ -67,8 +68,7 @@ def _tagged(
     store: StoreDirectory, topic: str, queue_id: int, start: int, end: int
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     """See :data:`penstock.formats.rocketmq_config.FindTagged`."""
-    reader = RecordReader(store)
-    try:
+    with closing(RecordReader(store)) as reader:
         for first in range(start, end, _ENTRIES_AT_ONCE):
             size = min(_ENTRIES_AT_ONCE, end - first) * ENTRY_BYTES
             entries = read_segments(store.queues[topic, queue_id].segments, first * ENTRY_BYTES, size).view(ENTRY)
@@ -76,22 +76,18 @@ def _tagged(
                 found = reader.find(int(entries["physical_offset"][index]))
                 if found is not None:
                     yield first + index, found.properties
-    finally:
-        reader.close()
 
 
 def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
     """Range and times of the log; only its last file with records is read."""
     first_time = last_time = None
     end, records = store.log_start, 0
-    reader = RecordReader(store)
     try:
-        first = reader.find(store.log_start)
+        with closing(RecordReader(store)) as reader:
+            first = reader.find(store.log_start)
         first_time = first.record.store_timestamp_ms if first else None
     except Unreadable as error:
         findings.problem(store.segments[0].path, None, str(error))
-    finally:
-        reader.close()
     for number in range(len(store.segments) - 1, -1, -1):
         segment = store.segments[number]
         try:

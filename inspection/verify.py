@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.formats.checkpoint import Standard
 from penstock.formats.directory import CHECKPOINT, CONSUME_QUEUE, INDEX
-from penstock.formats.epochs import Epoch
 
 from .directory import StoreDirectory
 from .findings import Findings
@@ -46,10 +46,10 @@ class Verification:
         document = {name: getattr(self, name) for name in self.__slots__ if name != "findings"}
         document["seconds"] = round(self.seconds, 3)
         document["bytes_per_s"] = round(self.bytes / self.seconds) if self.seconds else 0
-        document["notes"] = [finding.as_document() for finding in self.findings.notes]
+        document["notes"] = [finding._asdict() for finding in self.findings.notes]
         document["problems_left_out"] = self.findings.problems_left_out
         document["ok"] = self.findings.ok
-        document["problems"] = [finding.as_document() for finding in self.findings.problems]
+        document["problems"] = [finding._asdict() for finding in self.findings.problems]
         return document
 
 
@@ -189,16 +189,14 @@ class _Verifier:
             elif self._index.keys:
                 self._findings.note(directory, None, "there is no index: it is switched off, or was deleted")
             return
-        cut = cut_from(self._epochs)
-        reader = RecordReader(self._store)
-        try:
-            kept: list[str] = []
+        # A change of master may have cut the log where the second epoch begins.
+        cut = self._epochs[1].start if len(self._epochs) > 1 else None
+        kept: list[str] = []
+        with closing(RecordReader(self._store)) as reader:
             for each in self._index.surplus:
                 kept.append(self._judge_surplus(reader, each, cut))
                 if kept.count("wrong") == WRONG_MAX:
                     break
-        finally:
-            reader.close()
         if kept.count("again"):
             text = f"{kept.count('again')} entries stand there twice: a broker repeats the last record when it starts"
             self._findings.note(directory, None, text)
@@ -255,8 +253,3 @@ class _Verifier:
         if self._checkpoint.confirm_phy_offset > log_end and not self._aborted:
             text = f"confirm_phy_offset is {self._checkpoint.confirm_phy_offset}, the log ends at {log_end}"
             self._findings.problem(path, 32, text)
-
-
-def cut_from(epochs: tuple[Epoch, ...]) -> int | None:
-    """Where the log may have been cut at a change of master: the start of the second epoch; None without one."""
-    return epochs[1].start if len(epochs) > 1 else None

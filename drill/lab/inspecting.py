@@ -30,10 +30,7 @@ def check_store(name: str, path: Path) -> StoreFinding:
         found = verify(list_store(path))
     except PenstockError as error:
         return StoreFinding(name, str(path), 0, [f"{type(error).__name__}: {error}"])
-    problems = [
-        f"{each['path']} at {each['offset']}: {each['problem']}"
-        for each in (finding.as_document() for finding in found.findings.problems[:PROBLEMS_MAX])
-    ]
+    problems = [f"{each.path} at {each.offset}: {each.problem}" for each in found.findings.problems[:PROBLEMS_MAX]]
     return StoreFinding(name, str(path), found.records, problems)
 
 

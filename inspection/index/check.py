@@ -6,6 +6,7 @@ Entries stand in the index in the order of the log, so both are walked side by s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -69,21 +70,15 @@ class IndexCheck:
         slots = 0
         for segment in self._store.index_files:
             try:
-                index = IndexFile(segment.path)
+                with closing(IndexFile(segment.path)) as index:
+                    if index.entries and not index.infer_slots(slots):
+                        text = "no number of slots fits: the header, the slots or the entries are damaged"
+                        self._findings.problem(segment.path, 0, text)
+                        continue
+                    slots = index.slots or slots
+                    yield from self._walk_file(index)
             except Unreadable as error:
                 self._findings.problem(segment.path, None, str(error).removeprefix(f"{segment.path}: "))
-                continue
-            try:
-                if index.entries and not index.infer_slots(slots):
-                    text = "no number of slots fits: the header, the slots or the entries are damaged"
-                    self._findings.problem(segment.path, 0, text)
-                    continue
-                slots = index.slots or slots
-                yield from self._walk_file(index)
-            except Unreadable as error:
-                self._findings.problem(segment.path, None, str(error))
-            finally:
-                index.close()
 
     def _walk_file(self, index: IndexFile) -> Iterator[tuple[IndexFile, int, Bytes]]:
         if not index.entries:

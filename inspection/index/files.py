@@ -38,8 +38,7 @@ Ints = npt.NDArray[np.int32]
 class IndexFile:
     """One index file, open for reading; to be closed. ``file``: its content, where that is no file of this machine.
 
-    Raises:
-        Unreadable: it cannot be opened or read.
+    Raises Unreadable: it cannot be opened or read.
     """
 
     def __init__(self, path: Path, file: InputFile | None = None) -> None:

@@ -34,6 +34,7 @@ class IndexWriter:
         self._directory = directory
         self._slots = slots
         self._capacity = capacity
+        self._bytes = file_bytes(slots, capacity)
         self._newest: Ints = np.zeros(slots, np.int32)
         self._path: Path | None = None
         self._count = 1
@@ -41,16 +42,8 @@ class IndexWriter:
         self._names = names or _names_by_time()
         self.keys = 0
 
-    @property
-    def _bytes(self) -> int:
-        return file_bytes(self._slots, self._capacity)
-
     def take(self, keys: Rows) -> None:
-        """Add the keys of a batch.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Add the keys of a batch. Raises OSError: the disk is full."""
         first = 0
         while first < len(keys):
             if self._path is None:

@@ -14,6 +14,7 @@ that they cut off.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,18 +24,16 @@ from penstock.formats.hashing import string_hash
 from penstock.formats.intrinsics.text import first_nonzero
 from penstock.formats.record.kernels.scanning import find_record, measure_at
 from penstock.formats.record.layout import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Record, decode_record
-from penstock.formats.record.properties import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    TAGS,
-    decode_properties,
-)
+from penstock.formats.record.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS, decode_properties
 from penstock.proto.names import LIGHT_PREFIX, LOST_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 
 from .. import kernels
 from ..files import Bytes, InputFile, Unreadable
 from ..kernels import Check
-from .model import TIME_MIN, WINDOW_BYTES, Batch, Damage, LogPass, OffsetJump, Tail
+from .model import TIME_MIN, WINDOW_BYTES, Batch, Damage, OffsetJump, Tail
+
+if TYPE_CHECKING:
+    from .reader import LogReader
 
 RECORD_BYTES_MAX = 256 << 20
 """What claims to be longer is no record: brokers take 4 MiB by default."""
@@ -51,7 +50,7 @@ _SUSPICIOUS = (Check.BODY, Check.RECORD, Check.OFFSET, Check.BAD)
 class SegmentWalk:
     """Reads file ``number`` of ``reader``'s store from ``position`` on, which only grows."""
 
-    def __init__(self, reader: LogPass, file: InputFile, number: int, position: int) -> None:
+    def __init__(self, reader: LogReader, file: InputFile, number: int, position: int) -> None:
         self.position = position
         self._reader = reader
         self._file = file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -14,12 +15,9 @@ from penstock.proto.names import SCHEDULE_TOPIC
 from ..directory import QueueFiles, StoreDirectory
 from ..files import Bytes, Unreadable
 from ..findings import Findings
-from ..log.model import Rows
-from ..log.second_looks import SecondLooks
-from .table import QueueTable, runs
+from ..log.model import Rows, SecondLooks
+from .table import Longs, QueueTable, runs
 from .view import read_segments
-
-Longs = npt.NDArray[np.int64]
 
 EXTENSION_HEAD = np.dtype([("size", ">i2"), ("tags_code", ">i8"), ("store_time", ">i8"), ("bits", ">i2")])
 assert EXTENSION_HEAD.itemsize == 20
@@ -48,19 +46,16 @@ def compare(rows: Rows, found: Rows) -> Bytes:
     return matches
 
 
+@dataclass(slots=True)
 class _State:
     """What is known of one queue so far."""
 
-    __slots__ = ("first", "left_out", "missing", "missing_last", "missing_time", "next", "ranges")
-
-    def __init__(self, first: int) -> None:
-        self.first = first  # lowest offset that the log has
-        self.next = first
-        self.missing = -1  # where the entries that are missing at its end begin
-        self.missing_last = -1  # and where the last of their records lies
-        self.missing_time = 0
-        self.ranges: list[tuple[int, str]] = []
-        self.left_out = 0
+    first: int  # lowest offset that the log has
+    next: int
+    missing: int = -1  # where the entries that are missing at its end begin
+    missing_time: int = 0
+    ranges: list[tuple[int, str]] = field(default_factory=list)
+    left_out: int = 0
 
 
 class QueueCheck:
@@ -88,7 +83,7 @@ class QueueCheck:
 
     def _take_run(self, rows: Rows, slot: int) -> None:
         offset = int(rows["queue_offset"][0])
-        state = self._states.setdefault(slot, _State(offset))
+        state = self._states.setdefault(slot, _State(offset, offset))
         state.next = offset + len(rows)
         queue = self._store.queues.get(self._table.names[slot])
         found: Rows = np.zeros(len(rows), ENTRY)
@@ -162,7 +157,6 @@ class QueueCheck:
                 if state.missing < 0:
                     state.missing = offset + start
                     state.missing_time = int(rows["store_timestamp"][start])
-                state.missing_last = int(rows["physical_offset"][end - 1])
                 continue
             if state.missing >= 0:
                 self._close_missing(state, offset + start)

@@ -11,8 +11,7 @@ from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE, are_me
 from ..directory import QueueFiles, QueueKey, StoreDirectory
 from ..files import Unreadable
 from ..findings import Findings
-from ..log.model import Rows
-from ..log.second_looks import SecondLooks
+from ..log.model import Rows, SecondLooks
 from .check import QueueCheck
 from .table import QueueTable
 from .view import read_segments
@@ -94,17 +93,17 @@ class QueueRest:
             self._beyond += len(behind)
             self._beyond_queues += 1
         elif len(behind):
-            text = f"entry points to {int(entries['physical_offset'][behind[0]])}, behind the log's end {self._log_end}"
+            text = f"points to {int(entries['physical_offset'][behind[0]])}, behind the log's end {self._log_end}"
             self._tell(queue, first + int(behind[0]), text, len(behind))
         if len(within):
-            text = f"entry points to {int(entries['physical_offset'][within[0]])}: no record of this queue is there"
+            text = f"points to {int(entries['physical_offset'][within[0]])}: no record of this queue is there"
             self._tell(queue, first + int(within[0]), text, len(within))
 
     def _tell(self, queue: QueueFiles, offset: int, text: str, count: int) -> None:
         at = offset * ENTRY_BYTES
         segment = next((s for s in queue.segments if s.start <= at < s.start + s.size), queue.segments[-1])
         more = f" (and {count - 1} more)" if count > 1 else ""
-        self._findings.problem(segment.path, at - segment.start, f"entry {offset}: {text}{more}".replace(": entry", ""))
+        self._findings.problem(segment.path, at - segment.start, f"entry {offset} {text}{more}")
 
     def check_batches(self, demanded: dict[QueueKey, list[BatchUnit]]) -> None:
         """The queues of inner batches, unit by unit."""
@@ -143,8 +142,7 @@ class QueueRest:
 def read_batch_units(queue: QueueFiles) -> tuple[Rows, int]:
     """All units of a batch consume queue, and the queue's first byte position.
 
-    Raises:
-        Unreadable: one of its files cannot be read.
+    Raises Unreadable: one of its files cannot be read.
     """
     if not queue.segments:
         return np.zeros(0, BATCH_UNIT), 0

@@ -30,8 +30,7 @@ class QueueView:
     def entry(self, offset: int) -> Entry:
         """The entry at a queue offset; all zero where nothing was written.
 
-        Raises:
-            Unreadable: its file cannot be read.
+        Raises Unreadable: its file cannot be read.
         """
         return Entry.decode(read_segments(self.queue.segments, offset * ENTRY_BYTES, ENTRY_BYTES).tobytes())
 
@@ -51,8 +50,7 @@ class QueueView:
 def read_segments(segments: Sequence[Segment], start: int, size: int) -> Bytes:
     """Bytes ``[start, start + size)`` of a queue, or a log; zeros where it has no file.
 
-    Raises:
-        Unreadable: a file that is there cannot be read.
+    Raises Unreadable: a file that is there cannot be read.
     """
     out: Bytes = np.zeros(size, np.uint8)
     for segment in segments:

@@ -59,11 +59,7 @@ class QueueWriter:
         return len(self._next)
 
     def take(self, rows: Rows) -> None:
-        """Write the entries of a batch.
-
-        Raises:
-            OSError: the disk is full, or a name cannot be a directory.
-        """
+        """Write the entries of a batch. Raises OSError: the disk is full, or a name cannot be a directory."""
         for slot, run in runs(rows):
             self._write_run(run, slot)
         self.entries += len(rows)

@@ -136,7 +136,7 @@ def test_an_entry_seen_half_written_is_read_again(
     at = 20 * entry
     torn[at + first : at + last] = bytes(byte ^ 0x11 for byte in whole[at + first : at + last])
     path.write_bytes(torn)
-    monkeypatch.setattr("penstock.inspection.log.second_looks.time.sleep", lambda _: path.write_bytes(whole))
+    monkeypatch.setattr("penstock.inspection.log.model.time.sleep", lambda _: path.write_bytes(whole))
     found = verify(store)
     writer.store.close()
     assert [str(problem) for problem in found.findings.problems] == []
