@@ -161,8 +161,7 @@ _LISTS: dict[str, Any] = {
 def load_conditions(folder: Path) -> Conditions:
     """What :meth:`Conditions.save` wrote; fields that are missing have their defaults.
 
-    Raises:
-        DamagedHistory: the file is missing or is something else; the field and its value are named.
+    Raises DamagedHistory: the file is missing or is something else; the field and its value are named.
     """
     path = folder / FILE
     try:

@@ -203,8 +203,7 @@ def history_files(folder: Path) -> list[Path]:
 def list_files(paths: Iterable[Path]) -> list[HistoryFile]:
     """The files of one drill by their heads, in the order of their paths.
 
-    Raises:
-        DamagedHistory: a file's head is not that of a history, or two files disagree about the shards.
+    Raises DamagedHistory: a file's head is not that of a history, or two files disagree about the shards.
     """
     found: list[HistoryFile] = []
     for path in sorted(paths):
@@ -240,11 +239,7 @@ def read_events(path: str, start: int, first: int, rows: int) -> Events:
 
 
 def read_history(paths: Iterable[Path]) -> History:
-    """The rows of all clients together.
-
-    Raises:
-        DamagedHistory: see :func:`list_files`.
-    """
+    """The rows of all clients together. Raises DamagedHistory: see :func:`list_files`."""
     files = list_files(paths)
     parts = [read_events(file.path, file.start, 0, file.rows) for file in files]
     return History(

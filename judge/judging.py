@@ -9,8 +9,7 @@ import numpy as np
 from .conditions import Conditions
 from .history import EVENT, History, Op, Outcome
 from .invariants.orderly import one_at_a_time
-from .invariants.promises import later, transactions
-from .invariants.returns import returns
+from .invariants.promises import later, returns, transactions
 from .pieces import PROMISES, QUEUE, STRETCH, Column, Group, Rows
 from .queues import Queue
 from .stretches import Stretch

@@ -58,8 +58,7 @@ class Piece(NamedTuple):
 def split(events: Column, parts: int) -> Iterator[Piece]:
     """The pieces of ``events``, an array of :data:`EVENT`; for ``2 * parts`` tasks.
 
-    Raises:
-        DamagedHistory: a message's number is out of range.
+    Raises DamagedHistory: a message's number is out of range.
     """
     op, outcome = (np.ascontiguousarray(events[name]) for name in ("op", "outcome"))
     stream, sequence = (events[name][op != Op.POSITION] for name in ("stream", "sequence"))

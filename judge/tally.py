@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -124,16 +123,6 @@ class Tally:
         self.longest_ns = [max(pair) for pair in zip(self.longest_ns, other.longest_ns, strict=True)]
         self.acknowledged += other.acknowledged
         self.received += other.received
-
-    def to_bytes(self) -> bytes:
-        """For :meth:`from_bytes`."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Tally:
-        """One that another process of the same job made."""
-        made: Tally = pickle.loads(data)  # noqa: S301  written by to_bytes, of the same job
-        return made
 
 
 def _count(counts: Counter[int], values: Column) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ def _callback(name: str, job: Any) -> Callable[..., int]:
                 if spark is not None:
                     spark.stop()
         if as_json:
-            print_json(outcome.as_document())
+            print_json(asdict(outcome))
         else:
             _show(outcome)
         if report is not None:  # behind the rest, which a full disk is not to cost

@@ -1,4 +1,4 @@
-"""I17 and I18: what becomes of messages that are not shown when they are sent: transactions, and messages for later."""
+"""I15, I17 and I18: what becomes of messages that were given back, of transactions, and of messages for later."""
 
 from __future__ import annotations
 
@@ -6,12 +6,38 @@ import numpy as np
 
 from ..conditions import Conditions
 from ..history import Events, History, Op, Outcome
-from ..pieces import message_ids
+from ..pieces import Column, message_ids
 from ..verdict import EXAMPLES_MAX, Verdict, verdict
-from .messages import find, name_of, once
+from .messages import find, name_of, once, places
 
 TRANSACTIONS, LATER = 7 << 20, (7 << 20) + 1
 """The streams of a drill's transactions, and of its messages for later."""
+
+
+def returns(history: History, conditions: Conditions) -> Verdict:
+    """I15.
+
+    Of each message there are as many copies as it was surely given back times, or more where it is not known how often
+    that was; and each copy in the retry topic has come to a member. A mode that may lose messages at a fault may lose
+    copies.
+    """
+    given = history.of(Op.GIVE_BACK)
+    known, tried = given[given["outcome"] == Outcome.OK], given[given["outcome"] == Outcome.UNKNOWN]
+    copies = np.concatenate([once(history.of(Op.RETURNED)), once(history.of(Op.DEAD))])
+    is_excused = conditions.may_lose(known["end_ns"])
+    ids = np.unique(np.concatenate([message_ids(each) for each in (known, tried, copies)]))
+    least, most, found = (_counts(ids, each) for each in (known[~is_excused], tried, copies))
+    came, _ = find(places(history.of(Op.RETURNED)), places(history.of(Op.CAME_AGAIN)))
+    never = once(history.of(Op.RETURNED)[~came])
+    examples: list[str] = []
+    lost, doubled = np.flatnonzero(found < least), np.flatnonzero(found > most)
+    for index in lost[:EXAMPLES_MAX].tolist():
+        examples.append(f"{name_of(ids[index])} was given back {least[index]} times, {found[index]} copies are there")
+    for index in doubled[:EXAMPLES_MAX].tolist():
+        examples.append(f"{name_of(ids[index])} was given back {most[index]} times at most, {found[index]} are there")
+    for event, one in zip(never[:EXAMPLES_MAX], message_ids(never)[:EXAMPLES_MAX].tolist(), strict=True):
+        examples.append(f"{name_of(one)} came back in {history.place_name(event)} to nobody")
+    return verdict("I15", len(known), examples, count=len(lost) + len(doubled) + len(never))
 
 
 def transactions(history: History, conditions: Conditions) -> Verdict:
@@ -40,7 +66,7 @@ def _as_decided(invariant: str, history: History, conditions: Conditions, op: Op
     ids = np.unique(np.concatenate([message_ids(each) for each in (told, shown)]))
     least = np.isin(ids, message_ids(sure[~is_excused])).astype(np.int64)
     most = np.isin(ids, message_ids(perhaps)).astype(np.int64)
-    found = np.bincount(np.searchsorted(ids, message_ids(shown)), minlength=len(ids))
+    found = _counts(ids, shown)
     lost, surplus = np.flatnonzero(found < least), np.flatnonzero(found > most)
     examples = [f"{name_of(int(ids[index]))} is lost" for index in lost[:EXAMPLES_MAX]]
     examples += [
@@ -54,3 +80,9 @@ def _shown(history: History, stream: int) -> Events:
     """What the reader found of a stream, each place once."""
     rows = history.of(Op.SHOWN)
     return once(rows[rows["stream"] == stream])
+
+
+def _counts(ids: Column, events: Events) -> Column:
+    """How many rows each of these messages has."""
+    counted: Column = np.bincount(np.searchsorted(ids, message_ids(events)), minlength=len(ids))
+    return counted

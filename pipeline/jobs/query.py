@@ -20,9 +20,8 @@ from penstock.runtime.nearest import hint
 from ..lake.entries import Entry, LakeFile
 from ..lake.lake import NO_DAY, REMEDY, TABLE, Lake
 from ..options import parse_time_ms, setting
-from .framework.over_time import over_time, step_for
-from .framework.reading import local_path, require_absent
-from .framework.report import Report, Table
+from .framework.reading import local_path, require_absent, write_new
+from .framework.report import Report, Table, over_time, step_for
 
 _LAKE_FILE = re.compile(rf"{TABLE}/(dt=[^/\s]+/[0-9a-f]{{32}}\.parquet)")
 
@@ -62,11 +61,7 @@ def check(config: Config) -> None:
 
 
 def require_times(job: str, start: str | None, end: str | None) -> None:
-    """Nothing, if these are times, and some lie between them.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Raises ConfigError if these are no times, or nothing lies between them."""
     times = []
     for name, value in (("start", start), ("end", end)):
         try:
@@ -84,9 +79,8 @@ def require_times(job: str, start: str | None, end: str | None) -> None:
 def run(spark: Any, config: Config) -> Report:
     """Count what matches, show the first ``limit`` by time, and write all of it where an output is named.
 
-    Raises:
-        ConfigError: an option is wrong, or there is no lake.
-        Corrupt: a file of the lake is missing, or cannot be read.
+    Raises ConfigError: an option is wrong, or there is no lake.
+    Raises Corrupt: a file of the lake is missing, or cannot be read.
     """
     check(config)
     report = Report("query", asdict(config))
@@ -102,7 +96,7 @@ def run(spark: Any, config: Config) -> Report:
 
 def _show(spark: Any, config: Config, found: Any, report: Report) -> None:
     if config.output is not None:
-        found.write.mode("error").option("compression", "zstd").parquet(local_path(config.output))
+        write_new(found, config.output)
         found = spark.read.parquet(local_path(config.output))
     count = report.figures["messages"] = found.count()
     rows = found.orderBy("storeTimestamp", "physicalOffset").limit(config.limit).collect()
@@ -138,9 +132,8 @@ def _ms(time: datetime) -> int:
 def find(spark: Any, config: Wanted, report: Report) -> Any:
     """The matching rows; None where no file of the lake may hold any. The report is told which files are read.
 
-    Raises:
-        ConfigError: there is no lake, nothing in it, or no message of the topic.
-        Corrupt: a file that has to be read is missing, or cut.
+    Raises ConfigError: there is no lake, nothing in it, or no message of the topic.
+    Raises Corrupt: a file that has to be read is missing, or cut.
     """
     lake = Lake(config.lake)
     lake.require()
@@ -167,9 +160,8 @@ def find(spark: Any, config: Wanted, report: Report) -> Any:
 def naming_files(root: str) -> Iterator[None]:
     """What Spark says of a file of the lake that cannot be read becomes an error that names the file.
 
-    Raises:
-        Corrupt: there is such a file.
-        StorageError: an archive replaced it meanwhile.
+    Raises Corrupt: there is such a file.
+    Raises StorageError: an archive replaced it meanwhile.
     """
     try:
         yield

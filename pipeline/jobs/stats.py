@@ -19,9 +19,8 @@ from ..options import setting
 from ..stores.directory import list_stores, require_names
 from ..stores.model import Store
 from ..stores.topic_names import known_queues
-from .framework.over_time import over_time, step_for
 from .framework.reading import read_stores
-from .framework.report import Report, Table
+from .framework.report import Report, Table, over_time, step_for
 from .query import require_times
 
 _SCHEMA = (
@@ -65,8 +64,7 @@ def check(config: Config) -> None:
 def run(spark: Any, config: Config) -> Report:
     """Count everything in three passes over the stores. The report fails when there is nothing to count.
 
-    Raises:
-        ConfigError: an option is wrong, or there is no such store.
+    Raises ConfigError: an option is wrong, or there is no such store.
     """
     from pyspark.sql import functions as f
 
@@ -104,7 +102,9 @@ def run(spark: Any, config: Config) -> Report:
     ]
     _count(report, rows, known, step)
     if not topics:
-        report.problem("no message was found", stores=", ".join(store.root for store in stores), **_limits(config))
+        limits: dict[str, Any] = {"topics": ", ".join(config.topics), "start": config.start, "end": config.end}
+        given = {name: value for name, value in limits.items() if value}
+        report.problem("no message was found", stores=", ".join(store.root for store in stores), **given)
     else:
         _keys(report, frame.where(f.col("topic").isin(topics)), config.top)
     return report.finish()
@@ -117,12 +117,6 @@ def _told(store: Store) -> str:
     return (
         f"{store.root} (broker {store.broker_name}): {bytes_:,} bytes in {count} log file{'' if count == 1 else 's'}."
     )
-
-
-def _limits(config: Config) -> dict[str, Any]:
-    """What keeps messages from being counted, by option."""
-    given = {"topics": ", ".join(config.topics), "start": config.start, "end": config.end}
-    return {name: value for name, value in given.items() if value}
 
 
 def _count(report: Report, rows: list[Any], known: Iterable[Queue], step_ms: int) -> None:

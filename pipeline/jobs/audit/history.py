@@ -1,9 +1,11 @@
-"""Histories of drills and load tests, as frames: one row per operation of a client. :mod:`penstock.judge.history` has
-the format."""
+"""Histories of drills and load tests, as frames: a row per operation of a client, or pieces that Spark brings together.
+
+:mod:`penstock.judge.history` has the format.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import pyarrow as pa
 from penstock.judge import conditions
 from penstock.judge.conditions import Conditions
 from penstock.judge.history import EVENT, DamagedHistory, HistoryFile, history_files, list_files, read_events
+from penstock.judge.pieces import Column, Group, grouped, split
 from penstock.proto.errors import ConfigError, Corrupt
 
+from ...columns.schema import columns
+from ...spark.arrow_types import arrow_schema
 from ...spark.sessions import reads_here
 from ..framework.here import Work, as_batches, frame_here, rows_here
 
@@ -24,14 +29,16 @@ _WIDE = {"stream", "crc"}
 SCHEMA = "line bigint, " + ", ".join(
     f"{name} {'bigint' if EVENT[name].itemsize == 8 or name in _WIDE else 'int'}" for name in EVENT.names or ()
 )
+PIECE_SCHEMA = "part int, kind int, a bigint, b bigint, number int, first bigint, rows bigint, data binary"
+"""``number``: of the file; ``first``: the row of it that the block began with; the rest: see ``Piece``."""
+_PIECE = arrow_schema(columns(PIECE_SCHEMA))
 
 
 def list_history(folder: Path) -> list[HistoryFile]:
     """The files of one drill.
 
-    Raises:
-        ConfigError: no history is there; drills in the folders below are named, each has to be judged by itself.
-        Corrupt: one is no history, or of another drill.
+    Raises ConfigError: no history is there; drills in the folders below are named, each has to be judged by itself.
+    Raises Corrupt: one is no history, or of another drill.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such directory: name the one that holds *.history")
@@ -48,11 +55,7 @@ def list_history(folder: Path) -> list[HistoryFile]:
 
 
 def load_conditions(folder: Path) -> Conditions:
-    """The conditions beside the history, or those of a run without faults.
-
-    Raises:
-        Corrupt: they are no such document; the field and its value are named.
-    """
+    """The conditions beside the history, or those of a run without faults. Raises Corrupt: they are something else."""
     try:
         return conditions.load_conditions(folder) if has_conditions(folder) else Conditions()
     except DamagedHistory as error:
@@ -97,3 +100,23 @@ def read_rows(path: str, start: int, first: int, rows: int, number: int) -> pa.R
         wide = EVENT[name].itemsize == 8 or name in _WIDE
         columns[name] = pa.array(events[name].astype(np.int64 if wide else np.int32))
     return pa.RecordBatch.from_pydict(columns)
+
+
+def cut(events: Column, parts: int, number: int, first: int) -> pa.RecordBatch:
+    """The pieces of one block of a file, as rows of Spark. Raises Corrupt: a message's number is out of range."""
+    try:
+        rows = [{**piece._asdict(), "number": number, "first": first} for piece in split(events, parts)]
+    except DamagedHistory as error:
+        raise Corrupt(str(error)) from error
+    return pa.RecordBatch.from_pylist(rows, _PIECE)
+
+
+def groups(batches: Iterable[pa.RecordBatch]) -> Iterator[Group]:
+    """The whole queues and stretches that a task's pieces make up; rows of a file stay in their order."""
+    return grouped(piece for batch in batches for piece in _pieces(batch))
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, int, int, tuple[int, int], int, Any]]:
+    plain = [batch.column(name).to_pylist() for name in ("kind", "a", "b", "number", "first", "rows")]
+    for kind, a, b, number, first, count, data in zip(*plain, batch.column("data"), strict=True):
+        yield kind, a, b, (number, first), count, data.as_buffer()

@@ -24,6 +24,7 @@ Where the history has no reads, as that of a load test, the stores' records stan
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -47,10 +48,9 @@ from penstock.proto.errors import ConfigError
 from ...options import setting
 from ...spark.workers import keep_loaded
 from ..framework.here import mapped
-from ..framework.reading import local_path, require_absent
+from ..framework.reading import require_absent, write_new
 from ..framework.report import Check, Report, Table
-from .history import each_block, has_conditions, list_history, load_conditions, read_history
-from .shuffle import PIECE_SCHEMA, cut, groups
+from .history import PIECE_SCHEMA, cut, each_block, groups, has_conditions, list_history, load_conditions, read_history
 from .stored import PLACE, Stored, Stores, as_reads, shards_of
 
 NOT_JUDGED = {
@@ -68,10 +68,9 @@ NOT_JUDGED = {
     "I19": "no simple consumer took part",
     "I20": "no simple consumer took part",
 }
-"""Why a history may say nothing of an invariant."""
+"""The invariants in their order, each with why a history may say nothing of it."""
 NO_READS = "no reads in this history; give --store"
 """The same of I1, where sends were acknowledged."""
-INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7", "I9", "I15", "I16", "I17", "I18", "I19", "I20")
 ROWS_PER_PART = 6_000_000
 """Rows of a history that two tasks judge, about, one its queues and one its messages: some hundred megabytes each. A
 queue is judged by one task, whose memory bounds it: 53 bytes a row, held about three times."""
@@ -92,8 +91,7 @@ class Config:
 
     history: str = setting("directory with *.history and conditions.json")
     store: tuple[str, ...] = setting(
-        "data directories, one of each shard: what is missing is looked for there, and read if nobody did",
-        (),
+        "data directories, one of each shard: what is missing is looked for there, and read if nobody did", ()
     )
     broker_name: tuple[str, ...] = setting("the shards' names of these directories, in the same order", ())
     topic: str | None = setting("the topic of the run in these stores", None)
@@ -103,9 +101,8 @@ class Config:
 def check(config: Config) -> None:
     """Nothing, if there is a history to judge and the options fit it, as far as can be told without Spark.
 
-    Raises:
-        ConfigError: no history is there, a store is of no shard of the history, or the output exists.
-        Corrupt: the history or its conditions cannot be read. WrongStore: a directory holds no store.
+    Raises ConfigError: no history is there, a store is of no shard of the history, or the output exists.
+    Raises Corrupt: the history or its conditions cannot be read. WrongStore: a directory holds no store.
     """
     _prepared(config)
 
@@ -113,8 +110,7 @@ def check(config: Config) -> None:
 def run(spark: Any, config: Config) -> Report:
     """Judge a history. The report fails when an invariant does not hold, or there is nothing to judge.
 
-    Raises:
-        ConfigError, Corrupt, WrongStore: see :func:`check`.
+    Raises ConfigError, Corrupt, WrongStore: see :func:`check`.
     """
     files, conditions, names = _prepared(config)
     report = Report("audit", asdict(config))
@@ -133,7 +129,7 @@ def run(spark: Any, config: Config) -> Report:
             report.figures |= {"reads": "none in the history: the stores stand for them", "topic": topic}
     if not tally.acknowledged and not tally.checked["I2"]:
         report.problem("there is nothing to judge: no message was acknowledged, and none was read", path=config.history)
-    for name in INVARIANTS:
+    for name in NOT_JUDGED:
         _tell(report, name, tally)
         note = "" if tally.checked[name] or tally.wrong[name] else NOT_JUDGED[name]
         if name == "I1" and note and tally.acknowledged:
@@ -300,13 +296,13 @@ def _events(block: dict[str, Any]) -> Column:
 
 
 def _as_row(tally: Tally) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"tally": [tally.to_bytes()]})
+    return pa.RecordBatch.from_pydict({"tally": [pickle.dumps(tally)]})
 
 
 def _added(frame: Any) -> Tally:
     total = Tally()
     for row in frame.collect():
-        total.add(Tally.from_bytes(row["tally"]))
+        total.add(pickle.loads(row["tally"]))  # noqa: S301  written by _as_row, of the same job
     return total
 
 
@@ -345,12 +341,8 @@ def _measure(report: Report, tally: Tally, stored: Stored | None, conditions: Co
     axis = list(range(last - began + 1))
     series = {name: [float(counter[began + at]) for at in axis] for name, counter in counts.items()}
     marks = [
-        (
-            window.start_ns / SECOND_NS - began,
-            window.end_ns / SECOND_NS - began,
-            f"{window.what} {window.target}".strip(),
-        )
-        for window in conditions.windows
+        (each.start_ns / SECOND_NS - began, each.end_ns / SECOND_NS - began, f"{each.what} {each.target}".strip())
+        for each in conditions.windows
     ]
     title = "Messages per second of the run" + (", and the faults" if marks else "")
     report.plots.append(Plot(title, "lines", axis, series, "/s", marks, "second"))
@@ -398,8 +390,4 @@ def _write_messages(events: Any, output: str) -> None:
     joined = (
         sends.drop("op", "line").join(reads, list(MESSAGE), "full_outer").join(delivered, list(MESSAGE), "full_outer")
     )
-    _write_new(joined, output)
-
-
-def _write_new(frame: Any, output: str) -> None:
-    frame.write.mode("error").option("compression", "zstd").parquet(local_path(output))  # Connect knows no other word
+    write_new(joined, output)

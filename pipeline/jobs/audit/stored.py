@@ -46,9 +46,8 @@ class Stored(NamedTuple):
 def shards_of(roots: tuple[str, ...], names: tuple[str, ...], topic: str | None, shards: Sequence[str]) -> list[str]:
     """The shard of each store: its broker's name, without the number of a replica where only that is one.
 
-    Raises:
-        ConfigError: a name is no shard's, two stores are of one, or no store has the topic.
-        WrongStore, Corrupt: see :func:`list_store`.
+    Raises ConfigError: a name is no shard's, two stores are of one, or no store has the topic.
+    Raises WrongStore, Corrupt: see :func:`list_store`.
     """
     found = require_names("audit", roots, names)
     stores = [list_store(root, name, up_to="end") for root, name in zip(found, names or [""] * len(found), strict=True)]

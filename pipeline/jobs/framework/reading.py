@@ -113,11 +113,7 @@ def _is_store(root: str) -> bool:
 
 
 def require_stores(roots: str | tuple[str, ...]) -> None:
-    """Nothing, if each root of this machine's file system may be a store: a wrong name is told before Spark starts.
-
-    Raises:
-        ConfigError: no such directory. WrongStore: it has no log.
-    """
+    """Raises ConfigError if a local root is no directory, WrongStore if it has no log: told before Spark starts."""
     for root in expand_roots((roots,) if isinstance(roots, str) else roots):
         if "://" in root:
             continue
@@ -128,11 +124,7 @@ def require_stores(roots: str | tuple[str, ...]) -> None:
 
 
 def require_absent(job: str, output: str) -> None:
-    """Nothing, if there is nothing at a job's ``output``, as far as can be told without Spark.
-
-    Raises:
-        ConfigError: there is something.
-    """
+    """Raises ConfigError if there is something at a job's ``output``, as far as can be told without Spark."""
     try:
         files, inner = open_file_system(output)
         kind = files.get_file_info(inner).type
@@ -147,6 +139,11 @@ def local_path(path: str) -> str:
     return path if "://" in path else f"file://{os.path.abspath(path)}"
 
 
+def write_new(frame: Any, output: str) -> None:
+    """Write the rows as Parquet to a directory that does not exist yet."""
+    frame.write.mode("error").option("compression", "zstd").parquet(local_path(output))  # Connect knows no other word
+
+
 def same_servers(name_server: str) -> str:
     """Nameservers in one order, however they are listed."""
     return ";".join(sorted(filter(None, (each.strip() for each in name_server.replace(",", ";").split(";")))))
@@ -156,9 +153,7 @@ def claim_checkpoint(job: str, checkpoint: str, between: Mapping[str, str]) -> N
     """Keep in the checkpoint that it belongs to this job ``between`` these; whole or not at all.
 
     Where only Spark knows the file system, nothing is kept.
-
-    Raises:
-        ConfigError: it belongs to another one; nothing was changed.
+    Raises ConfigError: it belongs to another one; nothing was changed.
     """
     wanted = {"job": job, **between}
     path = f"{checkpoint.rstrip('/')}/{JOB_FILE}"

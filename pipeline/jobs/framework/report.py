@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from penstock import pages
-from penstock.pages.plots import Plot
+from penstock.pages.plots import SERIES_MAX, Plot, time_step_ms
 from penstock.proto.errors import ConfigError
 from penstock.runtime import whole_files
 
@@ -20,6 +21,8 @@ PROBLEMS_MAX = 1000
 """Examples kept; ``problem_count`` has all."""
 FOLD_ABOVE = 40
 """Rows of a table that the page shows without being asked."""
+STEPS_MAX = 120
+"""Points of a line."""
 _SUFFIXES = (".html", ".htm", ".json")
 
 
@@ -98,18 +101,13 @@ class Report:
         self.seconds = round(time.time() - self.began_ms / 1000, 3)
         return self
 
-    def as_document(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
     def write(self, path: Path) -> None:
         """Write the page, or the JSON document where the name ends so; whole or not at all.
 
-        Raises:
-            StorageError: it cannot be written.
+        Raises StorageError: it cannot be written.
         """
         is_json = path.suffix.lower() == ".json"
-        text = json.dumps(self.as_document(), indent=2, default=str) if is_json else render(self)
+        text = json.dumps(asdict(self), indent=2, default=str) if is_json else render(self)
         whole_files.write_report(path, text)
 
 
@@ -131,14 +129,40 @@ def render(report: Report) -> str:
 
 
 def require_writable(path: Path) -> None:
-    """Nothing, if a report can be written there, as far as can be told before.
-
-    Raises:
-        ConfigError: its name says neither page nor document, or no file can be written there.
-    """
+    """Raises ConfigError if a report's name says neither page nor document, or no file can be written there."""
     whole_files.require_writable(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(
             f"report {path}: a report is a page (.html) or a document (.json), nothing else is written: name "
             f"{path.with_suffix('.html').name} or {path.with_suffix('.json').name}"
         )
+
+
+def step_for(first_ms: int, last_ms: int) -> int:
+    """How long a point of the plot stands for, ms."""
+    return time_step_ms(last_ms - first_ms, STEPS_MAX)
+
+
+def over_time(
+    title: str, counts: Iterable[tuple[str, int, int]], step_ms: int, shown: Sequence[str] | None = None
+) -> Plot:
+    """A line for each of the largest series of ``counts``: their names, times (ms), and what was counted then.
+
+    ``shown``: these series of it, in place of the largest: those of the plot beside it, so in the same colours.
+    """
+    by_name: dict[str, Counter[int]] = defaultdict(Counter)
+    for name, at_ms, count in counts:
+        by_name[name][at_ms // step_ms * step_ms] += count
+    if shown is None:
+        shown = sorted(by_name, key=lambda name: (-by_name[name].total(), name))[:SERIES_MAX]
+    ends = [at for name in shown for at in (min(by_name[name]), max(by_name[name]))]
+    axis = list(range(min(ends), max(ends) + step_ms, step_ms)) if ends else []
+    series = {name: [float(by_name[name][at]) for at in axis] for name in shown}
+    return Plot(title, "times", axis, series, f"in {_words(step_ms)}", axis_name="from (UTC)")
+
+
+def _words(step_ms: int) -> str:
+    for size_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if step_ms % size_ms == 0:
+            return f"{step_ms // size_ms} {unit}"
+    return f"{step_ms // 1000} s"

@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_rows_say_how_far_a_group_is_and_go_on_over_a_restart(watched: Watched) 
         for place, behind in sorted(expected.items(), key=lambda item: (-item[1], item[0]))
         if behind
     ]
-    json.dumps(report.as_document())
+    json.dumps(asdict(report))
     report.write(watched.folder / "page.html")
     assert watched.group in (watched.folder / "page.html").read_text()
 

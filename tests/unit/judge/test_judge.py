@@ -14,7 +14,7 @@ import pytest
 from penstock.judge import TITLES, Verdict, judge
 from penstock.judge.conditions import Conditions, LogComparison, Stop, StoreFinding, Window
 from penstock.judge.history import NO_KEY, Op, Outcome
-from penstock.judge.looks import went_back
+from penstock.judge.queues import went_back
 from tests.support.cluster.drill_history import FAULT_END, FAULT_START, MS, Damaged, clean, given_back, rows
 
 

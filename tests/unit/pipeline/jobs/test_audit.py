@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import pickle
 import random
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Hashable, Iterable
@@ -17,10 +18,10 @@ from penstock.judge.conditions import LOSS_WINDOW_NS, UNREPLICATED
 from penstock.judge.history import EVENT, NO_KEY, Op, Outcome
 from penstock.judge.invariants.promises import LATER, TRANSACTIONS
 from penstock.judge.judging import epoch_limits, judge_epochs, judge_groups, settle
-from penstock.judge.looks import went_back
 from penstock.judge.pieces import STRETCH_ROWS, grouped, split
+from penstock.judge.queues import went_back
 from penstock.judge.tally import Tally, percentiles_ms
-from penstock.pipeline.jobs.audit.shuffle import cut, groups
+from penstock.pipeline.jobs.audit.history import cut, groups
 from penstock.proto.errors import Corrupt
 from tests.support.cluster import drill_history
 from tests.support.cluster.drill_history import MS, SHARDS, Damaged
@@ -166,7 +167,7 @@ def audited(damaged: Damaged, chooser: random.Random) -> Tally:
     total = Tally()
     for batches in parts:
         chooser.shuffle(batches)  # as a shuffle brings them
-        total.add(Tally.from_bytes(judge_groups(groups(batches), SHARDS, conditions).to_bytes()))
+        total.add(judge_groups(groups(batches), SHARDS, conditions))
     settle(total, conditions)
     limits = epoch_limits(total)
     for events in blocks:
@@ -322,7 +323,7 @@ def test_percentiles_are_within_a_thousandth() -> None:
     values = np.exp(chooser.uniform(0, 20, 10_000)).astype(np.int64) + 1
     tally = Tally()
     tally.on_delivered(values)
-    again = Tally.from_bytes(tally.to_bytes())
+    again = pickle.loads(pickle.dumps(tally))
     for share, found in zip((0.5, 0.99, 0.999), percentiles_ms(again.deliveries, (0.5, 0.99, 0.999)), strict=True):
         exact = np.sort(values)[int(share * len(values)) - 1] / 1e6
         assert abs(found - exact) <= exact / 500

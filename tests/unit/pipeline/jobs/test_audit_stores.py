@@ -21,10 +21,9 @@ from penstock.judge.judging import judge_groups, settle, was_read
 from penstock.judge.pieces import NOBODY
 from penstock.judge.tally import Tally
 from penstock.pipeline.jobs import audit
-from penstock.pipeline.jobs.audit import job
-from penstock.pipeline.jobs.audit.history import list_history, load_conditions
-from penstock.pipeline.jobs.audit.shuffle import cut, groups
+from penstock.pipeline.jobs.audit.history import cut, groups, list_history, load_conditions
 from penstock.pipeline.jobs.audit.stored import HEADER, as_reads, shards_of
+from penstock.pipeline.jobs.framework.reading import write_new
 from penstock.proto.errors import ConfigError, Corrupt
 from tests.support.cluster import histories
 from tests.support.cluster.histories import SHARDS, STREAM
@@ -85,7 +84,7 @@ def test_connect_knows_the_word_that_refuses_an_output_that_exists(tmp_path: Pat
     from pyspark.sql.connect.plan import Range, WriteOperation
 
     frame = MagicMock()
-    job._write_new(frame, str(tmp_path / "new"))
+    write_new(frame, str(tmp_path / "new"))
     ((mode,), _) = frame.write.mode.call_args
     operation = WriteOperation(Range(0, 1, 1))
     operation.source, operation.mode = "parquet", mode

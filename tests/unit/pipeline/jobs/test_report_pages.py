@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from penstock.pages.plots import TICKS_MAX, Plot, time_step_ms
 from penstock.pipeline.jobs.audit import job as audit
-from penstock.pipeline.jobs.framework.over_time import over_time, step_for
-from penstock.pipeline.jobs.framework.report import Report, Table, render
+from penstock.pipeline.jobs.framework.report import Report, Table, over_time, render, step_for
 from penstock.pipeline.jobs.lag import job as lag
 
 
@@ -48,10 +47,6 @@ def test_an_id_may_be_broken_so_that_the_page_does_not_scroll_sideways() -> None
 def test_a_lag_report_says_how_long_its_looks_really_took() -> None:
     assert lag._seen([1_000, 13_000, 39_000], "ns:9876") == "3 looks in 38.0 s, at ns:9876."
     assert lag._seen([1_000], "ns:9876") == "One look, at ns:9876."
-
-
-def test_every_invariant_has_a_reason_for_not_being_judged() -> None:
-    assert set(audit.NOT_JUDGED) == set(audit.INVARIANTS)
 
 
 def test_latencies_are_counted_in_steps_of_one_two_five() -> None:
