@@ -67,15 +67,21 @@ def setting(meaning: str, default: Any = REQUIRED, *, name: str = "", kind: Kind
     return dataclasses.field(default=default, metadata={"meaning": meaning, "name": name, "kind": kind})
 
 
-def options_of(declared: type[Any]) -> tuple[Option, ...]:
-    """The options that a dataclass declares."""
+def camel_case(name: str) -> str:
+    """``like_this`` as ``likeThis``, for options of Spark."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def options_of(declared: type[Any], spelt: Callable[[str], str] = str) -> tuple[Option, ...]:
+    """The options that a dataclass declares; ``spelt``: how fields are called that have no name of their own."""
     hints = typing.get_type_hints(declared)
     found = []
     for field in dataclasses.fields(declared):
         if "meaning" in field.metadata:
             of, several = _type_of(hints[field.name])
             kind = field.metadata["kind"] or _KINDS[of]
-            name = field.metadata["name"] or field.name
+            name = field.metadata["name"] or spelt(field.name)
             found.append(Option(name, field.metadata["meaning"], kind, field.default, several, field.name))
     return tuple(found)
 
@@ -133,11 +139,7 @@ T = TypeVar("T")
 
 
 def made(declared: type[T], given: Mapping[str, Any], where: str) -> T:
-    """The dataclass that declares options, with what a user gave.
-
-    Raises:
-        ConfigError: see :meth:`Options.read`.
-    """
+    """The dataclass that declares options, with what a user gave. Raises ConfigError: see :meth:`Options.read`."""
     return declared(**Options(where, declared).read(given).fields())
 
 
@@ -151,9 +153,10 @@ class Options:
         more: Iterable[Option] = (),
         ignored: Collection[str] = (),
         foreign: Mapping[str, str] | None = None,
+        spelt: Callable[[str], str] = str,
     ) -> None:
         """``ignored``: names that are passed over. ``foreign``: of another system, each with what does it here."""
-        self.all = (*more, *(options_of(declared) if declared is not None else ()))
+        self.all = (*more, *(options_of(declared, spelt) if declared is not None else ()))
         self._where = where
         self._ignored = {name.lower() for name in ignored}
         self._foreign = {name.lower(): instead for name, instead in (foreign or {}).items()}
@@ -167,8 +170,7 @@ class Options:
     def read(self, given: Mapping[str, Any]) -> Given:
         """The options as a user gave them. None, and an empty text where one value is wanted, are as good as nothing.
 
-        Raises:
-            ConfigError: an unknown name, a missing option, or a value of another kind; and what would be right.
+        Raises ConfigError: an unknown name, a missing option, or a value of another kind; and what would be right.
         """
         values: dict[str, Any] = {}
         for key, value in given.items():
@@ -272,9 +274,7 @@ def parse_time_ms(text: str) -> int:
     """Milliseconds since 1970 of a number of them or of an ISO 8601 time, UTC where it names no zone.
 
     Of a time between two milliseconds the later one: messages are stored at whole ones, so it parts them as the time.
-
-    Raises:
-        ValueError: neither, or digits that may be something else: eight a date, ten a time in seconds.
+    Raises ValueError: neither, or digits that may be something else: eight a date, ten a time in seconds.
     """
     if text.lstrip("-").isdecimal():
         if len(text) == 8 and text.isdecimal():
@@ -290,11 +290,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes, also as ``64k``, ``16m``, ``1g``.
-
-    Raises:
-        ValueError: neither.
-    """
+    """A number of bytes, also as ``64k``, ``16m``, ``1g``. Raises ValueError: neither."""
     found = re.fullmatch(r"(-?[0-9]{1,19})\s*([kmg]?)i?b?", text.lower())
     if found is None:
         raise ValueError(text)

@@ -9,7 +9,20 @@ from typing import Final
 
 from penstock.proto.errors import ConfigError
 
-from ..options import TABLE_PROPERTIES, TEXT, TIME, Given, Option, Options, choice, in_sql, setting, size, whole
+from ..options import (
+    TABLE_PROPERTIES,
+    TEXT,
+    TIME,
+    Given,
+    Option,
+    Options,
+    camel_case,
+    choice,
+    in_sql,
+    setting,
+    size,
+    whole,
+)
 
 SOURCE = "penstock_store"
 VIEWS = ("messages", "queues", "index", "segments", "parts", "queue_parts")
@@ -39,17 +52,11 @@ class StoreOptions:
     )
     view: str = setting("what a row is", "messages", kind=choice(*VIEWS))
     topics: tuple[str, ...] = setting("only these topics", ())
-    queue_ids: tuple[int, ...] = setting(
-        "only these queue numbers", (), name="queueIds", kind=whole(0, expected="a number from 0")
-    )
+    queue_ids: tuple[int, ...] = setting("only these queue numbers", (), kind=whole(0, expected="a number from 0"))
     start_timestamp_ms: int | None = setting("stored at that time or later", None, name="startTimestamp", kind=TIME)
     end_timestamp_ms: int | None = setting("stored before that time", None, name="endTimestamp", kind=TIME)
-    start_physical_offset: int | None = setting(
-        "from this position of the log on", None, name="startPhysicalOffset", kind=_POSITION
-    )
-    end_physical_offset: int | None = setting(
-        "before this position of the log", None, name="endPhysicalOffset", kind=_POSITION
-    )
+    start_physical_offset: int | None = setting("from this position of the log on", None, kind=_POSITION)
+    end_physical_offset: int | None = setting("before this position of the log", None, kind=_POSITION)
     # An unnoticed flipped bit costs more than the checksum.
     verify: str = setting(
         "checksums; none of them; or full, also against neighbours and queue entries",
@@ -57,29 +64,20 @@ class StoreOptions:
         kind=choice("crc", "none", "full"),
     )
     on_corrupt: str = setting(
-        "at damage: fail, skip it, or emit a row that says why",
-        "fail",
-        name="onCorrupt",
-        kind=choice("fail", "skip", "emit"),
+        "at damage: fail, skip it, or emit a row that says why", "fail", kind=choice("fail", "skip", "emit")
     )
-    split_bytes: int = setting("of the log in one task", SPLIT_BYTES, name="splitBytes", kind=size(4096, 1 << 40))
+    split_bytes: int = setting("of the log in one task", SPLIT_BYTES, kind=size(4096, 1 << 40))
     up_to: str = setting(
         "of a store in use: what its last checkpoint calls confirmed, or all that is there",
         "confirm",
-        name="upTo",
         kind=choice("confirm", "end"),
     )
-    batch_rows: int = setting("rows handed to Spark at once", BATCH_ROWS, name="batchRows", kind=whole(1, 1_000_000))
+    batch_rows: int = setting("rows handed to Spark at once", BATCH_ROWS, kind=whole(1, 1_000_000))
     properties: str = setting("a map, raw as one text, or none", "map", kind=choice("map", "raw", "none"))
     decompress: bool = setting("false: bodies as they are stored", True)
-    use_consume_queue: bool = setting(
-        "false: scan the log, also where queues could tell positions", True, name="useConsumeQueue"
-    )
+    use_consume_queue: bool = setting("false: scan the log, also where queues could tell positions", True)
     part_offsets: int = setting(
-        "of the views parts and queue_parts: offsets that one row sums up",
-        PART_OFFSETS,
-        name="partOffsets",
-        kind=whole(1, 1 << 40),
+        "of the views parts and queue_parts: offsets that one row sums up", PART_OFFSETS, kind=whole(1, 1 << 40)
     )
 
 
@@ -92,6 +90,7 @@ OPTIONS: Final = Options(
         Option("paths", "what load([…]) is given, written by Spark", TEXT),
     ),
     TABLE_PROPERTIES,
+    spelt=camel_case,
 )
 
 

@@ -26,6 +26,7 @@ from ..options import (
     Given,
     Option,
     Options,
+    camel_case,
     choice,
     in_sql,
     instant,
@@ -67,8 +68,7 @@ _BATCH = whole(0, 1 << 38)
 def security_given(given: Given) -> SecurityFiles:
     """What secures the connections: as the options say, or without any, as the driver's environment does.
 
-    Raises:
-        ConfigError: TLS without ``tlsCaFile``.
+    Raises ConfigError: TLS without ``tlsCaFile``.
     """
     files = {field: given[name] for name, (field, _) in _SECURITY.items() if name in given}
     return SecurityFiles(**files) if files else SecurityFiles.from_environment()
@@ -97,45 +97,30 @@ class SourceOptions:
     starting: Position
     ending: Position
     error_without_match: bool
-    max_offsets: int | None = setting(
-        "messages in one batch of a stream at most", None, name="maxOffsetsPerTrigger", kind=_COUNT
+    max_offsets_per_trigger: int | None = setting("messages in one batch of a stream at most", None, kind=_COUNT)
+    max_bytes_per_trigger: int | None = setting("the same in bytes of the log", None, kind=size(1, 1 << 62))
+    min_offsets_per_trigger: int | None = setting("a stream waits for so many messages", None, kind=_COUNT)
+    max_trigger_delay_ms: int = setting("and not for longer than this", 900_000, kind=whole(0, 1 << 40))
+    target_bytes_per_partition: int | None = setting(
+        "of the log in one task; by default about eight tasks of 16 to 128 MiB", None, kind=size(1024, 1 << 40)
     )
-    max_bytes: int | None = setting(
-        "the same in bytes of the log", None, name="maxBytesPerTrigger", kind=size(1, 1 << 62)
-    )
-    min_offsets: int | None = setting(
-        "a stream waits for so many messages", None, name="minOffsetsPerTrigger", kind=_COUNT
-    )
-    max_trigger_delay_ms: int = setting(
-        "and not for longer than this", 900_000, name="maxTriggerDelayMs", kind=whole(0, 1 << 40)
-    )
-    target_bytes: int | None = setting(
-        "of the log in one task; by default about eight tasks of 16 to 128 MiB",
-        None,
-        name="targetBytesPerPartition",
-        kind=size(1024, 1 << 40),
-    )
-    min_partitions: int | None = setting("tasks of a read at least", None, name="minPartitions", kind=_TASKS)
-    max_partitions: int | None = setting("tasks of a read at most", None, name="maxPartitions", kind=_TASKS)
-    sub_expression: str = setting("tags, as 'paid || refunded'", "*", name="subExpression")
-    filter_sql: str = setting("a condition on properties, which brokers evaluate", "", name="filterSql")
+    min_partitions: int | None = setting("tasks of a read at least", None, kind=_TASKS)
+    max_partitions: int | None = setting("tasks of a read at most", None, kind=_TASKS)
+    sub_expression: str = setting("tags, as 'paid || refunded'", "*")
+    filter_sql: str = setting("a condition on properties, which brokers evaluate", "")
     group: str = setting(
         "consumer group: where to begin with startingOffsets=group, and what progress is committed as", ""
     )
-    fail_on_data_loss: bool = setting(
-        "false: go on where messages are gone, and count them", True, name="failOnDataLoss"
-    )
-    fetch_bytes: int = setting(
-        "asked of a broker at once", FETCH_BYTES, name="fetchMaxBytes", kind=size(1024, 16 << 20)
-    )
-    fetch_timeout_ms: int = setting("of one such call", 10_000, name="fetchTimeoutMs", kind=whole(100, 3_600_000))
+    fail_on_data_loss: bool = setting("false: go on where messages are gone, and count them", True)
+    fetch_max_bytes: int = setting("asked of a broker at once", FETCH_BYTES, kind=size(1024, 16 << 20))
+    fetch_timeout_ms: int = setting("of one such call", 10_000, kind=whole(100, 3_600_000))
     retry_timeout_ms: int | None = setting(
         "how long brokers that are away are waited for; by default 60000, of streams without end",
         None,
         name="driverRetryTimeoutMs",
         kind=whole(0, 86_400_000),
     )
-    batch_rows: int = setting("rows handed to Spark at once", 10_000, name="batchRows", kind=whole(1, 1_000_000))
+    batch_rows: int = setting("rows handed to Spark at once", 10_000, kind=whole(1, 1_000_000))
     properties: str = setting("a map, raw as one text, or none", "map", kind=choice(*PROPERTIES_TYPES))
     decompress: bool = setting("false: bodies as they are stored", True)
     system_topics: bool = setting("let patterns match internal topics too", False, name="includeSystemTopics")
@@ -155,22 +140,17 @@ class SinkOptions:
     streaming: bool
     topic: str = setting("the topic, for rows without a column topic", "")
     dead_letter_topic: str = setting(
-        "takes the rows that cannot be messages, each with the reason, instead of failing", "", name="deadLetterTopic"
+        "takes the rows that cannot be messages, each with the reason, instead of failing", ""
     )
     guarantee: str = setting("what is promised", "idempotent", name="deliveryGuarantee", kind=choice(*GUARANTEES))
-    producer_id: str = setting("names a batch job, so that it can be repeated", "", name="producerId")
+    producer_id: str = setting("names a batch job, so that it can be repeated", "")
     skip_batch: int | None = setting(
-        "micro-batch that was refused as changed: what is there of it stands for it",
-        None,
-        name="skipBatch",
-        kind=_BATCH,
+        "micro-batch that was refused as changed: what is there of it stands for it", None, kind=_BATCH
     )
-    rewrite_batch: int | None = setting(
-        "the same: it is written again, behind what is there of it", None, name="rewriteBatch", kind=_BATCH
-    )
-    batch_bytes: int = setting("of one chunk", 1 << 20, name="batchBytes", kind=size(1024, 4 << 20))
+    rewrite_batch: int | None = setting("the same: it is written again, behind what is there of it", None, kind=_BATCH)
+    batch_bytes: int = setting("of one chunk", 1 << 20, kind=size(1024, 4 << 20))
     in_flight: int = setting("chunks under way of one task", 4, name="maxInFlight", kind=whole(1, 64))
-    send_timeout_ms: int = setting("of one call", 10_000, name="sendTimeoutMs", kind=whole(100, 3_600_000))
+    send_timeout_ms: int = setting("of one call", 10_000, kind=whole(100, 3_600_000))
     retry_timeout_ms: int | None = setting(
         "how long a chunk is tried; by default 60000, of streams and in foreachBatch without end",
         None,
@@ -179,10 +159,7 @@ class SinkOptions:
     )
     compression: str = setting("of bodies", "none", kind=choice(*COMPRESSIONS))
     transaction_timeout_ms: int = setting(
-        "exactly-once: after it, brokers resolve what nobody has decided",
-        900_000,
-        name="transactionTimeoutMs",
-        kind=whole(1_000, 604_800_000),
+        "exactly-once: after it, brokers resolve what nobody has decided", 900_000, kind=whole(1_000, 604_800_000)
     )
 
     @property
@@ -217,9 +194,10 @@ SOURCE: Final = Options(
     ),
     _SPARKS_OWN,
     kafka.OPTIONS,
+    camel_case,
 )
 SINK: Final = Options(
-    "penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN, kafka.OPTIONS | {"subscribe": "topic"}
+    "penstock", SinkOptions, (_NAME_SERVER, *SECURITY), _SPARKS_OWN, kafka.OPTIONS | {"subscribe": "topic"}, camel_case
 )
 
 
@@ -231,11 +209,7 @@ def properties_form(options: Mapping[str, str]) -> str:
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a read.
-
-    Raises:
-        ConfigError: which option, which value, and what would be right.
-    """
+    """The options of a read. Raises ConfigError: which option, which value, and what would be right."""
     if _is_without_own(options):
         raise ConfigError(f"penstock: nameServer and subscribe are missing. {in_sql('penstock', 'nameServer …')}")
     given = SOURCE.read(options)
@@ -245,7 +219,10 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         path = next((value for name, value in options.items() if name.lower() == "path" and value), "")
         meant = f": load() takes no topics, say subscribe={path}" if path else ""
         raise ConfigError(f"which topics? Give one of the options subscribe, subscribePattern, assign{meant}")
-    _check_kind(given, streaming=streaming)
+    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+        if name in given:
+            kind, other = ("stream", "batch") if streaming else ("batch", "stream")
+            raise ConfigError(f"option {name} is for {other} reads: this is a {kind} read")
     given.at_most_one("maxOffsetsPerTrigger", "maxBytesPerTrigger")
     for low, high in (("minOffsetsPerTrigger", "maxOffsetsPerTrigger"), ("minPartitions", "maxPartitions")):
         if low in given and high in given and given[low] > given[high]:
@@ -275,11 +252,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
 
 
 def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The options of a write.
-
-    Raises:
-        ConfigError: which option, which value, and what would be right.
-    """
+    """The options of a write. Raises ConfigError: which option, which value, and what would be right."""
     if _is_without_own(options):
         raise ConfigError(f"penstock: nameServer is missing. {into_sql('nameServer=…, topic=…')}")
     given = SINK.read(options)
@@ -325,13 +298,6 @@ def writable_topic(topic: str, where: str) -> str:
 
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelayMs")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-
-
-def _check_kind(given: Given, *, streaming: bool) -> None:
-    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
-        if name in given:
-            kind, other = ("stream", "batch") if streaming else ("batch", "stream")
-            raise ConfigError(f"option {name} is for {other} reads: this is a {kind} read")
 
 
 def _topics(given: Given) -> tuple[str, ...]:

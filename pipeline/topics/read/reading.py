@@ -23,13 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.client.cluster import Sql, Subscription, fetched, parse_subscription, pause_before_retry_s, reworded
 from penstock.formats.record.kernels import ROW, ScanStatus, scan
-from penstock.proto.errors import (
-    BrokerUnavailable,
-    DamagedRecord,
-    DataLoss,
-    PenstockError,
-    TopicNotFound,
-)
+from penstock.proto.errors import BrokerUnavailable, DamagedRecord, DataLoss, PenstockError, TopicNotFound
 from penstock.proto.wire.broker_pb2 import FetchHeader, FetchReply, Filter
 
 from ...columns.columns import Bytes, ColumnWriter, Rows
@@ -84,25 +78,18 @@ class SliceReader:
         self._options = options
         self._schema = schema
         self._keeps_bad_bodies = keeps_bad_bodies
-        self._lost = 0
+        self.lost = 0  # messages that were gone or damaged, and left out, so far
         expression = Sql(options.filter_sql) if options.filter_sql else options.sub_expression
         self._subscription: Subscription = parse_subscription("any", expression)
         self._is_filtered = self._subscription.filter.kind != Filter.ALL
         self._tags = ColumnWriter(pa.schema([pa.field("tags", pa.string())]), broker_name="")
 
-    @property
-    def lost(self) -> int:
-        """How many messages were gone or damaged, and left out, so far."""
-        return self._lost
-
     def read(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
         """Every message of the slices: broker after broker as they are first named, and each one's slices in order.
 
         Two readers of the same slices give the same rows in the same order, in batches that may be cut elsewhere.
-
-        Raises:
-            DataLoss, TopicNotFound, DamagedRecord: messages are gone or damaged, and ``failOnDataLoss`` is on.
-            PenstockError: the broker does not answer, or answers something else.
+        Raises DataLoss, TopicNotFound, DamagedRecord: messages are gone or damaged, and ``failOnDataLoss`` is on.
+        Raises PenstockError: the broker does not answer, or answers something else.
         """
         by_broker: dict[str, list[_Reading]] = {}
         for each in slices:
@@ -118,8 +105,8 @@ class SliceReader:
                 keeps_bad_bodies=self._keeps_bad_bodies,
             )
             yield from self._read_shard(shard, writer)
-        if self._lost:
-            log.warning("messages were lost or damaged and left out count=%d", self._lost)
+        if self.lost:
+            log.warning("messages were lost or damaged and left out count=%d", self.lost)
 
     def _read_shard(self, shard: _Shard, writer: ColumnWriter) -> Iterator[pa.RecordBatch]:
         flight: _Flight | None = None
@@ -174,7 +161,7 @@ class SliceReader:
         asked = shard.left[: shard.at_once]
         address = self._cluster.calls.directory.address(shard.name, reading=not shard.asks_master, fresh=fresh)
         header = FetchHeader(
-            client_id=CLIENT_ID, max_bytes=self._options.fetch_bytes, max_wait_ms=WAIT_MS, in_order=True
+            client_id=CLIENT_ID, max_bytes=self._options.fetch_max_bytes, max_wait_ms=WAIT_MS, in_order=True
         )
         for each in asked:
             header.topics.add(
@@ -213,13 +200,7 @@ class SliceReader:
         return data, parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, ROW), *parts])
 
     def _rows(
-        self,
-        shard: _Shard,
-        address: str,
-        each: _Reading,
-        data: Bytes,
-        begin: int,
-        result: FetchReply.Result,
+        self, shard: _Shard, address: str, each: _Reading, data: Bytes, begin: int, result: FetchReply.Result
     ) -> Rows:
         rows: Rows = np.empty(result.count, ROW)
         count, _, status = scan(data, begin, begin + result.bytes, -1, True, rows)
@@ -272,14 +253,18 @@ class SliceReader:
         mask = np.concatenate([np.asarray(part.to_numpy(zero_copy_only=False), np.bool_) for part in masks])
         return rows if mask.all() else rows[mask]
 
-    def _lose(self, each: _Reading, following: int, why: str) -> None:
-        lost = min(following, each.end) - each.next
-        text = f"queue {each.queue}: messages {each.next}..{min(following, each.end)} are gone: {why}"
+    def _pass_over(self, kind: type[PenstockError], text: str, instead: str, count: int) -> None:
+        """Count what is left out, if that is allowed; else raise an error of this kind."""
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false reads what is left")
+            raise kind(f"{text}; failOnDataLoss=false {instead}")
         log.warning("%s", text)
-        self._lost += lost
-        each.next = min(following, each.end)
+        self.lost += count
+
+    def _lose(self, each: _Reading, following: int, why: str) -> None:
+        following = min(following, each.end)
+        text = f"queue {each.queue}: messages {each.next}..{following} are gone: {why}"
+        self._pass_over(DataLoss, text, "reads what is left", following - each.next)
+        each.next = following
 
     def _check_whole(self, each: _Reading, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """That these are the next messages of the slice, without a hole."""
@@ -289,10 +274,7 @@ class SliceReader:
             return
         wrong = int(np.flatnonzero(missing)[0])
         text = f"queue {each.queue}: message {expected[wrong]} is missing, {offsets[wrong]} follows"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false reads what is left")
-        log.warning("%s", text)
-        self._lost += int(np.maximum(missing, 0).sum())
+        self._pass_over(DataLoss, text, "reads what is left", int(np.maximum(missing, 0).sum()))
 
     def _leave_out(self, shard: _Shard, address: str, each: _Reading, following: int, problem: str) -> None:
         text = self._damaged(each.queue, each.next, following, problem)
@@ -300,7 +282,7 @@ class SliceReader:
             return
         log.warning("%s", text)
         following = max(each.next + 1, min(following, each.end))
-        self._lost += following - each.next
+        self.lost += following - each.next
         each.next, each.is_doubted = following, False
 
     def _bad_body(self, shard: _Shard, rows: Rows, index: int, error: Exception) -> str:
@@ -312,7 +294,7 @@ class SliceReader:
         topic = shard.records[start : start + int(row["topic_size"])].tobytes().decode()
         queue = Queue(topic, shard.name, int(row["queue_id"]))
         log.warning("%s", self._damaged(queue, offset, offset + 1, f"{error}: decompress=false reads what is stored"))
-        self._lost += 1
+        self.lost += 1
         return str(error)
 
     def _sound(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -323,11 +305,7 @@ class SliceReader:
             yield batch
 
     def _damaged(self, queue: Queue, offset: int, following: int, problem: str) -> str:
-        """What is damaged.
-
-        Raises:
-            DamagedRecord: it may not be left out.
-        """
+        """What is damaged. Raises DamagedRecord: it may not be left out."""
         text = f"queue {queue}: message {offset} is damaged: {problem}"
         if self._options.fail_on_data_loss:
             raise DamagedRecord(
@@ -342,10 +320,7 @@ class SliceReader:
 
     def _gone(self, each: _Reading) -> None:
         text = f"queue {each.queue} does not exist any more: messages {each.next}..{each.end} are gone"
-        if self._options.fail_on_data_loss:
-            raise TopicNotFound(f"{text}; failOnDataLoss=false goes on without them")
-        log.warning("%s", text)
-        self._lost += each.end - each.next
+        self._pass_over(TopicNotFound, text, "goes on without them", each.end - each.next)
         each.next = each.end
 
     def _timeout_s(self) -> float:

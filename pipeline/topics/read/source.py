@@ -37,9 +37,6 @@ class TopicPartition(InputPartition):
         super().__init__(None)
         self.slices = wanted
 
-    def __repr__(self) -> str:
-        return f"TopicPartition({self.slices!r})"
-
 
 class TopicDataSource(DataSource):
     """Topics of a cluster, read and written; options: :mod:`.options`."""
@@ -72,11 +69,7 @@ class TopicDataSource(DataSource):
         return TopicStreamReader(options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """Writes a DataFrame.
-
-        Raises:
-            ConfigError: ``overwrite``; or an option or column is wrong.
-        """
+        """Writes a DataFrame. Raises ConfigError: ``overwrite``; or an option or column is wrong."""
         from penstock.client.cluster import again
 
         from ..write.sink import TopicBatchWriter
@@ -125,8 +118,7 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One per task.
 
-        Raises:
-            RouteNotFound: a broker group of a topic was down for ``driverRetryTimeoutMs``, with ``failOnDataLoss``.
+        Raises RouteNotFound: a broker group of a topic was down for ``driverRetryTimeoutMs``, with ``failOnDataLoss``.
         """
         from penstock.client.cluster import again
 
@@ -178,7 +170,7 @@ def planned(wanted: list[Slice], mean_bytes: Mapping[Queue, int], options: Sourc
     return plan(
         wanted,
         mean_bytes,
-        target_bytes=options.target_bytes,
+        target_bytes=options.target_bytes_per_partition,
         at_least=options.min_partitions,
         at_most=options.max_partitions,
     )

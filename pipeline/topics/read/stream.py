@@ -56,7 +56,10 @@ SHRUNK_S = 10.0
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream's reader: lives in the driver's planner, and as a copy in every worker."""
+    """One stream's reader: lives in the driver's planner, and as a copy in every worker.
+
+    Spark's ``commit`` comes a batch late, and never for the last one: :mod:`.progress` reports instead.
+    """
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
@@ -99,10 +102,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options allow in one batch."""
-        if self._options.max_offsets is not None:
-            return ReadMaxRows(self._options.max_offsets)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -149,21 +152,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target, self._is_checked = target, False
 
     def _reached(self, begin: Mapping[Queue, int], created: Created, epochs: Epochs) -> dict[Queue, int]:
-        """How far the queues have come, or the fixed target."""
+        """How far the queues have come, or the fixed target: made before Spark told where the query is, so that losses
+        show only now.
+        """
         if self._target is None:
             return self._positions(begin, created, epochs, passes_over_silent=True)
-        return self._checked_target(self._target, begin, created, epochs)
-
-    def _checked_target(
-        self, target: dict[Queue, int], begin: Mapping[Queue, int], created: Created, epochs: Epochs
-    ) -> dict[Queue, int]:
-        """``target``, made before Spark told where the query is, so that losses show only now."""
         if self._is_checked:
             self._restarts = {}  # the batch before began there
         else:
             self._positions(begin, created, epochs)
             self._is_checked = True
-        return target
+        return self._target
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The last ends that were seen; ``away``: broker groups of which nobody answers, by topic."""
@@ -182,12 +181,6 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: Any) -> Iterator[Any]:
         """The messages of a partition as record batches."""
         yield from read_partition(self._options, self._schema, partition)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: it comes a batch late, and never for the last one. :mod:`.progress` reports instead."""
-
-    def stop(self) -> None:
-        """Nothing to give back: connections belong to the process."""
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Without what only the driver knows."""
@@ -258,8 +251,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _of_the_same_topics(self, wanted: list[Slice], planned_with: Created) -> list[Slice]:
         """The slices without those of topics that were made anew, or deleted, since the batch was planned.
 
-        Raises:
-            DataLoss: there is one, and ``failOnDataLoss``.
+        Raises DataLoss: there is one, and ``failOnDataLoss``.
         """
         from ..cluster import cluster
 
@@ -291,9 +283,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """That the topics of the query's queues are still there; a broker group that does not answer is not asked on.
 
         One that is known to be down is not asked at all.
-
-        Raises:
-            DataLoss: one is not, and ``failOnDataLoss``.
+        Raises DataLoss: one is not, and ``failOnDataLoss``.
         """
         from ..cluster import cluster
 
@@ -315,8 +305,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_removed(self, begin: Mapping[Queue, int], created: Created, found: Positions) -> None:
         """That no topic got fewer queues before these were read. They are read on if it gets them again.
 
-        Raises:
-            DataLoss: one did, and ``failOnDataLoss``.
+        Raises DataLoss: one did, and ``failOnDataLoss``.
         """
         for queue in sorted(begin.keys() & found.removed.keys() - self._unreadable):
             now = found.created.get(queue[:2])
@@ -364,7 +353,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(target)
 
     def _is_enough(self, begin: Mapping[Queue, int], end: Mapping[Queue, int]) -> bool:
-        least = self._options.min_offsets
+        least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or backlog_of(begin, end) >= least:
             return True
         return time.monotonic() - self._batch_at >= self._options.max_trigger_delay_ms / 1000

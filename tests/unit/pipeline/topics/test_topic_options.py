@@ -112,7 +112,7 @@ def test_options_are_read_without_case_and_sizes_with_units() -> None:
         {"NAMESERVER": "a:1", "assign": '{"t": {"b": [0, 2]}}', "fetchmaxbytes": "2m", "path": "x"}, streaming=True
     )
     assert found.assigned == {Queue("t", "b", 0), Queue("t", "b", 2)}
-    assert found.fetch_bytes == 2 << 20
+    assert found.fetch_max_bytes == 2 << 20
     assert (found.starting.at, found.ending.at) == ("latest", "latest")
     loud = source_options(GOOD | {"startingOffsets": "EARLIEST", "endingOffsets": "Latest"}, streaming=False)
     assert (loud.starting.at, loud.ending.at) == ("earliest", "latest")
