@@ -6,10 +6,9 @@ sequence is not UTF-8 (Arrow would pass it on and Spark would fail on it).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +77,7 @@ class ColumnWriter:
             part = rows[start:end]
             bodies = self._expand(buffer, part) if self._decompresses else None
             if bodies is not None:
-                part = part[: bodies.count]
+                part = part[: bodies.rows]
             yield self._batch(_Part(buffer, part, self._broker_name, bodies))
             start += len(part)
 
@@ -112,13 +111,12 @@ class ColumnWriter:
         return _Bodies(len(rows), found, bad)
 
 
-class _Bodies:
-    """Decompressed bodies of the first ``count`` rows, by row; None or as stored where ``bad`` says why."""
+class _Bodies(NamedTuple):
+    """Decompressed bodies of the first ``rows`` rows, by row; None or as stored where ``bad`` says why."""
 
-    def __init__(self, count: int, found: dict[int, bytes | None], bad: dict[int, str]) -> None:
-        self.count = count
-        self.found = found
-        self.bad = bad
+    rows: int
+    found: dict[int, bytes | None]
+    bad: dict[int, str]
 
 
 class _Part:
@@ -234,14 +232,6 @@ def _topic(part: _Part, kind: pa.DataType) -> pa.Array:
     return text_column(part.buffer, starts, sizes, kind)
 
 
-def _broker(part: _Part, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(part.broker_name, kind), part.count)
-
-
-def _tags(part: _Part, kind: pa.DataType) -> pa.Array:
-    return text_column(part.buffer, *part.well_known[:2], kind, is_utf8=part.is_ascii)
-
-
 def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     starts, sizes = part.well_known[2:4]
     present = sizes >= 0
@@ -331,14 +321,6 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
     return _text(kind, None, offsets, data, is_utf8=part.is_ascii)
 
 
-def _born_host(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _hosts(part, part.longs("position") + 48, SysFlag.BORN_HOST_V6, kind)
-
-
-def _store_host(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _hosts(part, part.store_host_positions, SysFlag.STORE_HOST_V6, kind)
-
-
 def _hosts(part: _Part, starts: Longs, wide_bit: int, kind: pa.DataType) -> pa.Array:
     """Few hosts occur in one batch, so each is formatted once."""
     wide = (part.ints("sys_flag") & wide_bit) != 0
@@ -360,30 +342,28 @@ def _host(raw: Bytes) -> str:
     return str(Host.decode(raw[: 20 if raw[20] else 8].tobytes()))
 
 
-_MAKERS: Mapping[str, Callable[[_Part, pa.DataType], pa.Array]] = MappingProxyType(
-    {
-        "topic": _topic,
-        "brokerName": _broker,
-        "queueId": _number("queue_id"),
-        "queueOffset": _number("queue_offset"),
-        "physicalOffset": _number("physical_offset"),
-        "size": _number("size"),
-        "messageId": _message_id,
-        "tags": _tags,
-        "keys": _keys,
-        "body": _body,
-        "properties": _properties,
-        "bornTimestamp": _time("born_timestamp"),
-        "storeTimestamp": _time("store_timestamp"),
-        "bornHost": _born_host,
-        "storeHost": _store_host,
-        "flag": _number("flag"),
-        "sysFlag": _number("sys_flag"),
-        "reconsumeTimes": _number("reconsume_times"),
-        "bodyCrc": _number("body_crc"),
-        "preparedTransactionOffset": _number("prepared_transaction_offset"),
-        "tagsCode": _number("tags_code"),
-        "keyHashes": _key_hashes,
-        "corrupt": _corrupt,
-    }
-)
+_MAKERS: Final[dict[str, Callable[[_Part, pa.DataType], pa.Array]]] = {
+    "topic": _topic,
+    "brokerName": lambda part, kind: pa.repeat(pa.scalar(part.broker_name, kind), part.count),
+    "queueId": _number("queue_id"),
+    "queueOffset": _number("queue_offset"),
+    "physicalOffset": _number("physical_offset"),
+    "size": _number("size"),
+    "messageId": _message_id,
+    "tags": lambda part, kind: text_column(part.buffer, *part.well_known[:2], kind, is_utf8=part.is_ascii),
+    "keys": _keys,
+    "body": _body,
+    "properties": _properties,
+    "bornTimestamp": _time("born_timestamp"),
+    "storeTimestamp": _time("store_timestamp"),
+    "bornHost": lambda part, kind: _hosts(part, part.longs("position") + 48, SysFlag.BORN_HOST_V6, kind),
+    "storeHost": lambda part, kind: _hosts(part, part.store_host_positions, SysFlag.STORE_HOST_V6, kind),
+    "flag": _number("flag"),
+    "sysFlag": _number("sys_flag"),
+    "reconsumeTimes": _number("reconsume_times"),
+    "bodyCrc": _number("body_crc"),
+    "preparedTransactionOffset": _number("prepared_transaction_offset"),
+    "tagsCode": _number("tags_code"),
+    "keyHashes": _key_hashes,
+    "corrupt": _corrupt,
+}

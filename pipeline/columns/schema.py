@@ -96,10 +96,8 @@ def check_schema(
     """Nothing, if ``schema`` (a ``StructType``) is a selection of ``columns`` with their types.
 
     ``words``: another system's names of columns, and what is the same here.
-
-    Raises:
-        ConfigError: a column that is unknown, asked for twice, of another type, or not null where it may be: Java
-            would take a null for some value.
+    Raises ConfigError: a column that is unknown, asked for twice, of another type, or not null where it may be: Java
+    would take a null for some value.
     """
     seen: set[str] = set()
     for field in schema.fields:

@@ -94,8 +94,7 @@ def to_document(entries: Sequence[Entry]) -> dict[str, Any]:
 def from_document(document: Any, where: str) -> list[Entry]:
     """The entries of a commit, ``where`` being its name for errors.
 
-    Raises:
-        Corrupt: it is of another version, or says something else.
+    Raises Corrupt: it is of another version, or says something else.
     """
     try:
         if document["version"] != VERSION:

@@ -72,20 +72,15 @@ class Lake(Folder):
         return f"{job}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
     def require(self) -> None:
-        """Nothing, if there is a lake.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Raises ConfigError if there is no lake."""
         if self._opened() is None:
             raise ConfigError(f"{self.root}: no lake: it has no Delta table {TABLE}; make one with the job archive")
 
     def entries(self) -> list[Entry]:
         """The log files that the table has whole now, by broker and position; nothing where there is no table.
 
-        Raises:
-            ConfigError: it is not this archive's table.
-            Corrupt: another program has changed its files. StorageError: it cannot be read.
+        Raises ConfigError: it is not this archive's table.
+        Raises Corrupt: another program has changed its files. StorageError: it cannot be read.
         """
         self._refresh()
         standing: dict[tuple[str, int], Entry] = {}
@@ -110,10 +105,6 @@ class Lake(Folder):
         held = (replace(entry, files=tuple(f for f in entry.files if f.name in self._live)) for entry in self._told)
         return sorted((entry for entry in held if entry.files), key=lambda entry: entry.place)
 
-    def standing(self, broker: str, segment: int) -> Entry | None:
-        """What the table says of a log file that it has whole now; None of others."""
-        return next((entry for entry in self.entries() if entry.place == (broker, segment)), None)
-
     def commit(self, entries: Sequence[Entry], statistics: Mapping[str, str]) -> list[Entry]:
         """Add these and their files, which are on the disk, to the table; those that the table took, when it has them.
 
@@ -121,9 +112,7 @@ class Lake(Folder):
         one that is replaced leave the table in the same commit, and stay on the disk until :meth:`vacuum`.
 
         ``statistics``: what the table says about each file, by name; see the Delta protocol, Per-file Statistics.
-
-        Raises:
-            StorageError: the table cannot be written.
+        Raises StorageError: the table cannot be written.
         """
         left, done = list(entries), list[Entry]()
         while left:
@@ -262,11 +251,7 @@ class Lake(Folder):
         return [f"{prefix}/{TABLE}/{file.name}" for file in files]
 
     def require_files(self, entries: Iterable[Entry]) -> None:
-        """Nothing, if the files of these are there with the bytes that they should have.
-
-        Raises:
-            Corrupt: one is not.
-        """
+        """Raises Corrupt if a file of these is not there with the bytes that it should have."""
         files = [file for entry in entries for file in entry.files]
         infos = self.files.get_file_info([f"{self.path}/{TABLE}/{file.name}" for file in files])
         for file, info in zip(files, infos, strict=True):

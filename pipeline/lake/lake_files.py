@@ -7,12 +7,13 @@ and writes them in the process that has the rows, with less work than it is to p
 
 from __future__ import annotations
 
+import io
 import json
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +63,7 @@ def write_sorted(
     The columns of ``batches`` are those of messages of stores or topics. One more, ``corrupt``, says which bodies are
     unreadable, and is not written. About ``sorted_bytes`` are held, and sorted together. A file is whole, and on the
     disk, before it is told.
-
-    Raises:
-        OSError, StorageError: a file cannot be written.
+    Raises OSError, StorageError: a file cannot be written.
     """
     held: list[pa.RecordBatch] = []
     size = 0
@@ -215,7 +214,7 @@ def _as_delta(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _Summing:
+class _Summing(io.RawIOBase):
     """A stream to a file, which sums up what it writes: reading the file again would cost as much as writing it."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
@@ -223,16 +222,9 @@ class _Summing:
         self.size = 0
         self.crc32 = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    @property
-    def closed(self) -> bool:
+    def writable(self) -> bool:
         """Arrow asks."""
-        return bool(self._stream.closed)
+        return True
 
     def write(self, data: Any) -> int:
         """Write all of it."""
@@ -241,13 +233,10 @@ class _Summing:
         self.size += len(data)
         return len(data)
 
-    def flush(self) -> None:
-        """Arrow calls it; the file is synced when it is closed."""
-        self._stream.flush()
-
     def close(self) -> None:
         """The file is whole."""
         self._stream.close()
+        super().close()
 
 
 def examine(lake: Lake, name: str, size: int, checksum: int) -> tuple[int, str]:

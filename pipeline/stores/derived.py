@@ -114,21 +114,13 @@ def list_queue_files(root: str) -> list[QueueFile]:
 def plan_queues(store: Store, options: StoreOptions) -> Iterator[DerivedSplit]:
     """The queue files of the wanted topics and queues, packed into tasks.
 
-    Raises:
-        Corrupt: a queue's directory or file has a name that none can have.
+    Raises Corrupt: a queue's directory or file has a name that none can have.
     """
     files, wrong = find_queue_files(store.root)
     if wrong:
         raise Corrupt(wrong[0])
-    return pack_queues(
-        store,
-        (
-            file
-            for file in files
-            if (not options.topics or file.topic in options.topics)
-            and (not options.queue_ids or file.queue_id in options.queue_ids)
-        ),
-    )
+    files = [file for file in files if not options.topics or file.topic in options.topics]
+    return pack_queues(store, (file for file in files if not options.queue_ids or file.queue_id in options.queue_ids))
 
 
 def _start(store: Store) -> int:

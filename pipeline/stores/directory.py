@@ -43,10 +43,9 @@ log = logging.getLogger(__name__)
 def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> Store:
     """List the store at ``root`` and find its end.
 
-    Raises:
-        ConfigError: there is no such directory.
-        WrongStore: it holds no store, or one of which nothing is confirmed yet, or a later version's.
-        Corrupt: its log files overlap, or hold no record though they are not empty.
+    Raises ConfigError: there is no such directory.
+    Raises WrongStore: it holds no store, or one of which nothing is confirmed yet, or a later version's.
+    Raises Corrupt: its log files overlap, or hold no record though they are not empty.
     """
     file_system, path = open_file_system(root)
     kind = file_system.get_file_info(path).type
@@ -56,7 +55,7 @@ def list_store(root: str, broker_name: str = "", *, up_to: str = "confirm") -> S
         raise ConfigError(f"{root}: not a directory: give the store's root, which holds commitlog/")
     files = _log_files(file_system, f"{path}/{COMMIT_LOG}", root)
     size = Counter(file.size for file in files if file.size).most_common(1)[0][0]
-    files, gaps = _check_chain(files, size)
+    gaps = _gaps(files, size)
     is_open = file_system.get_file_info(f"{path}/{ABORT}").type != fs.FileType.NotFound
     # Before the end is looked for, so that a running broker's log reaches at least as far.
     standard = Standard.decode(_read(file_system, f"{path}/{CHECKPOINT}"))
@@ -84,9 +83,7 @@ def require_names(
     """The roots, with patterns replaced, if there are names for all of them, or none.
 
     ``reader``, and its ``option`` that gives the names: what errors name.
-
-    Raises:
-        ConfigError: there are not, or nothing matches a pattern.
+    Raises ConfigError: there are not, or nothing matches a pattern.
     """
     found = expand_roots(roots)
     if names and len(names) != len(found):
@@ -102,9 +99,8 @@ def list_stores(
 ) -> list[Store]:
     """The stores, each of a broker of its own; arguments as for :func:`require_names`.
 
-    Raises:
-        ConfigError: names are missing, two stores have the same, or a directory is missing.
-        WrongStore, Corrupt: see :func:`list_store`.
+    Raises ConfigError: names are missing, two stores have the same, or a directory is missing.
+    Raises WrongStore, Corrupt: see :func:`list_store`.
     """
     found = require_names(reader, roots, names, option)
     listed = [
@@ -147,7 +143,7 @@ def _log_files(file_system: fs.FileSystem, directory: str, root: str) -> list[Lo
     return files
 
 
-def _check_chain(files: list[LogFile], size: int) -> tuple[list[LogFile], list[Damage]]:
+def _gaps(files: list[LogFile], size: int) -> list[Damage]:
     gaps = []
     for former, file in pairwise(files):
         due = former.start + size
@@ -160,7 +156,7 @@ def _check_chain(files: list[LogFile], size: int) -> tuple[list[LogFile], list[D
         if former.size < size:
             start, end = former.start + former.size, due
             gaps.append(Damage(start, end, f"the file has {former.size} bytes where log files have {size}"))
-    return files, gaps
+    return gaps
 
 
 class _End(NamedTuple):

@@ -30,8 +30,7 @@ _EXTENTS_MAX = 1000
 def open_file_system(root: str) -> tuple[fs.FileSystem, str]:
     """The file system of a path or URI, and the path in it.
 
-    Raises:
-        ConfigError: a URI of a kind that pyarrow does not know.
+    Raises ConfigError: a URI of a kind that pyarrow does not know.
     """
     if "://" not in root:
         return fs.LocalFileSystem(), os.path.abspath(root)
@@ -45,8 +44,7 @@ def open_file_system(root: str) -> tuple[fs.FileSystem, str]:
 def expand_roots(roots: tuple[str, ...]) -> list[str]:
     """The roots with patterns replaced by what they match: ``*``, ``?``, ``[…]``; in URIs, ``?`` begins the query.
 
-    Raises:
-        ConfigError: a pattern that nothing matches, or one in the name of a URI's host or bucket.
+    Raises ConfigError: a pattern that nothing matches, or one in the name of a URI's host or bucket.
     """
     found: list[str] = []
     for root in roots:
@@ -112,11 +110,7 @@ class Written(NamedTuple):
 
 
 def written(path: str) -> Written:
-    """What a file of this machine holds, as its file system tells.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """What a file of this machine holds, as its file system tells. Raises OSError: it cannot be opened."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -193,8 +187,7 @@ class Folder:
 class FileReader:
     """One file, open for reading. Zeros at its end that were never written are not read: brokers allocate a gigabyte.
 
-    Raises:
-        StorageError: there is no such file (any more), or it cannot be read.
+    Raises StorageError: there is no such file (any more), or it cannot be read.
     """
 
     def __init__(self, file_system: fs.FileSystem, path: str) -> None:

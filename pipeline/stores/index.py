@@ -25,8 +25,7 @@ from .files import Bytes, FileReader, open_file_system
 def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The entries of one index file that name positions below the split's end.
 
-    Raises:
-        Corrupt: its header and size fit no number of slots.
+    Raises Corrupt: its header and size fit no number of slots.
     """
     with open_index(split) as index:
         for first, data in index.blocks():
@@ -47,11 +46,7 @@ def read_index(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 @contextmanager
 def open_index(split: DerivedSplit) -> Iterator[IndexFile]:
-    """The index file of the split, open for reading.
-
-    Raises:
-        Corrupt: its header and size fit no number of slots.
-    """
+    """The index file of the split, open for reading. Raises Corrupt: its header and size fit no number of slots."""
     file_system, _ = open_file_system(split.root)
     with FileReader(file_system, split.index_path) as reader:
         file = _AsInput(reader, int(file_system.get_file_info(split.index_path).size or 0))

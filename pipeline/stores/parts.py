@@ -30,7 +30,7 @@ from ..columns import part_kernels as kernels
 from ..columns.columns import Bytes, Rows, text_column
 from ..spark.arrow_types import arrow_schema
 from .deletions import find_deletion_rows
-from .derived import DIFFERENCE_COLUMNS, DerivedSplit, QueueFile, batch_of, queue_entries, read_queue_file
+from .derived import DIFFERENCE_COLUMNS, DerivedSplit, Longs, QueueFile, batch_of, queue_entries, read_queue_file
 from .files import open_file_system
 from .scan.scanning import has_no_entry
 
@@ -44,7 +44,6 @@ PART_ENTRY = np.dtype(
     ]
 )
 """One message in the column ``entries``; the messages of a row are in the order of the log."""
-Longs = npt.NDArray[np.int64]
 
 
 def _sums(

@@ -47,6 +47,12 @@ from .scan.segments import SEGMENT_COLUMNS, first_time, read_segment
 
 log = logging.getLogger(__name__)
 
+_DERIVED = {
+    "queues": QUEUE_COLUMNS,
+    "index": INDEX_COLUMNS,
+    "segments": SEGMENT_COLUMNS,
+    "queue_parts": QUEUE_PART_COLUMNS,
+}
 _NO_STREAM = (
     f"{SOURCE}: a store is read as it is, not as a stream: use spark.read, or spark.readStream.format('penstock') for "
     "the topics of a running broker"
@@ -69,9 +75,8 @@ class StorePartition(InputPartition):
 class StoreDataSource(DataSource):
     """``spark.read.format("penstock_store").option("storePath", …)``; options: :mod:`.options`.
 
-    Raises:
-        ConfigError: an option is unknown or wrong, or a directory is missing.
-        WrongStore: a directory is no store.
+    Raises ConfigError: an option is unknown or wrong, or a directory is missing.
+    Raises WrongStore: a directory is no store.
     """
 
     @classmethod
@@ -112,25 +117,16 @@ class StoreDataSource(DataSource):
         """Refuses."""
         raise ConfigError(_NO_WRITER)
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> NoReturn:
-        """Refuses."""
-        raise ConfigError(_NO_WRITER)
+    streamWriter = writer
 
 
 class _NoStream(DataSourceStreamReader):
     """A stream that ends with the first thing that Spark asks of it."""
 
-    def initialOffset(self) -> NoReturn:
+    def read(self, *asked: Any, **named: Any) -> NoReturn:
         raise ConfigError(_NO_STREAM)
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> NoReturn:  # what a query that goes on asks first
-        raise ConfigError(_NO_STREAM)
-
-    def partitions(self, start: Any, end: Any) -> NoReturn:
-        raise ConfigError(_NO_STREAM)
-
-    def read(self, partition: Any) -> NoReturn:
-        raise ConfigError(_NO_STREAM)
+    initialOffset = latestOffset = partitions = read
 
 
 def _never_null(options: StoreOptions) -> frozenset[str]:
@@ -139,14 +135,8 @@ def _never_null(options: StoreOptions) -> frozenset[str]:
 
 
 def _columns(options: StoreOptions) -> dict[str, str]:
-    if options.view == "queues":
-        return QUEUE_COLUMNS
-    if options.view == "index":
-        return INDEX_COLUMNS
-    if options.view == "segments":
-        return SEGMENT_COLUMNS
-    if options.view == "queue_parts":
-        return QUEUE_PART_COLUMNS
+    if options.view in _DERIVED:
+        return _DERIVED[options.view]
     columns = PART_COLUMNS if options.view == "parts" else with_properties(STORE_COLUMNS, options.properties)
     return columns | CORRUPT_COLUMN if options.on_corrupt == "emit" else columns
 
@@ -162,8 +152,7 @@ class StoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One per task; the same for every call.
 
-        Raises:
-            ConfigError: a wanted topic, queue or log position is in none of the stores.
+        Raises ConfigError: a wanted topic, queue or log position is in none of the stores.
         """
         require_range(self._stores, self._options)
         if self._options.topics or self._options.queue_ids:

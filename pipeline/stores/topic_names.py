@@ -44,11 +44,7 @@ QUEUES_MAX = 1 << 16
 
 
 def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
-    """Nothing, if each wanted topic is in one of the stores, or may be; a warning where none is seen.
-
-    Raises:
-        ConfigError: a topic is in none of them.
-    """
+    """Raises ConfigError if a wanted topic is in none of the stores; warns of one that is not seen and may be there."""
     missing = {topic for topic in options.topics if not _comes_when_needed(topic)}
     if not missing or not options.use_consume_queue:
         return
@@ -73,11 +69,7 @@ def require_topics(stores: Sequence[Store], options: StoreOptions) -> None:
 
 
 def require_queue_ids(stores: Sequence[Store], options: StoreOptions) -> None:
-    """Nothing, if each wanted queue is in one of the stores, or may be.
-
-    Raises:
-        ConfigError: no wanted topic has a queue of this number, and all stores are closed.
-    """
+    """Raises ConfigError if all stores are closed, and no wanted topic has a queue of a wanted number."""
     if not options.use_consume_queue or any(store.is_open for store in stores):
         return
     if any(_comes_when_needed(topic) for topic in options.topics):

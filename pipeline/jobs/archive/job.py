@@ -36,14 +36,7 @@ from ...stores.scan.segments import read_segment
 from ..framework.reading import one_task_each
 from ..framework.report import Report, Table
 from .check import check_lake
-from .logs import (
-    checksums_of,
-    epochs_within,
-    ranges_of,
-    report_holes,
-    require_same_logs,
-    sample,
-)
+from .logs import checksums_of, epochs_within, ranges_of, report_holes, require_same_logs, sample
 from .marks import archive_marks, require_forward, require_groups, set_watermarks
 
 log = logging.getLogger(__name__)
@@ -99,10 +92,8 @@ def run(spark: Any, config: Config) -> Report:
     """Archive what is missing, or check what is there. The figures hold the watermark of each broker.
 
     The report fails where neither a store nor the lake has bytes of its log.
-
-    Raises:
-        ConfigError: an option is wrong, the lake holds another log under the name of one of these stores, or a broker
-            holds a mark of this name beyond what the lake will have.
+    Raises ConfigError: an option is wrong, the lake holds another log under the name of one of these stores, or a
+    broker holds a mark of this name beyond what the lake will have.
     """
     check(config)
     report = Report("archive", asdict(config))
@@ -168,11 +159,7 @@ def figures_of(made: list[Entry], seconds: float) -> dict[str, Any]:
 
 
 def require_kind(lake: Lake, *, of_topics: bool) -> None:
-    """Nothing, if the lake is empty or of this kind: the two know by different numbers what they hold.
-
-    Raises:
-        ConfigError: it is the other kind's.
-    """
+    """Raises ConfigError if the lake is of the other kind: the two know by different numbers what they hold."""
     kinds = {entry.of_topics for entry in lake.entries()}
     if kinds - {of_topics}:
         raise ConfigError(
@@ -234,10 +221,10 @@ def _still_there(job: _Job, store: Store, files: list[LogFile]) -> list[LogFile]
         if info.type != fs.FileType.NotFound:
             there.append(file)
             continue
-        held = job.lake.standing(store.broker_name, file.start)
+        held = next((one for one in job.lake.entries() if one.place == (store.broker_name, file.start)), None)
         if held is None or held.endPhysicalOffset < file.start + file.end:
-            where: dict[str, Any] = {"broker": store.broker_name, "segment": file.start}
-            job.report.problem(f"{file.path}: deleted before it was archived: archive a replica that has it", **where)
+            text = f"{file.path}: deleted before it was archived: archive a replica that has it"
+            job.report.problem(text, broker=store.broker_name, segment=file.start)
     return there
 
 

@@ -43,11 +43,7 @@ def epochs_within(
 
 
 def require_same_logs(lake: Lake, store: Store) -> None:
-    """Nothing, if what the lake holds under the store's name is of the store's log, as far as both have it.
-
-    Raises:
-        ConfigError: the lake holds another log.
-    """
+    """Raises ConfigError if the lake holds another log under the store's name, as far as both have it."""
     entries = [one for one in lake.entries() if one.broker == store.broker_name]
     files = {file.start: file for file in store.files}
     _require_same_borders(lake, store, entries)

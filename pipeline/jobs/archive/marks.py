@@ -16,11 +16,9 @@ CALL_TIMEOUT_S = 10.0
 
 
 def require_groups(namesrv: str, names: list[str]) -> None:
-    """Nothing, if the cluster has these broker groups: told before hours of work, not after.
+    """Raises ConfigError if the cluster lacks one of these broker groups: told before hours of work, not after.
 
-    Raises:
-        ConfigError: one is missing.
-        NameserverUnavailable: no nameserver answers.
+    Raises NameserverUnavailable if no nameserver answers.
     """
     view = cluster(namesrv).calls.directory.cluster()
     known = sorted({shard.broker_name for shard in (*view.shards, *view.absent)})
@@ -35,8 +33,7 @@ def require_groups(namesrv: str, names: list[str]) -> None:
 def set_watermarks(namesrv: str, archive_name: str, marks: dict[str, int]) -> None:
     """Tell each group's master up to where its log is archived: retention keeps what lies from there on.
 
-    Raises:
-        OffsetOutOfRange: beyond the log. InvalidArgument: before the mark that is set.
+    Raises OffsetOutOfRange: beyond the log. InvalidArgument: before the mark that is set.
     """
     for broker_name, offset in marks.items():
         mark = ArchiveWatermark(name=archive_name, offset=offset)
@@ -55,11 +52,7 @@ def archive_marks(namesrv: str, brokers: Iterable[str]) -> dict[str, Mapping[str
 
 
 def require_forward(lake: Lake, name: str, due: Mapping[str, int], marks: Mapping[str, Mapping[str, int]]) -> None:
-    """Nothing, if no broker would have to move its mark back, which brokers refuse.
-
-    Raises:
-        ConfigError: one would.
-    """
+    """Raises ConfigError if a broker would have to move its mark back, which brokers refuse."""
     for broker, offset in due.items():
         held = marks.get(broker, {}).get(name, 0)
         if held > offset:

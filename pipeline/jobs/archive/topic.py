@@ -61,12 +61,10 @@ def run(spark: Any, config: Config) -> Report:
     """Archive what the lake does not have. The figures hold the mark of each broker.
 
     The report fails where messages were deleted before they were archived.
-
-    Raises:
-        ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
-        StorageError: another job archived into the lake meanwhile; or the lake has more than the brokers, as where a
-            failover has cut off what it has.
-        DataLoss: messages are in queues that their topic has no more.
+    Raises ConfigError: a broker holds a mark of this name beyond what is stored there: it is another archive's.
+    Raises StorageError: another job archived into the lake meanwhile; or the lake has more than the brokers, as where a
+    failover has cut off what it has.
+    Raises DataLoss: messages are in queues that their topic has no more.
     """
     for topic in config.topics:
         require_topic(config.namesrv, topic)
@@ -161,10 +159,8 @@ def _wanted(
     """What the lake does not have, in parts with one slice of a queue at most; the report is told of what is gone.
 
     There is more than one part where a lake was repaired, or messages were taken out of it.
-
-    Raises:
-        StorageError: the lake has more of a queue than its broker. DataLoss: a topic got fewer queues before they were
-            archived.
+    Raises StorageError: the lake has more of a queue than its broker. DataLoss: a topic got fewer queues before they
+    were archived.
     """
     for queue, (low, high, _) in sorted(found.removed.items()):
         for start, _ in holes([*held.get(queue, ()), (high, high)], low):

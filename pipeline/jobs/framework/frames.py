@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from ...columns.schema import as_struct
 from ...spark.arrow_types import arrow_schema
-from ...stores.derived import QUEUE_PART_COLUMNS, DerivedSplit, find_queue_files, pack_queues, plan_index
+from ...stores.derived import QUEUE_PART_COLUMNS, DerivedSplit, find_queue_files, pack_queues
 from ...stores.model import Store
 from ...stores.options import PART_OFFSETS
 from .lives import find_deletions, with_lives
@@ -63,17 +63,6 @@ class Frames:
     def last_deletions(self, broker: str) -> dict[str, int]:
         """Per topic the log position of the record that deletes it last."""
         return {topic: positions[-1] for topic, positions in self.deletions[broker].items()}
-
-    def index_entries(
-        self,
-        columns: Mapping[str, str],
-        prove: Callable[[DerivedSplit, Store], Iterator[pa.RecordBatch]],
-        broker: str = "",
-    ) -> Any:
-        """What ``prove`` makes of each index file of one store or all, in ``columns``."""
-        stores = [self.stores[broker]] if broker else self.stores.values()
-        items = [(split, store) for store in stores for split in plan_index(store)]
-        return one_task_each(self.spark, items, lambda item: prove(*item), as_struct(columns))
 
     def one(self, broker: str, view: str, schema: str = "", **more: object) -> Any:
         """A view of one store; of parts, with their lives. What its queues say counts for nothing."""

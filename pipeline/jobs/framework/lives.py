@@ -21,9 +21,7 @@ def find_deletions(spark: Any, store: Store) -> dict[str, list[int]]:
     """The deletions in the log, whose damage is passed over.
 
     The state topic's queue says where they are, as far as the queues account for the log; the rest is scanned.
-
-    Raises:
-        StorageError: a log file cannot be read.
+    Raises StorageError: a log file cannot be read.
     """
     from pyspark.sql import functions as f
 

@@ -18,8 +18,7 @@ ORIGIN = ("PENSTOCK_ORIGIN_MSG_ID", "PENSTOCK_ORIGIN_PLACE")
 def require_topic(name_server: str, topic: str) -> TopicRoute:
     """The topic's route, if the cluster has it: told before hours of work, not after.
 
-    Raises:
-        TopicNotFound, RouteNotFound, NameserverUnavailable.
+    Raises TopicNotFound, RouteNotFound, NameserverUnavailable.
     """
     from ...topics.cluster import cluster
 
@@ -42,11 +41,7 @@ def read_topics(spark: Any, name_server: str, topics: list[str] | tuple[str, ...
 
 
 def check_target(job: str, topic: str, guarantee: str, dead_letter_topic: str | None = None) -> None:
-    """Nothing, if messages may be written there and so.
-
-    Raises:
-        ConfigError: a name that no topic may have, or an unknown guarantee.
-    """
+    """Raises ConfigError for a name that no topic may have, or an unknown guarantee."""
     writable_topic(topic, f"{job}: to_topic")
     if dead_letter_topic is not None:
         writable_topic(dead_letter_topic, f"{job}: dead_letter_topic")

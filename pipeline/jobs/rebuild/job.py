@@ -96,8 +96,7 @@ def _root(config: Config) -> str:
 def run(spark: Any, config: Config) -> Report:
     """Make queues and index. The report fails where a queue has holes.
 
-    Raises:
-        ConfigError: an option is wrong, or the log has no record of any of the wanted topics.
+    Raises ConfigError: an option is wrong, or the log has no record of any of the wanted topics.
     """
     check(config)
     into, store = Path(config.into).resolve(), _root(config)
@@ -155,8 +154,7 @@ def _require_topics(
 ) -> None:
     """Notes wanted topics that have no record.
 
-    Raises:
-        ConfigError: none has one; with the nearest name of those that have.
+    Raises ConfigError: none has one; with the nearest name of those that have.
     """
     missing = sorted(set(config.topics) - found)
     if not missing:
@@ -221,10 +219,9 @@ def _check_target(into: Path, store: str, config: Config) -> None:
             f"rebuild: index_slots is {config.index_slots} and index_entries {config.index_entries}: 1 and 2 at "
             f"least, {1 << 28} at most"
         )
-    if not 1 <= config.entries_per_file <= 10_000_000:
-        raise ConfigError(f"rebuild: entries_per_file is {config.entries_per_file}: 1 to 10000000 are allowed")
-    if not 1 <= config.batches_per_file <= 10_000_000:
-        raise ConfigError(f"rebuild: batches_per_file is {config.batches_per_file}: 1 to 10000000 are allowed")
+    for name in ("entries_per_file", "batches_per_file"):
+        if not 1 <= getattr(config, name) <= 10_000_000:
+            raise ConfigError(f"rebuild: {name} is {getattr(config, name)}: 1 to 10000000 are allowed")
     if into.exists():
         raise ConfigError(f"{into}: exists: name a directory that does not, the queues are never changed in place")
     source = Path(store).resolve()
@@ -239,9 +236,8 @@ def write_part(root: str, table: pa.Table, per_file: int) -> pa.Table:
     """
     names = "topic", "queueId", "part"
     topic, queue_id, file = (table.column(name)[0].as_py() for name in names)
-    row = {"topic": topic, "queueId": queue_id, "file": file, "entries": 0, "missing": 0, "duplicates": 0}
-    row |= {"units": 0, "batches": b""}
-    row |= {"first": 0, "last": -1, "innerBatches": pc.sum(table.column("innerBatches")).as_py()}
+    row = {"topic": topic, "queueId": queue_id, "file": file, "entries": 0, "missing": 0, "duplicates": 0, "units": 0}
+    row |= {"batches": b"", "first": 0, "last": -1, "innerBatches": pc.sum(table.column("innerBatches")).as_py()}
     named = table.filter(table.column("hasEntries"))
     if named.num_rows:
         row |= _write_queue_file(root, topic, queue_id, file, named, per_file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from penstock.formats.index.index_file import INDEX_ENTRY
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import StorageError
 
-from ...columns.schema import columns
+from ...columns.schema import as_struct, columns
 from ...spark.arrow_types import arrow_schema
-from ...stores.derived import DerivedSplit, batch_of
+from ...stores.derived import DerivedSplit, batch_of, plan_index
 from ...stores.directory import epochs_of
 from ...stores.model import Store
 from ..framework.frames import EXAMPLES_MAX, Frames, count_hidden
+from ..framework.reading import one_task_each
 from ..framework.report import Report
 
 if TYPE_CHECKING:
@@ -31,17 +32,13 @@ KEY_UNIT_BYTES = 64 << 20
 UNITS_MAX = 1000
 """Stretches that are compared key by key: all of the first 64 GiB that differ."""
 EPOCHS_MAX = 100
-_HARMLESS = {
-    "before": "keys_before_the_index",
-    "late": "keys_not_indexed_yet",
-    "cut": "keys_of_records_cut_off",
-}
+_HARMLESS = {"before": "keys_before_the_index", "late": "keys_not_indexed_yet", "cut": "keys_of_records_cut_off"}
 
 
 def prove_index(report: Report, frames: Frames) -> None:
     """Whether the index has exactly the hashes of the log's keys, over the positions that both have."""
     in_index = []
-    for row in _key_sums(frames, frames.index_entries(_ENTRIES, prove_index_file), "problem", "file"):
+    for row in _key_sums(frames, _index_entries(frames, frames.stores.values()), "problem", "file"):
         if row["problem"] is None:
             in_index.append(row)
         else:
@@ -63,6 +60,11 @@ def prove_index(report: Report, frames: Frames) -> None:
         if differing:
             begin, end = min(row["first"] for row in index.values()), max(row["last"] for row in index.values())
             _name_keys(report, frames, store, sorted(differing), (begin, end))
+
+
+def _index_entries(frames: Frames, stores: Iterable[Store]) -> Any:
+    items = [(split, store) for store in stores for split in plan_index(store)]
+    return one_task_each(frames.spark, items, lambda item: prove_index_file(*item), as_struct(_ENTRIES))
 
 
 def prove_index_file(split: DerivedSplit, store: Store) -> Iterator[pa.RecordBatch]:
@@ -196,7 +198,7 @@ def _name_keys(report: Report, frames: Frames, store: Store, units: list[int], s
     }
     log = frames.one(store.broker_name, "messages", _KEYS, onCorrupt="emit", decompress="false", **limits)
     entry = f.struct("file", "entry").alias("at")
-    entries = frames.index_entries(_ENTRIES, prove_index_file, store.broker_name).where("problem is null")
+    entries = _index_entries(frames, [store]).where("problem is null")
     entries = entries.select("brokerName", "physicalOffset", "keyHash", entry)
     no_entry = f.lit(None).cast("struct<file:string,entry:int>").alias("at")
     both = chosen(_keys(log)).select("physicalOffset", "keyHash", f.lit(1).alias("records"), no_entry)

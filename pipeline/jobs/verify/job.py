@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,8 @@ _PARTS = (
 _ENTRIES = (
     "topic string, queueId int, part bigint, hasEntries boolean, physicalOffset bigint, entries binary, corrupt string"
 )
+_LIFE = itemgetter("brokerName", "topic", "queueId", "life")
+"""Which life of which queue a row is of."""
 _TOPICS_MAX = 100
 TOPICS_SHOWN_MAX = 20
 
@@ -91,8 +94,7 @@ def check(config: Config) -> None:
 def run(spark: Any, config: Config) -> Report:
     """All checks. The report fails with the first problem and names up to 1000.
 
-    Raises:
-        ConfigError: an option is wrong.
+    Raises ConfigError: an option is wrong.
     """
     check(config)
     report = Report("verify", asdict(config))
@@ -268,11 +270,8 @@ def differing_parts(log: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[
 
 def jumps(log: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], int]]:
     """The parts of a queue's life whose first offset does not follow the last one of the part before, and that one."""
-    names = "brokerName", "topic", "queueId", "life"
-    rows = sorted(log, key=lambda row: (*(row[name] for name in names), row["first"]))
-    for former, row in pairwise(rows):
-        same = all(former[name] == row[name] for name in names)
-        if same and row["first"] != former["last"] + 1:
+    for former, row in pairwise(sorted(log, key=lambda row: (*_LIFE(row), row["first"]))):
+        if _LIFE(former) == _LIFE(row) and row["first"] != former["last"] + 1:
             yield row, former["last"]
 
 
@@ -283,12 +282,10 @@ def prove_lives(report: Report, log: Iterable[Mapping[str, Any]], deletions: Map
     there once.
     """
     firsts: dict[tuple[str, str, int, int], int] = {}
-    for row in sorted(
-        log, key=lambda row: (row["brokerName"], row["topic"], row["queueId"], row["life"], row["first"])
-    ):
+    for row in sorted(log, key=lambda row: (*_LIFE(row), row["first"])):
         where = {"broker": row["brokerName"], "topic": row["topic"], "queue": row["queueId"]}
         if row["life"]:
-            firsts.setdefault((row["brokerName"], row["topic"], row["queueId"], row["life"]), row["first"])
+            firsts.setdefault(_LIFE(row), row["first"])
         if not row["isLast"] and not _is_whole(row):
             at = deletions[row["brokerName"]][row["topic"]][row["life"]]
             text = f"queue offsets {row['first']} to {row['last']}, in front of the topic's deletion at {at}"
@@ -329,7 +326,10 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
         # Retention may have deleted log files of an open store since its queues were summed up.
         start = list_store(store.root, broker, up_to="end").files[0].start if store.is_open else store.files[0].start
         deleted = frames.last_deletions(broker) if store.is_open else {}
-        compare = _Comparison(store, start, list_queue_files(store.root), reached, examples, deleted)
+        files: dict[tuple[str, int], list[QueueFile]] = {}
+        for file in list_queue_files(store.root):
+            files.setdefault((file.topic, file.queue_id), []).append(file)
+        compare = _Comparison(store, start, files, reached, examples, deleted, _has_extension(store.root))
         known = rows_here(frames.spark, [place[1:] for place in places], "topic string, queueId int, part bigint")
         keys = ["topic", "queueId", "part"]
         records = (
@@ -342,29 +342,17 @@ def _name_differences(report: Report, frames: Frames, wrong: list[Place], entrie
         _name_found(report, broker, found)
 
 
+@dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Compares the records of a part with its queue, from the log position ``start`` on; travels to the workers.
+    """Compares the records of a part with its queue, from the log position ``start`` on; travels to the workers."""
 
-    ``deleted``: positions, per topic, in front of which its queues may still have entries, which count for nothing.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        start: int,
-        files: list[QueueFile],
-        reached: dict[tuple[str, int], int],
-        examples: int,
-        deleted: dict[str, int],
-    ) -> None:
-        self._store, self._start, self._deleted = store, start, deleted
-        self._files: dict[tuple[str, int], list[QueueFile]] = {}
-        for file in files:
-            self._files.setdefault((file.topic, file.queue_id), []).append(file)
-        self._reached = reached
-        self._examples = examples
-        file_system, path = open_file_system(store.root)
-        self._has_extension = file_system.get_file_info(f"{path}/{EXTENSIONS}").type != fs.FileType.NotFound
+    store: Store
+    start: int
+    files: dict[tuple[str, int], list[QueueFile]]
+    reached: dict[tuple[str, int], int]
+    examples: int
+    deleted: dict[str, int]  # positions, per topic: its queues may still have entries in front of them
+    has_extension: bool
 
     def as_function(self) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
         """Spark counts the parameters of functions, and ``self`` as one."""
@@ -385,17 +373,17 @@ class _Comparison:
             queue_id,
             records,
             self._queue(topic, queue_id, part),
-            reached=self._reached.get((topic, queue_id), -1) if self._store.is_open else None,
-            has_extension=self._has_extension,
-            examples=self._examples,
+            reached=self.reached.get((topic, queue_id), -1) if self.store.is_open else None,
+            has_extension=self.has_extension,
+            examples=self.examples,
         )
 
     def _queue(self, topic: str, queue_id: int, part: int) -> tuple[Any, Any]:
         """Offsets and entries of the part, of records that the log has."""
-        store = self._store
+        store = self.store
         file_system, _ = open_file_system(store.root)
         found = [(np.empty(0, np.int64), np.empty(0, ENTRY))]
-        for file in self._files.get((topic, queue_id), ()):
+        for file in self.files.get((topic, queue_id), ()):
             first = file.start // ENTRY_BYTES
             if first + file.size // ENTRY_BYTES <= part or first >= part + PART_OFFSETS:
                 continue
@@ -405,9 +393,14 @@ class _Comparison:
                 continue
             physical = entries["physical_offset"]
             kept = (offsets >= part) & (offsets < part + PART_OFFSETS)
-            kept &= (physical >= max(self._start, self._deleted.get(topic, 0))) & (physical < store.end)
+            kept &= (physical >= max(self.start, self.deleted.get(topic, 0))) & (physical < store.end)
             found.append((offsets[kept], entries[kept]))
         return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _has_extension(root: str) -> bool:
+    file_system, path = open_file_system(root)
+    return bool(file_system.get_file_info(f"{path}/{EXTENSIONS}").type != fs.FileType.NotFound)
 
 
 def _name_found(report: Report, broker: str, found: list[Any]) -> None:

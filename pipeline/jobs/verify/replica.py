@@ -129,12 +129,10 @@ def _records(store: Store, start: int, end: int) -> Iterator[tuple[Any, Any, pa.
 
 def differing_blocks(left: Store, right: Store, start: int, end: int) -> Iterator[int]:
     """Log positions of the blocks in ``[start, end)`` that are not the same bytes in both logs."""
-    at = start
-    while at < end:
+    for at in range(start, end, BLOCK_BYTES):
         stop = min(at + BLOCK_BYTES, end)
         if not np.array_equal(read_log(left, at, stop), read_log(right, at, stop)):
             yield at
-        at = stop
 
 
 def read_log(store: Store, start: int, end: int) -> Any:

@@ -26,18 +26,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 from pyarrow import fs
 
 from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, are_messages
 from penstock.formats.record.layout import HEAD, IPV6_EXTRA_BYTES, MAGIC_BLANK, MAGIC_V1, TAIL, SysFlag
 from penstock.proto.names import LIGHT_PREFIX
 
-from ..derived import QueueFile, list_queue_files
+from ..derived import Longs, QueueFile, list_queue_files
 from ..files import FileReader, open_file_system
 from ..model import LogFile, Store
-
-Longs = npt.NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +71,7 @@ class Account:
         return True
 
     def covered(self, file_system: fs.FileSystem) -> list[LogFile]:
-        """The files of which the counted entries name all records.
-
-        Raises:
-            StorageError: a file cannot be read.
-        """
+        """The files of which the counted entries name all records. Raises StorageError: a file cannot be read."""
         sums = zip(self.files, self._bytes, self._squares, self._reached, strict=True)
         return [
             file
@@ -102,9 +95,7 @@ def account_for(
     """Count what all queues name of ``files``; also positions and sizes of what the wanted queues name there.
 
     None where a scan is about as quick.
-
-    Raises:
-        StorageError: a queue file cannot be read.
+    Raises StorageError: a queue file cannot be read.
     """
     account = Account(files)
     file_system, _ = open_file_system(store.root)

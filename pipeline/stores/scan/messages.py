@@ -33,9 +33,8 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``split``; with ``keeps_bad_bodies`` a body that cannot be decompressed is what is stored, not null.
 
-    Raises:
-        Corrupt: there is damage, and ``onCorrupt`` is ``fail``.
-        StorageError: the file cannot be read.
+    Raises Corrupt: there is damage, and ``onCorrupt`` is ``fail``.
+    Raises StorageError: the file cannot be read.
     """
     treat = _Damages(split, options, schema)
     if split.gap is not None:

@@ -19,14 +19,12 @@ import numpy.typing as npt
 from penstock.formats.record.kernels import ROW, scan
 from penstock.proto.errors import StorageError
 
-from ..derived import QueueFile
+from ..derived import Longs, QueueFile
 from ..files import Bytes, FileReader, open_file_system
 from ..model import Damage, LogFile, Store
 from ..options import StoreOptions
 from .accounting import account_for
 from .planning import Split, plan_splits
-
-Longs = npt.NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +42,7 @@ def plan_picks(
 
     None where the whole log is to be scanned. ``first_time``: see :func:`.plan_splits`.
     """
-    if options.verify == "full" or not (options.use_consume_queue and options.topics):
-        return None
-    if store.gaps:
+    if options.verify == "full" or store.gaps or not (options.use_consume_queue and options.topics):
         return None
     scans = list(plan_splits(store, options, first_time))
     files = sorted({split.file for split in scans if split.file is not None}, key=lambda file: file.start)
@@ -99,8 +95,7 @@ def read_picks(
 ) -> Iterator[tuple[Bytes, npt.NDArray[np.void]] | Damage]:
     """The picked records of a file whose first byte is at ``start`` of the log; anything else there as damage.
 
-    Raises:
-        StorageError: the file cannot be read.
+    Raises StorageError: the file cannot be read.
     """
     positions, sizes = picks
     ends = positions + sizes

@@ -36,11 +36,7 @@ class Split:
 
 
 def require_range(stores: Sequence[Store], options: StoreOptions) -> None:
-    """Nothing, if the log positions of the options may be in one of the stores.
-
-    Raises:
-        ConfigError: all stores are closed, and none reaches into the range.
-    """
+    """Raises ConfigError if all stores are closed, and none reaches into the log positions of the options."""
     first, last = options.start_physical_offset, options.end_physical_offset
     if not stores or any(store.is_open for store in stores):
         return

@@ -27,18 +27,13 @@ from penstock.proto.errors import ConfigError
 from ...columns.columns import ColumnWriter
 from ..files import Bytes, FileReader, open_file_system
 from .planning import Split
-from .scanning import has_no_entry
+from .scanning import Rows, has_no_entry
 
-Rows = npt.NDArray[np.void]
 Queue = tuple[str, int]
 
 
 def require_queues(root: str) -> None:
-    """Nothing, if the store has consume queues.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Raises ConfigError if the store has no consume queues."""
     file_system, path = open_file_system(root)
     if file_system.get_file_info(f"{path}/{CONSUME_QUEUE}").type != fs.FileType.Directory:
         raise ConfigError(f"{root}: verify=full compares with the consume queues, and there is no consumequeue/")

@@ -66,10 +66,8 @@ class FileScan:
 
         The first is the first one at or behind ``begin``. Rows are good until the next stretch is asked for, and
         never empty. Damage is told by the range in which it begins.
-
-        Raises:
-            StorageError: the file cannot be read, or a message's body holds what looks like records of this log at
-                the end of the range, so that ranges would overlap.
+        Raises StorageError: the file cannot be read, or a message's body holds what looks like records of this log at
+        the end of the range, so that ranges would overlap.
         """
         position: int | None = self.find(begin) if begin > 0 else begin
         end = min(end, self.size)
