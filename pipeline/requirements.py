@@ -20,11 +20,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 8 was called 1.8
 
 
 def require_spark() -> None:
-    """Nothing, if the packages of the extra are there.
-
-    Raises:
-        ConfigError: one is missing, or too old.
-    """
+    """Raises ConfigError if a package of the extra is missing, or too old."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"pipelines need the package {missing[0]}: pip install '{DISTRIBUTION}[spark]'")
@@ -54,11 +50,7 @@ def java_version() -> int | None:
 
 
 def require_java() -> None:
-    """Nothing, if Spark can start a Java of this machine.
-
-    Raises:
-        ConfigError: there is none, or it is too old for Spark 4.
-    """
+    """Raises ConfigError if this machine has no Java, or one that is too old for Spark 4."""
     version = java_version()
     if version is None:
         raise ConfigError(

@@ -9,10 +9,6 @@ Raises:
 
 from __future__ import annotations
 
-from ..catalogue import JOBS
 from ..requirements import require_spark
-from .framework.report import Report
-
-__all__ = ["JOBS", "Report"]
 
 require_spark()

@@ -40,9 +40,8 @@ class Config:
 def run(spark: Any, config: Config) -> Report:
     """Count and show; re-drive where a topic is named.
 
-    Raises:
-        ConfigError: an option is wrong.
-        ChangedBatch: the producer id stands for other messages.
+    Raises ConfigError: an option is wrong.
+    Raises ChangedBatch: the producer id stands for other messages.
     """
     from pyspark.sql import functions as f
 

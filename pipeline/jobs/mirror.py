@@ -42,8 +42,7 @@ class Config:
 def run(spark: Any, config: Config) -> Report:
     """Copy what is there, or follow until a signal comes.
 
-    Raises:
-        ConfigError: an option is wrong, or the checkpoint is of another source, target or job.
+    Raises ConfigError: an option is wrong, or the checkpoint is of another source, target or job.
     """
     from ..topics.read.progress import attach
 
@@ -82,26 +81,14 @@ def run(spark: Any, config: Config) -> Report:
 
 
 def _start(spark: Any, config: Config, target: str) -> Any:
-    reader = (
-        spark.readStream.format("penstock")
-        .option("nameServer", config.namesrv)
-        .option("subscribe", config.topic)
-        .option("startingOffsets", config.start)
-        .option("maxOffsetsPerTrigger", str(config.batch))
-        .option("failOnDataLoss", str(config.fail_on_data_loss).lower())
-    )
-    if config.group:
-        reader = reader.option("group", config.group)
-    writer = (
-        copies(reader.load())
-        .writeStream.format("penstock")
-        .option("nameServer", config.to_namesrv)
-        .option("topic", target)
-        .option("deliveryGuarantee", config.guarantee)
-        .option("checkpointLocation", local_path(config.checkpoint))
-    )
-    if config.dead_letter_topic:
-        writer = writer.option("deadLetterTopic", config.dead_letter_topic)
+    source = {"nameServer": config.namesrv, "subscribe": config.topic, "startingOffsets": config.start}
+    source |= {"maxOffsetsPerTrigger": str(config.batch), "failOnDataLoss": str(config.fail_on_data_loss).lower()}
+    source |= {"group": config.group} if config.group else {}
+    sink = {"nameServer": config.to_namesrv, "topic": target, "deliveryGuarantee": config.guarantee}
+    sink |= {"checkpointLocation": local_path(config.checkpoint)}
+    sink |= {"deadLetterTopic": config.dead_letter_topic} if config.dead_letter_topic else {}
+    frame = spark.readStream.format("penstock").options(**source).load()
+    writer = copies(frame).writeStream.format("penstock").options(**sink)
     return (writer if config.follow else writer.trigger(availableNow=True)).start()
 
 

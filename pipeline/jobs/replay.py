@@ -73,10 +73,9 @@ def guarantee_of(config: Config) -> str:
 def run(spark: Any, config: Config) -> Report:
     """Write all that matches. The report fails where nothing does.
 
-    Raises:
-        ConfigError: an option is wrong.
-        Corrupt: a file of the lake is missing, or cannot be read.
-        ChangedBatch: the producer id stands for other messages.
+    Raises ConfigError: an option is wrong.
+    Raises Corrupt: a file of the lake is missing, or cannot be read.
+    Raises ChangedBatch: the producer id stands for other messages.
     """
     check(config)
     register(spark)
@@ -132,9 +131,7 @@ def send_at(
     """Send the rows of :func:`copies` in their order, at no moment more than ``rate`` for each second since the first.
 
     On return all are acknowledged; how many.
-
-    Raises:
-        DeliveryFailed: some are not.
+    Raises DeliveryFailed: some are not.
     """
     began = now()
     count = 0
@@ -164,18 +161,13 @@ def write(
 
     ``selected``: how many rows there are. Without ``written`` nobody knows: an idempotent writer that was used before
     has its answers from brokers that do not say which chunks are new, and a group that was down may know the writer.
-
-    Raises:
-        PenstockError: the sink's, as ChangedBatch.
+    Raises PenstockError: the sink's, as ChangedBatch.
     """
     used, is_published, silent = used_before(name_server, producer_id) if producer_id else (False, False, [])
-    writer = frame.write.format("penstock").option("nameServer", name_server).option("topic", topic)
-    writer = writer.option("deliveryGuarantee", guarantee)
-    if producer_id:
-        writer = writer.option("producerId", producer_id)
-    if dead_letter_topic:
-        writer = writer.option("deadLetterTopic", dead_letter_topic)
-    writer.mode("append").save()
+    sink = {"nameServer": name_server, "topic": topic, "deliveryGuarantee": guarantee}
+    sink |= {"producerId": producer_id} if producer_id else {}
+    sink |= {"deadLetterTopic": dead_letter_topic} if dead_letter_topic else {}
+    frame.write.format("penstock").options(**sink).mode("append").save()
     if not used and silent:
         down = ", ".join(silent)
         return {"note": f"whether the producer id {producer_id!r} was used before is not known: {down} was down"}
@@ -193,9 +185,7 @@ def used_before(name_server: str, producer_id: str) -> tuple[bool, bool, list[st
     """True if a job of this id has written, or begun to; and True if, as exactly-once, it was decided and is published.
 
     Brokers keep that for days. Last, the broker groups that are down and were not asked.
-
-    Raises:
-        BrokerUnavailable, NameserverUnavailable.
+    Raises BrokerUnavailable, NameserverUnavailable.
     """
     from penstock.proto.wire.pipeline_pb2 import WriterName
     from penstock.proto.wire.pipeline_pb2_grpc import StagingStub

@@ -171,18 +171,7 @@ def _summarize(report: Report, sessions: Any) -> None:
 def _show(report: Report, sessions: Any, count: int) -> None:
     from pyspark.sql import functions as f
 
-    columns = [
-        "messageId",
-        "topic",
-        "producer",
-        "sent",
-        "storeHost",
-        "sendMs",
-        "group",
-        "deliveryMs",
-        "tries",
-        "consumeMs",
-        "consumed",
-    ]
+    columns = ["messageId", "topic", "producer", "sent", "storeHost", "sendMs"]
+    columns += ["group", "deliveryMs", "tries", "consumeMs", "consumed"]
     rows = sessions.orderBy(f.desc_nulls_last("deliveryMs"), "messageId").limit(count).select(*columns).collect()
     report.tables.append(Table("Sessions, the slowest first", columns, [list(row) for row in rows]))

@@ -51,11 +51,9 @@ def decoded(frame: Any, schema: Schema, *, format: str = "json", message: str = 
     ``on_bad``: ``error`` ends the query at a body that is none of the schema, once one of its fields is asked for, and
     names the message. With ``column`` such a row has nulls, and the column ``bad`` has its ``body`` and the ``reason``;
     it is null in all other rows. A null body is nulls, and not bad.
-
-    Raises:
-        ConfigError: a schema that is none or has no columns' types, a name that ``frame`` has already, no column
-            ``body``, or a package that is missing.
-        InvalidArgument: of the query, see ``on_bad``.
+    Raises ConfigError: a schema that is none or has no columns' types, a name that ``frame`` has already, no column
+    ``body``, or a package that is missing.
+    Raises InvalidArgument: of the query, see ``on_bad``.
     """
     _require(format, FORMATS, "format")
     _require(on_bad, _ON_BAD, "on_bad")
@@ -93,10 +91,8 @@ def encoded(frame: Any, schema: Schema, *, format: str = "json", message: str = 
 
     ``schema``, ``format`` and ``message`` are those of :func:`decoded`. Simple columns are cast to the schema's types;
     JSON leaves nulls out.
-
-    Raises:
-        ConfigError: as :func:`decoded`; or a column is missing or, with fields or items of its own, of another type.
-        InvalidArgument: of the query: a value that the schema does not allow.
+    Raises ConfigError: as :func:`decoded`; or a column is missing or, with fields or items of its own, of another type.
+    Raises InvalidArgument: of the query: a value that the schema does not allow.
     """
     _require(format, FORMATS, "format")
     codec = None if format == "json" else _codec(format, _definition(format, schema), message)

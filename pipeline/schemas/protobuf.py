@@ -44,8 +44,7 @@ class Protobuf:
     def __init__(self, definition: bytes, message: str) -> None:
         """Of a serialised ``FileDescriptorSet`` and a message's full name, as ``shop.Order``.
 
-        Raises:
-            ConfigError: the set is none, lacks what it imports, or has no such message; or it holds itself.
+        Raises ConfigError: the set is none, lacks what it imports, or has no such message; or it holds itself.
         """
         pool = descriptor_pool.DescriptorPool()
         try:
@@ -81,13 +80,10 @@ def _struct(descriptor: Descriptor, above: tuple[str, ...]) -> t.StructType:
     if not descriptor.fields:
         raise ConfigError(f"schema of protobuf: {descriptor.full_name} has no fields: columns need one")
     inside = (*above, descriptor.full_name)
-    return t.StructType(
-        [t.StructField(field.name, _type(field, inside), _may_be_null(field)) for field in descriptor.fields]
-    )
-
-
-def _may_be_null(field: FieldDescriptor) -> bool:
-    return not field.is_repeated and field.has_presence
+    made = t.StructType()
+    for field in descriptor.fields:
+        made.add(field.name, _type(field, inside), nullable=not field.is_repeated and field.has_presence)
+    return made
 
 
 def _type(field: FieldDescriptor, above: tuple[str, ...]) -> t.DataType:

@@ -7,6 +7,7 @@ Spark tried, our class, cause and remedy. Spark's whole text is in ``error.getMe
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -32,11 +33,9 @@ def install() -> None:
     from pyspark.sql.streaming.query import StreamingQuery
 
     modules = [captured]
-    try:
+    with contextlib.suppress(ImportError):  # without grpcio-status there is no Spark Connect
         from pyspark.errors.exceptions import connect
-    except ImportError:  # without grpcio-status there is no Spark Connect
-        pass
-    else:
+
         modules.append(connect)
     for module in modules:
         recover = getattr(module, _HOOK, None)

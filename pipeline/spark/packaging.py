@@ -74,9 +74,8 @@ class Packed:
 def package(file: Path, progress: Callable[[str], None] = lambda _: None) -> Packed:
     """Write the archive; a file of that name is replaced when the new one is whole. ``progress`` hears each step.
 
-    Raises:
-        ConfigError: Spark would not find, or not unpack, a file of that name; a package's files are not known; or what
-            was gathered cannot be imported.
+    Raises ConfigError: Spark would not find, or not unpack, a file of that name; a package's files are not known; or
+    what was gathered cannot be imported.
     """
     if not file.name.endswith(_SUFFIXES):
         raise ConfigError(f"{file}: Spark unpacks {' and '.join(_SUFFIXES)}: give the archive such a name")

@@ -37,9 +37,7 @@ def register(spark: Any) -> None:
     Spark looks for a source to write to in the thread's active session alone, and a new thread has none.
 
     From then on their errors are of :mod:`penstock.proto.errors`' classes besides Spark's, see :mod:`.own_errors`.
-
-    Raises:
-        ConfigError: the packages of the extra ``penstock-mq[spark]`` are missing.
+    Raises ConfigError: the packages of the extra ``penstock-mq[spark]`` are missing.
     """
     require_spark()
     context = getattr(spark, "sparkContext", None)  # a Connect session has none

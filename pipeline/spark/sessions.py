@@ -72,7 +72,7 @@ RECOMMENDED = {
 _LOCALLY = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    )
 }
 """All may be changed in a running session."""
 
@@ -93,10 +93,8 @@ def session(
     ``is_short``: its work is over in seconds. On this machine Java then compiles fast instead of well, there is no web
     page, each stage has one task, and what Java loads may be kept for the next start, see
     :func:`.starting.keep_classes`. Our sources are registered by whoever reads them, and Spark looks for no others.
-
-    Raises:
-        ConfigError: pyspark is not installed; the place is wrong, see :func:`require_place`; or, without a Connect
-            server, there is no usable Java.
+    Raises ConfigError: pyspark is not installed; the place is wrong, see :func:`require_place`; or, without a Connect
+    server, there is no usable Java.
     """
     require_spark()
     server = remote or os.environ.get("SPARK_REMOTE")
@@ -142,8 +140,7 @@ def reads_here(spark: Any) -> bool:
 def require_place(master: str | None, remote: str | None) -> None:
     """Nothing, if these name one place where Spark may run: one that is waited for in vain is told within seconds.
 
-    Raises:
-        ConfigError: both are given, one is no name of Spark's, or nobody listens where the Connect server should.
+    Raises ConfigError: both are given, one is no name of Spark's, or nobody listens where the Connect server should.
     """
     if master is not None and remote is not None:
         raise ConfigError(f"master is {master!r} and remote {remote!r}: a session runs in one place, name one of them")
@@ -229,8 +226,5 @@ def _started_with(*, is_short: bool) -> dict[str, str]:
     folder = tempfile.mkdtemp(prefix="penstock-")  # for this user alone: over these sockets Spark asks for no secret
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if len(folder) <= _SOCKET_FOLDER_CHARACTERS_MAX:
-        settings |= {
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.python.unix.domain.socket.dir": folder,
-        }
+        settings |= {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
     return settings

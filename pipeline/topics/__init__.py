@@ -9,6 +9,4 @@ from __future__ import annotations
 
 from ..requirements import require_spark
 
-__all__: list[str] = []
-
 require_spark()

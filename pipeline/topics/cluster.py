@@ -91,8 +91,7 @@ class Cluster:
     def topics(self, options: SourceOptions) -> list[str]:
         """The topics that are read, sorted.
 
-        Raises:
-            TopicNotFound: one that is named does not exist. RouteNotFound, NameserverUnavailable.
+        Raises TopicNotFound: one that is named does not exist. RouteNotFound, NameserverUnavailable.
         """
         if options.topics:
             return sorted(options.topics)
@@ -124,11 +123,9 @@ class Cluster:
         ``passes_over_silent``: a broker group that is said to live and does not answer is left out as one that is down.
         ``held``: topics and broker groups that have been there: what no nameserver knows is gone when a group says so.
         ``epochs``: of the logs that the asker's offsets are of.
-
-        Raises:
-            TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic answers,
-                one that is needed has no living member, or nothing of what is read has.
-            ConfigError: an assigned queue that does not exist.
+        Raises TopicNotFound, RouteNotFound: as :meth:`topics`; RouteNotFound too where no group of a held topic
+        answers, one that is needed has no living member, or nothing of what is read has.
+        Raises ConfigError: an assigned queue that does not exist.
         """
         wanted: list[tuple[str, str, int | None]] = []
         absent: set[tuple[str, str]] = set()
@@ -195,9 +192,8 @@ class Cluster:
     def route(self, topic: str) -> TopicRoute:
         """The route of a topic.
 
-        Raises:
-            TopicNotFound: living brokers, and none has it. RouteNotFound: no living broker is known, or none that has
-                it.
+        Raises TopicNotFound: living brokers, and none has it. RouteNotFound: no living broker is known, or none that
+        has it.
         """
         route = self.known_route(topic)
         if route.absent and not route.shards:
@@ -242,8 +238,7 @@ class Cluster:
     def created(self, topic: str, timeout_s: float) -> list[int]:
         """When ``topic`` was created at each of its broker groups whose master answers, in ms.
 
-        Raises:
-            TopicNotFound, RouteNotFound, NameserverUnavailable.
+        Raises TopicNotFound, RouteNotFound, NameserverUnavailable.
         """
         found = []
         for queues in self.route(topic).queues:
@@ -256,11 +251,7 @@ class Cluster:
         return found
 
     def require_group(self, group: str, timeout_s: float) -> None:
-        """That some broker knows ``group``.
-
-        Raises:
-            ConfigError: none does. BrokerUnavailable: none of those that answer, and others do not.
-        """
+        """Raises ConfigError if no broker knows ``group``, BrokerUnavailable if one that does not answer may."""
         calls, timeout_s = self.calls, max(timeout_s, GONE_ASKED_S)
         answers, silent = calls.everywhere("DescribeGroup", GroupName(group=group), timeout_s, skip=GroupNotFound)
         if any(answers.values()):
@@ -290,9 +281,7 @@ class Cluster:
 
         Topics that are gone are passed over. ``epochs``: of the logs that the offsets are of; what a failover has cut
         off since is refused, too.
-
-        Raises:
-            PenstockError: of the first broker group that took nothing, when the others have been asked.
+        Raises PenstockError: of the first broker group that took nothing, when the others have been asked.
         """
         refused: list[Queue] = []
         failed: PenstockError | None = None
@@ -391,9 +380,7 @@ def cluster(name_server: str, security: SecurityFiles | None = None) -> Cluster:
     """This process's view of the cluster behind ``name_server``.
 
     ``security``: by default what this process's environment names.
-
-    Raises:
-        ConfigError: a file that is named cannot be used on this machine.
+    Raises ConfigError: a file that is named cannot be used on this machine.
     """
     files = SecurityFiles.from_environment() if security is None else security
     key = os.getpid(), name_server, files

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.proto.errors import ConfigError, DataLoss
@@ -120,8 +121,7 @@ def stream_offset(
 def queues_of(document: Mapping[str, Any]) -> dict[Queue, int]:
     """The queues of a stream's offset.
 
-    Raises:
-        ConfigError: it is no offset of this source: another source wrote the checkpoint, or a newer version.
+    Raises ConfigError: it is no offset of this source: another source wrote the checkpoint, or a newer version.
     """
     return _part(document, "q")
 
@@ -147,31 +147,20 @@ def passed_over(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[Queue,
     return {queue: max(0, offset - before[queue]) for queue, offset in _part(end, "init").items() if queue in before}
 
 
-def created_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """When the topics of a stream's offset had been created at each broker group, as far as it was known then.
-
-    Raises:
-        ConfigError: as :func:`queues_of`.
-    """
-    return _of_places(document, "created")
-
-
-def epochs_of(document: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """The epochs of the logs that a stream's offset is of, as far as they were known then.
-
-    Raises:
-        ConfigError: as :func:`queues_of`.
-    """
-    return _of_places(document, "epochs")
-
-
 def _of_places(document: Mapping[str, Any], name: str) -> dict[tuple[str, str], int]:
+    """A field of a stream's offset by topic and broker group. Raises ConfigError: as :func:`queues_of`."""
     _require_own(document)
     return {
         (topic, broker): int(value)
         for topic, brokers in document.get(name, {}).items()
         for broker, value in brokers.items()
     }
+
+
+created_of = partial(_of_places, name="created")
+"""When the topics of a stream's offset had been created at each broker group, as far as it was known then."""
+epochs_of = partial(_of_places, name="epochs")
+"""The epochs of the logs that a stream's offset is of, as far as they were known then."""
 
 
 def _require_own(document: Any) -> None:
@@ -194,9 +183,8 @@ def _part(document: Mapping[str, Any], name: str) -> dict[Queue, int]:
 def slices(begin: Offsets, end: Offsets) -> list[Slice]:
     """The messages between the two.
 
-    Raises:
-        DataLoss: a queue's begin is above its end, so the end belongs to another history of the topic; or the two do
-            not name the same queues.
+    Raises DataLoss: a queue's begin is above its end, so the end belongs to another history of the topic; or the two do
+    not name the same queues.
     """
     found = []
     for queue in sorted(end):
@@ -219,8 +207,7 @@ def slices(begin: Offsets, end: Offsets) -> list[Slice]:
 def parse_user_offsets(option: str, text: str, times: Kind | None = None) -> dict[Queue, int]:
     """The offsets in an option's JSON; ``times``: it has times of this kind in their place.
 
-    Raises:
-        ConfigError: no such JSON, or an offset below -2.
+    Raises ConfigError: no such JSON, or an offset below -2.
     """
     shape = '{"topic": {"broker": {"queue": %s}}}' % ("offset" if times is None else "time")
     try:
@@ -266,9 +253,7 @@ def resolve(option: str, given: Offsets, ranges: Ranges, *, complete: bool) -> d
     """The given offsets with -2 and -1 replaced, checked against what is there.
 
     ``complete``: every queue must be named.
-
-    Raises:
-        ConfigError: a queue that does not exist, or is missing, or an offset beyond its queue's end.
+    Raises ConfigError: a queue that does not exist, or is missing, or an offset beyond its queue's end.
     """
     unknown = sorted(given.keys() - ranges.keys())
     if unknown:

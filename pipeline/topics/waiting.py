@@ -54,8 +54,7 @@ class Reminder:
 def patiently(call: Callable[[float], T], timeout_s: float, who: str) -> T:
     """The result of ``call(seconds)``, made again in turns for ``timeout_s``; each turn that fails is told.
 
-    Raises:
-        PenstockError: one that no repetition heals, or the last one.
+    Raises PenstockError: one that no repetition heals, or the last one.
     """
     deadline = time.monotonic() + timeout_s
     reminder = Reminder(who)

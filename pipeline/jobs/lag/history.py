@@ -55,9 +55,8 @@ class History:
     def opened(cls, lake: Lake, checkpoint: str) -> History:
         """The history that a checkpoint belongs to, or a new one.
 
-        Raises:
-            ConfigError: what is kept there is damaged, or the file system is not known here.
-            StorageError: it cannot be read.
+        Raises ConfigError: what is kept there is damaged, or the file system is not known here.
+        Raises StorageError: it cannot be read.
         """
         made = cls(lake, Folder(checkpoint))
         try:
@@ -73,8 +72,7 @@ class History:
     def plan(self, now_ms: int) -> int:
         """When the next sample is due, in ms: now, or right behind the one before, whatever the clock says.
 
-        Raises:
-            StorageError: it cannot be kept.
+        Raises StorageError: it cannot be kept.
         """
         self.last_ms = max(now_ms, self.last_ms + 1)
         day = datetime.fromtimestamp(self.last_ms / 1000, UTC)
@@ -85,8 +83,7 @@ class History:
     def add(self, samples: Sequence[Sample]) -> list[dict[str, Any]]:
         """Write the planned sample; its rows. Without any, nothing is written.
 
-        Raises:
-            StorageError: it cannot be written; nothing was added.
+        Raises StorageError: it cannot be written; nothing was added.
         """
         rows = [row_of(self.last_ms, each, self._before(each)) for each in samples]
         if not rows:

@@ -68,10 +68,9 @@ def check(config: Config) -> None:
 def run(_: object, config: Config) -> Report:
     """Watch for so long, or follow; no session is needed.
 
-    Raises:
-        GroupNotFound, TopicNotFound: one that is named does not exist; nothing was started.
-        ConfigError: an option is wrong, or the checkpoint is of another cluster or job, or damaged.
-        StorageError: lake or checkpoint cannot be read or written; what was seen before stays.
+    Raises GroupNotFound, TopicNotFound: one that is named does not exist; nothing was started.
+    Raises ConfigError: an option is wrong, or the checkpoint is of another cluster or job, or damaged.
+    Raises StorageError: lake or checkpoint cannot be read or written; what was seen before stays.
     """
     from ...lake.lake import Lake
     from ...topics.cluster import cluster

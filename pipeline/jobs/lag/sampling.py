@@ -32,8 +32,7 @@ CLIENT_ID = "penstock-lag"
 def require_groups(cluster: Cluster, groups: Iterable[str]) -> list[str]:
     """The broker groups that did not answer, if each group exists.
 
-    Raises:
-        GroupNotFound: one does not; with the nearest name that does. InvalidName: no group may be called so.
+    Raises GroupNotFound: one does not; with the nearest name that does. InvalidName: no group may be called so.
     """
     calls = cluster.calls
     checked = [names.check_group(group) for group in groups]
@@ -54,9 +53,7 @@ def take_sample(cluster: Cluster, groups: Sequence[str], topics: Sequence[str]) 
     """Where the groups are now, in all queues of ``topics``, or of what each has committed or subscribes to.
 
     What cannot be known at the moment is left out, and logged.
-
-    Raises:
-        PenstockError: one that no waiting mends, as missing rights.
+    Raises PenstockError: one that no waiting mends, as missing rights.
     """
     try:
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
@@ -74,8 +71,7 @@ def take_sample(cluster: Cluster, groups: Sequence[str], topics: Sequence[str]) 
     found: list[Sample] = []
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         calls = [
-            (broker, pool.submit(_Broker(cluster, broker).sample, wanted, own))
-            for broker, own in sorted(by_broker.items())
+            (broker, pool.submit(_sample, cluster, broker, wanted, own)) for broker, own in sorted(by_broker.items())
         ]
         for broker, call in calls:
             try:
@@ -116,66 +112,61 @@ def _queues(cluster: Cluster, topics: Iterable[str]) -> list[Queue]:
     return found
 
 
-class _Broker:
-    """What one broker group says; for one sample."""
+def _sample(cluster: Cluster, name: str, wanted: dict[str, list[str]], queues: list[Queue]) -> list[Sample]:
+    """What one broker group says, commits before ends: no group is further than its queue."""
+    committed = {
+        group: cluster.committed(group, [each for each in queues if each.topic in topics], TIMEOUT_S)
+        for group, topics in wanted.items()
+    }
+    time_ms = time.time_ns() // 1_000_000
+    ranges: dict[str, list[tuple[int, int, int]]] = {}
+    for topic in sorted({queue.topic for queue in queues}):
+        try:
+            answer = cluster.topic_positions(name, topic, TIMEOUT_S)
+        except TopicNotFound as error:
+            log.info("topic left out of the sample error=%s", error)
+            continue
+        ranges[topic] = [(each.queue_id, each.min_offset, each.max_offset) for each in answer.queues]
+    found = [
+        Sample(time_ms, group, topic, name, number, low, high, own.get(Queue(topic, name, number)))
+        for group, own in committed.items()
+        for topic in wanted[group]
+        for number, low, high in ranges.get(topic, ())
+    ]
+    stored = _stored(cluster, name, {(each.topic, each.queue_id, each.next_offset) for each in found if each.lag})
+    return [
+        each._replace(oldest_unread=stored.get((each.topic, each.queue_id, each.next_offset))) if each.lag else each
+        for each in found
+    ]
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self._cluster = cluster
-        self._name = name
 
-    def sample(self, wanted: dict[str, list[str]], queues: list[Queue]) -> list[Sample]:
-        """Commits before ends: no group is further than its queue."""
-        committed = {
-            group: self._cluster.committed(group, [each for each in queues if each.topic in topics], TIMEOUT_S)
-            for group, topics in wanted.items()
-        }
-        time_ms = time.time_ns() // 1_000_000
-        ranges: dict[str, list[tuple[int, int, int]]] = {}
-        for topic in sorted({queue.topic for queue in queues}):
-            try:
-                answer = self._cluster.topic_positions(self._name, topic, TIMEOUT_S)
-            except TopicNotFound as error:
-                log.info("topic left out of the sample error=%s", error)
-                continue
-            ranges[topic] = [(each.queue_id, each.min_offset, each.max_offset) for each in answer.queues]
-        found = [
-            Sample(time_ms, group, topic, self._name, number, low, high, own.get(Queue(topic, self._name, number)))
-            for group, own in committed.items()
-            for topic in wanted[group]
-            for number, low, high in ranges.get(topic, ())
-        ]
-        stored = self._stored({(each.topic, each.queue_id, each.next_offset) for each in found if each.lag})
-        return [
-            each._replace(oldest_unread=stored.get((each.topic, each.queue_id, each.next_offset))) if each.lag else each
-            for each in found
-        ]
+def _stored(cluster: Cluster, name: str, wanted: set[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
+    """When the messages at these places (topic, queue, offset) were stored, by fetching each alone.
 
-    def _stored(self, wanted: set[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
-        """When the messages at these places (topic, queue, offset) were stored, by fetching each alone.
+    What an answer has no room for is asked for again; what is gone meanwhile stays out.
+    """
+    found: dict[tuple[str, int, int], int] = {}
+    left = sorted(wanted)
+    while left:
+        asked, left = left[:QUEUES_AT_ONCE], left[QUEUES_AT_ONCE:]
+        told = _fetch(cluster, name, asked)
+        found |= {place: stored for place, stored in told.items() if stored is not None}
+        left += [place for place in asked if place not in told] if told else []
+    return found
 
-        What an answer has no room for is asked for again; what is gone meanwhile stays out.
-        """
-        found: dict[tuple[str, int, int], int] = {}
-        left = sorted(wanted)
-        while left:
-            asked, left = left[:QUEUES_AT_ONCE], left[QUEUES_AT_ONCE:]
-            told = self._fetch(asked)
-            found |= {place: stored for place, stored in told.items() if stored is not None}
-            left += [place for place in asked if place not in told] if told else []
-        return found
 
-    def _fetch(self, asked: list[tuple[str, int, int]]) -> dict[tuple[str, int, int], int | None]:
-        """The time of each message that the answer has; None for those that it says are not there."""
-        header = FetchHeader(client_id=CLIENT_ID, max_bytes=FETCH_BYTES, max_bytes_per_queue=1, max_wait_ms=0)
-        for topic, number, offset in asked:
-            header.topics.add(topic=topic, queue_ids=[number], offsets=[offset])
-        reply, body = self._cluster.calls.fetch(self._name, header, TIMEOUT_S)
-        batch = RecordBatch(body)
-        found: dict[tuple[str, int, int], int | None] = {}
-        row = 0
-        for result in reply.results:
-            place = asked[result.topic_index]
-            is_it = result.status == FetchReply.FOUND and batch.values("queue_offset")[row] == place[2]
-            found[place] = batch.values("store_timestamp")[row] if is_it else None
-            row += result.count
-        return found
+def _fetch(cluster: Cluster, name: str, asked: list[tuple[str, int, int]]) -> dict[tuple[str, int, int], int | None]:
+    """The time of each message that the answer has; None for those that it says are not there."""
+    header = FetchHeader(client_id=CLIENT_ID, max_bytes=FETCH_BYTES, max_bytes_per_queue=1, max_wait_ms=0)
+    for topic, number, offset in asked:
+        header.topics.add(topic=topic, queue_ids=[number], offsets=[offset])
+    reply, body = cluster.calls.fetch(name, header, TIMEOUT_S)
+    batch = RecordBatch(body)
+    found: dict[tuple[str, int, int], int | None] = {}
+    row = 0
+    for result in reply.results:
+        place = asked[result.topic_index]
+        is_it = result.status == FetchReply.FOUND and batch.values("queue_offset")[row] == place[2]
+        found[place] = batch.values("store_timestamp")[row] if is_it else None
+        row += result.count
+    return found

@@ -40,9 +40,7 @@ def topic(
     UTC, if it names no zone), an ISO text or milliseconds since 1970; ``until`` is not included, and not for streams.
     ``queues``: queue ids by broker name. ``tags``: one of these. ``condition``: SQL92 over properties, which brokers
     evaluate. ``options``: others of ``format("penstock")``.
-
-    Raises:
-        ConfigError: a column that is not known, text that names no time or broker, or an empty list.
+    Raises ConfigError: a column that is not known, text that names no time or broker, or an empty list.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
     given = {"nameServer": name_server, **{name: _text(value) for name, value in options.items()}}

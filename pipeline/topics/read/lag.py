@@ -84,14 +84,8 @@ class LagLog(StreamingQueryListener):
             log.info(
                 "batch finished query=%s batch=%d topic=%s end=%d committed=%d behind=%d "
                 "produced_per_second=%s consumed_per_second=%s",
-                progress.name or progress.id,
-                progress.batchId,
-                topic,
-                each.end,
-                each.committed,
-                each.behind,
-                _told(each.produced_per_second),
-                _told(each.consumed_per_second),
+                *(progress.name or progress.id, progress.batchId, topic, each.end, each.committed, each.behind),
+                *(_told(each.produced_per_second), _told(each.consumed_per_second)),
             )
         self._last[run] = progress
 

@@ -84,9 +84,7 @@ class Progress(StreamingQueryListener):
         """What a run has done that has ended, of which the last events may still be under way.
 
         A query itself remembers its newest hundred batches.
-
-        Raises:
-            OutcomeUnknown: Spark does not tell its end.
+        Raises OutcomeUnknown: Spark does not tell its end.
         """
         with self._lock:
             run = self._runs[str(run_id)]
@@ -147,12 +145,8 @@ class Progress(StreamingQueryListener):
             log.warning("progress not committed group=%s error=%s", group, error)
             return
         if refused:
-            log.info(
-                "group is further already, or the log lost its end group=%s queue=%s queues=%d",
-                group,
-                refused[0],
-                len(refused),
-            )
+            text = "group is further already, or the log lost its end group=%s queue=%s queues=%d"
+            log.info(text, group, refused[0], len(refused))
 
 
 def ends_of(source: Any) -> dict[Queue, QueueProgress]:

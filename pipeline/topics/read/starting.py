@@ -21,12 +21,10 @@ def starting_offsets(
     """The first offset wanted of each queue, and the positions that it was found with.
 
     ``tolerates_missing``: as for :meth:`Cluster.positions`.
-
-    Raises:
-        ConfigError: an offset, queue or group that does not exist; a time without message, unless the
-            strategy is latest.
-        DataLoss: an offset below its queue's begin, with ``failOnDataLoss``.
-        RouteNotFound: a broker group of a topic is down; without ``failOnDataLoss`` it is passed over.
+    Raises ConfigError: an offset, queue or group that does not exist; a time without message, unless the strategy is
+    latest.
+    Raises DataLoss: an offset below its queue's begin, with ``failOnDataLoss``.
+    Raises RouteNotFound: a broker group of a topic is down; without ``failOnDataLoss`` it is passed over.
     """
     wanted = options.starting
     positions = cluster.positions(
@@ -63,8 +61,7 @@ def ending_offsets(
 ) -> dict[Queue, int]:
     """The end of each queue for a batch read; ``positions``: found with the start.
 
-    Raises:
-        RouteNotFound: others are there now; plan again.
+    Raises RouteNotFound: others are there now; plan again.
     """
     wanted = options.ending
     times = _times(wanted)

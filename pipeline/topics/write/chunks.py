@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,9 +49,8 @@ class Mark:
     """What the lane holds of the batch up to here, see :func:`.content.running`; 0: nobody will ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageTo:
-    """Where an exactly-once writer's chunks belong."""
+class StageTo(NamedTuple):
+    """Where an exactly-once writer's chunks belong: fields of a ``StageHeader``."""
 
     writer: str
     batch: int
@@ -116,8 +115,7 @@ class Sender:
     def send(self, key: LaneKey, chunk: Chunk) -> None:
         """Send behind everything sent with the same ``key``; waits while too much is under way.
 
-        Raises:
-            PenstockError: a chunk, this one or one before, was refused, or not acknowledged in time.
+        Raises PenstockError: a chunk, this one or one before, was refused, or not acknowledged in time.
         """
         if self._stage_to is not None:
             chunk.number = self.staged.get(chunk.broker, 0)
@@ -230,21 +228,11 @@ class Sender:
         )
 
     def _header(self, chunk: Chunk, count: int, timeout_s: float, again: bool) -> AppendHeader | StageHeader:
-        if self._stage_to is not None:
-            to = self._stage_to
-            return StageHeader(
-                writer=to.writer,
-                batch=to.batch,
-                key=to.key,
-                chunk=chunk.number,
-                topic=chunk.destination.topic,
-                count=count,
-                coordinator=to.coordinator,
-                keep_ms=to.keep_ms,
-                **chunk.destination.flags,
-            )
-        timeout_ms = max(1, int(timeout_s * 900))
         flags = chunk.destination.flags
+        if self._stage_to is not None:
+            to = self._stage_to._asdict()
+            return StageHeader(chunk=chunk.number, topic=chunk.destination.topic, count=count, **to, **flags)
+        timeout_ms = max(1, int(timeout_s * 900))
         header = AppendHeader(topic=chunk.destination.topic, count=count, timeout_ms=timeout_ms, again=again, **flags)
         if chunk.mark is not None:
             header.producer_id = chunk.mark.producer_id

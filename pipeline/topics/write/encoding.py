@@ -50,7 +50,6 @@ from penstock.runtime.nearest import hint
 from ...columns.schema import MESSAGE_COLUMNS
 from .. import kafka
 
-Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
 DELIVER_AT = "deliverAt"
@@ -69,10 +68,9 @@ _QUEUE_ID_MAX = (1 << 31) - 1
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
-    """Return if rows of ``schema`` (a ``StructType``) can be messages; ``topic``: the option, perhaps empty.
+    """Raises ConfigError: a column of ``schema`` (a ``StructType``) is unknown, missing or of a wrong type.
 
-    Raises:
-        ConfigError: a column is unknown, missing or of a wrong type.
+    ``topic``: the option, perhaps empty.
     """
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, kind in given.items():
@@ -108,8 +106,7 @@ class Rows:
         """
         ``turn``: a number that spreads the rows whose sharding key is null, the same whenever the batch comes again.
 
-        Raises:
-            InvalidArgument, MessageTooLarge: a row that cannot be a message, by its number in the batch.
+        Raises InvalidArgument, MessageTooLarge: a row that cannot be a message, by its number in the batch.
         """
         names = batch.schema.names
         self.count = batch.num_rows
@@ -123,11 +120,11 @@ class Rows:
         for name in given:
             said, column = own[name]
             _check_text(said, column)
-            self._append(name, _filled(column))
+            self.properties = with_property(self.properties, name, _filled(column))
         if DELIVER_AT in columns:
             times = _deliver_times(columns[DELIVER_AT])
             for name in (TIMER_DELIVER_MS, TIMER_OUT_MS):
-                self._append(name, times)
+                self.properties = with_property(self.properties, name, times)
             given += LATER_PROPERTIES
         if "properties" in columns:
             self._join(_property_strings(columns["properties"], frozenset(given)))
@@ -141,9 +138,6 @@ class Rows:
         routes = [columns[name] for name in ("routingKey", "shardingKey") if name in columns]
         self.hashes = self._hashes(pc.coalesce(*routes) if routes else None, turn)
         self.queue_ids = _queue_ids(columns["queueId"]) if "queueId" in columns else None
-
-    def _append(self, name: str, values: Column) -> None:
-        self.properties = with_property(self.properties, name, values)
 
     def _join(self, more: Column) -> None:
         """Append text to each property string: both columns as one, then taken in turns."""
@@ -174,11 +168,7 @@ def compressed(bodies: Column, algorithm: str) -> tuple[Column, int]:
 
 
 def bodies_of(batch: pa.RecordBatch) -> Column:
-    """The bodies of a batch.
-
-    Raises:
-        InvalidArgument, MessageTooLarge: a body that cannot be a message's, by its row.
-    """
+    """The bodies of a batch. Raises InvalidArgument, MessageTooLarge: a body that cannot be a message's, by its row."""
     column = batch.column("body")
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])

@@ -32,20 +32,16 @@ from penstock.formats.record.properties import (
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
 from penstock.proto.names import PRODUCER_PROPERTY
 
+from ...columns.schema import columns
+from ...spark.arrow_types import arrow_schema
+
 REFUSALS = (InvalidArgument, MessageTooLarge)
 REASON, BODY_BYTES = "REFUSED_REASON", "REFUSED_BODY_BYTES"
 CUT_BYTES = 64 << 10
 TEXT_BYTES_MAX = 1000
 """Of each text of a dead letter, and so many bytes of all properties eight times: far below what a message may have."""
 _TAKEN = ("body", "topic", "tags", "keys", "shardingKey", "properties")
-_LETTERS = pa.schema(
-    [
-        ("body", pa.binary()),
-        ("tags", pa.string()),
-        ("keys", pa.string()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-    ]
-)
+_LETTERS = arrow_schema(columns("body binary, tags string, keys string, properties map<string,string>"))
 
 
 def without_refused(
@@ -110,9 +106,9 @@ def _letter(row: dict[str, Any], reason: str, topic: str) -> dict[str, Any]:
     }
 
 
-def _text(value: bytes, bytes_max: int = TEXT_BYTES_MAX) -> str:
+def _text(value: bytes) -> str:
     """The first bytes of ``value``, without the signs that no property has; U+FFFD for what is no UTF-8."""
     text = value.decode(errors="replace")
     for sign in (NUL, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR):
         text = text.replace(sign, " ")
-    return text.encode()[:bytes_max].decode(errors="ignore")
+    return text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")

@@ -8,7 +8,7 @@ two attempts changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +23,7 @@ from penstock.proto.errors import Forbidden, InvalidArgument, RouteNotFound
 from penstock.proto.names import PERM_WRITE
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
-from .encoding import DELIVER_AT, Rows, texts
-
-Ints = npt.NDArray[np.int32]
+from .encoding import DELIVER_AT, Ints, Rows, texts
 
 CHUNK_ROWS = 10_000
 CHUNK_BYTES = 64 << 20
@@ -69,8 +67,7 @@ class Piece(NamedTuple):
 def layout_of(route: TopicRoute) -> str:
     """``broker:queues;…`` of what may be written to; of an order topic, those that keys have for good.
 
-    Raises:
-        RouteNotFound: nothing, as no master lives now. Forbidden: nothing.
+    Raises RouteNotFound: nothing, as no master lives now. Forbidden: nothing.
     """
     queues = WriteQueues.of(route)
     if not queues.total:
@@ -118,8 +115,7 @@ class Layout:
     def split(self, rows: Rows, turn: int) -> Iterator[Piece]:
         """The rows by target: by queue id, by sharding key, or all to the target whose ``turn`` it is.
 
-        Raises:
-            InvalidArgument: a queue id that no broker has.
+        Raises InvalidArgument: a queue id that no broker has.
         """
         if rows.queue_ids is not None:
             yield from self._by_target(rows, *self._of_queue_ids(rows.queue_ids))
@@ -158,14 +154,13 @@ class Layout:
 def by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of each topic, in order; ``topic`` is for all of them, unless it is empty.
 
-    Raises:
-        InvalidArgument: a row names no topic.
+    Raises InvalidArgument: a row names no topic.
     """
     if "topic" not in batch.schema.names:
         yield topic, batch
         return
     column = batch.column("topic")
-    rest = batch.drop_columns(["topic"]) if hasattr(batch, "drop_columns") else without(batch, "topic")
+    rest = batch.drop_columns(["topic"])
     if topic:
         yield topic, rest
         return
@@ -195,7 +190,7 @@ def by_destination(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[Destinat
         if wanted < len(times):
             chosen = pc.is_valid(times) if is_later else pc.is_null(times)
             part = batch.take(pa.array(np.flatnonzero(chosen.to_numpy(zero_copy_only=False))))
-        yield (Later(topic), part) if is_later else (Ordinary(topic), without(part, DELIVER_AT))
+        yield (Later(topic), part) if is_later else (Ordinary(topic), part.drop_columns([DELIVER_AT]))
 
 
 def rebatched(batches: Iterable[pa.RecordBatch], rows: int, bytes_max: int = CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
@@ -231,17 +226,4 @@ def _joined(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 def _without_voids(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch without columns that have a null in every row, and no type, as ``lit(None)`` makes them."""
-    for field in batch.schema:
-        if pa.types.is_null(field.type):
-            batch = without(batch, field.name)
-    return batch
-
-
-def without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    kept = [each for each in batch.schema.names if each != name]
-    return pa.RecordBatch.from_arrays([batch.column(each) for each in kept], names=kept)
-
-
-def layouts(texts: Mapping[str, str], lanes: int) -> dict[str, Layout]:
-    """The layouts in a writer's state."""
-    return {topic: Layout(topic, text, lanes) for topic, text in texts.items() if topic not in (SETTINGS, CONTENT)}
+    return batch.drop_columns([field.name for field in batch.schema if pa.types.is_null(field.type)])

@@ -31,11 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.proto.errors import ChangedBatch, ConfigError, PenstockError
 
@@ -103,9 +99,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Decide and publish the batch; safe to repeat.
 
-        Raises:
-            ChangedBatch: the batch has come again with fewer partitions than the brokers hold.
-            ConfigError: it is to be skipped, and the brokers have nothing of it.
+        Raises ChangedBatch: the batch has come again with fewer partitions than the brokers hold.
+        Raises ConfigError: it is to be skipped, and the brokers have nothing of it.
         """
         _require_all_partitions(self._options, messages, batchId)
         _require_some(self._options, messages, batchId)
@@ -154,11 +149,10 @@ class TopicBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         """Decide and publish all of it.
 
-        Raises:
-            ChangedBatch: a job of this ``producerId`` has written something else, or the same before a topic was made
-                anew; this one has published nothing, or, if it is idempotent, its rows are there as far as they were no
-                repetition.
-            ConfigError: a micro-batch is to be skipped, and the brokers have nothing of it.
+        Raises ChangedBatch: a job of this ``producerId`` has written something else, or the same before a topic was
+        made anew; this one has published nothing, or, if it is idempotent, its rows are there as far as they were no
+        repetition.
+        Raises ConfigError: a micro-batch is to be skipped, and the brokers have nothing of it.
         """
         told = [message for message in messages if message is not None]
         if not told:
@@ -181,7 +175,9 @@ class TopicBatchWriter(DataSourceArrowWriter):
                 "them with another producerId"
             )
         # A micro-batch may come again with other rows. But in one attempt at it a name stands for one write.
-        is_second = known.split(";")[3:] == [attempt] or any(map(_is_second_write, told))
+        is_second = known.split(";")[3:] == [attempt] or any(
+            message.run_before.partition("-")[0] == message.run.partition("-")[0] for message in told
+        )
         is_compared = self._options.producer_id and (is_alone or attempt == _NOT_KNOWN or is_second)
         if is_compared and not content.is_same(known):
             raise ChangedBatch(
@@ -203,11 +199,6 @@ def _attempt(run: str, batch: str) -> str:
         return uuid.uuid5(uuid.UUID(run), batch).hex
     except ValueError:
         return _NOT_KNOWN
-
-
-def _is_second_write(message: Written) -> bool:
-    """True if another write of this name came before, in the same attempt of the query at the batch."""
-    return message.run_before.partition("-")[0] == message.run.partition("-")[0]
 
 
 def _task(options: SinkOptions, identity: Identity) -> Task:

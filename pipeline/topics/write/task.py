@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,16 +14,17 @@ import numpy as np
 from penstock.client.cluster import WriteQueues, reworded
 from penstock.formats.destination import Destination, Later, Ordinary
 from penstock.proto.errors import ChangedBatch, ConfigError, InvalidArgument, InvalidName, TopicNotFound
+from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from penstock.proto.wire.pipeline_pb2 import LanesRequest, WriterState
 
 from ..cluster import Cluster
 from ..options import SinkOptions, writable_topic
-from ..waiting import patiently
+from ..waiting import T, patiently
 from .chunks import Chunk, LaneKey, Mark, Sender, StageTo, cut, divided
 from .content import Content, as_they_came, running
 from .encoding import Rows, compressed
 from .refused import REFUSALS, without_refused
-from .routing import SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, layouts, rebatched
+from .routing import CONTENT, SETTINGS, Layout, Piece, Settings, by_destination, by_topic, layout_of, rebatched
 from .sink import Identity, Written
 from .writers import WriterCalls, hash_64
 
@@ -93,15 +94,14 @@ class Task:
     def run(self, batches: Iterable[Any]) -> Written:
         """Send, or stage, every row.
 
-        Raises:
-            PenstockError: a row that cannot be a message, or a broker that does not take it in time.
+        Raises PenstockError: a row that cannot be a message, or a broker that does not take it in time.
         """
         options, identity = self._options, self._identity
         told = Written(writer=identity.writer, run=identity.run, batch=identity.batch, content=self._content)
         stage_to = None
         if options.guarantee != "at-least-once":
             is_known_now = options.topic and options.guarantee == "idempotent"
-            state = self._open({options.topic: self._layout_text(options.topic)} if is_known_now else {})
+            state = self._open({options.topic: self._of_route(options.topic, layout_of)} if is_known_now else {})
             told.coordinator, told.run_before = state.coordinator, self._calls.run_before
             is_once = options.guarantee == "exactly-once"
             is_decided = is_once and state.decided_batch >= identity.batch
@@ -238,12 +238,7 @@ class Task:
             return piece  # the layout is of now
         topic = layout.topic
         if topic not in self._write_queues:
-            now = patiently(
-                lambda _: WriteQueues.of(self._cluster.route(topic)),
-                self._options.timeout_s,
-                f"a task that writes to topic {topic}",
-            )
-            self._write_queues[topic] = dict(now.shards)
+            self._write_queues[topic] = dict(self._of_route(topic, WriteQueues.of).shards)
         count = self._write_queues[topic].get(layout.targets[piece.target].broker, 0)
         if not count or int(piece.queue_ids.max()) < count:
             return piece
@@ -276,11 +271,7 @@ class Task:
         return any(self._held().values())
 
     def require_nothing(self) -> None:
-        """Return if the brokers hold nothing of this batch from this partition, which is not among those of the batch.
-
-        Raises:
-            ChangedBatch: they do, from the batch's first coming.
-        """
+        """Raises ChangedBatch if brokers hold chunks of this partition, which the batch no longer has."""
         self._open({})
         try:
             self._require_no_more()
@@ -338,7 +329,7 @@ class Task:
             raise InvalidArgument(self._refused_topics[topic])
         try:
             writable_topic(topic, "column topic")
-            text = self._layout_text(topic)
+            text = self._of_route(topic, layout_of)
         except (ConfigError, TopicNotFound) as error:
             if not self._options.dead_letter_topic or topic == self._options.dead_letter_topic:
                 raise
@@ -353,13 +344,10 @@ class Task:
             self._layouts[topic] = Layout(topic, text, self._settings.lanes)
         return self._layouts[topic]
 
-    def _layout_text(self, topic: str) -> str:
-        """Where rows of the topic may go now; a cluster that cannot tell, or takes nothing, is waited for."""
-        return patiently(
-            lambda _: layout_of(self._cluster.route(topic)),
-            self._options.timeout_s,
-            f"a task that writes to topic {topic}",
-        )
+    def _of_route(self, topic: str, told: Callable[[TopicRoute], T]) -> T:
+        """What the topic's route tells now; a cluster that cannot tell, or takes nothing, is waited for."""
+        who = f"a task that writes to topic {topic}"
+        return patiently(lambda _: told(self._cluster.route(topic)), self._options.timeout_s, who)
 
     def _open(self, wanted: dict[str, str]) -> WriterState:
         """Open the writer. An idempotent one with the layouts of these topics; what the brokers keep of it counts.
@@ -378,7 +366,8 @@ class Task:
         if kept != self._settings:
             log.info("the settings of its first run stay writer=%s kept=%s", self._identity.writer, kept)
         self._settings = kept
-        self._layouts = layouts(state.layout, kept.lanes)
+        texts = {topic: text for topic, text in state.layout.items() if topic not in (SETTINGS, CONTENT)}
+        self._layouts = {topic: Layout(topic, text, kept.lanes) for topic, text in texts.items()}
         return state
 
     def _require_same_guarantee(self, other: str, *, is_other: bool) -> None:

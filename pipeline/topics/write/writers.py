@@ -56,11 +56,9 @@ class WriterCalls:
 
         While nobody that answers knows the writer, groups without a master and groups that are down are waited for:
         one of them may decide for it, and a second one that decides would repeat what is published.
-
-        Raises:
-            StaleProducer: a newer run has taken over.
-            RouteNotFound, BrokerUnavailable: not possible now.
-            ConfigError: the brokers do not agree on who decides.
+        Raises StaleProducer: a newer run has taken over.
+        Raises RouteNotFound, BrokerUnavailable: not possible now.
+        Raises ConfigError: the brokers do not agree on who decides.
         """
         return patiently(lambda turn_s: self._open(layout, turn_s), self._timeout_s, f"writer {self.writer}")
 
@@ -94,21 +92,15 @@ class WriterCalls:
             list(pool.map(lambda name: self._call(name, "OpenWriter", request, timeout_s), behind))
         return state
 
-    def known(self, coordinator: str) -> WriterState:
-        """What the coordinator knows of the writer."""
-        state: WriterState = self.at_master(coordinator, "QueryWriter", WriterName(writer=self.writer))
-        return state
-
     def decide(self, coordinator: str, batch: int, keys: Keys, content: str = "") -> WriterState:
         """Let these attempts be the batch, unless it is decided; a batch before it is published first.
 
         ``content``: what the batch is about; the answer has that of the decided one.
-
-        Raises:
-            StaleProducer, StagedDataGone: this run may not, or cannot.
+        Raises StaleProducer, StagedDataGone: this run may not, or cannot.
         """
-        request = DecideRequest(writer=self.writer, run=self.run, batch=batch, keys=_to_wire(keys), content=content)
-        state = self.known(coordinator)
+        staged = [StagedKey(key=key, chunks=chunks) for key, chunks in keys.items()]
+        request = DecideRequest(writer=self.writer, run=self.run, batch=batch, keys=staged, content=content)
+        state: WriterState = self.at_master(coordinator, "QueryWriter", WriterName(writer=self.writer))
         if state.decided_batch < batch and not state.finished:
             self.complete(coordinator, state)
         decided: WriterState = self.at_master(coordinator, "Decide", request)
@@ -172,7 +164,3 @@ class WriterCalls:
 
     def _call(self, broker: str, method: str, request: object, timeout_s: float) -> Any:
         return self._calls.at_master(broker, method, request, timeout_s, service=StagingStub)
-
-
-def _to_wire(keys: Keys) -> list[StagedKey]:
-    return [StagedKey(key=key, chunks=chunks) for key, chunks in keys.items()]
