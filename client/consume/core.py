@@ -136,7 +136,11 @@ class ConsumerCore:
         return address
 
     def local(self, queue: MessageQueue) -> LocalQueue:
-        """The queue's buffer; the caller holds the lock. Raises InvalidArgument, ClientClosed: it has none here."""
+        """The queue's buffer; the caller holds the lock.
+
+        Raises:
+            InvalidArgument: it is not this consumer's. ClientClosed: nor is any other.
+        """
         found = self.buffers.queues.get(queue)
         if found is None or self.is_closed:
             self.require_open()

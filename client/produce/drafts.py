@@ -176,7 +176,7 @@ def due_after(delay_s: object) -> int:
 
 
 def due_ms(deliver_at: DeliverAt) -> int:
-    """The time in ms since 1970 UTC; 0 for everything before it. Raises InvalidArgument: no such time."""
+    """The time in ms since 1970 UTC, rounded up, and 0 for everything before 1970. Raises InvalidArgument: none."""
     if isinstance(deliver_at, dt.datetime):
         if deliver_at.tzinfo is None:
             raise InvalidArgument(f"deliver_at {deliver_at}: has no time zone: give one, as datetime.UTC")

@@ -49,7 +49,7 @@ class Encoder:
         topic = destination.stored_topic
         if count == 1:
             text, queue_id = _placed_alone(destination, parts[0], mark, batch)
-            form = _form(topic, self._born_host, parts[0].sys_flag, is_store_v6=store_host.is_ipv6)
+            form = _form(topic, self._born_host, parts[0].sys_flag, store_host.is_ipv6)
             return pack(header, form.encode(parts[0].bodies[0], text, queue_id))
         sys_flag = parts[0].sys_flag | (SysFlag.STORE_HOST_V6 if store_host.is_ipv6 else 0)
         bodies = _bodies(parts)
@@ -71,7 +71,9 @@ class Encoder:
         return pack(header, records)
 
 
-_form = functools.lru_cache(maxsize=256)(RecordForm)
+@functools.lru_cache(maxsize=256)
+def _form(topic: str, host: Host, sys_flag: int, is_store_v6: bool) -> RecordForm:
+    return RecordForm(topic, host, sys_flag, is_store_v6=is_store_v6)
 
 
 def _placed_alone(destination: Destination, part: Part, mark: bytes, batch: Batch) -> tuple[bytes, int]:
