@@ -72,6 +72,19 @@ class Stream:
 class Client:
     """One client object of a program, by its id. Event loop only."""
 
+    __slots__ = (
+        "client_id",
+        "group",
+        "had_stream",
+        "heard_s",
+        "language",
+        "namespace",
+        "request_s",
+        "streams",
+        "topics",
+        "type",
+    )
+
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
         self.language = ""
