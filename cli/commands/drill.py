@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +96,7 @@ def _judge(folder: Path, report: str | None, answer: Answer) -> int:
 def _run(names: tuple[str, ...], directory: Path, answer: Answer, options: dict[str, Any]) -> int:
     from penstock.drill.catalogue import DRILLS
     from penstock.drill.lab.schedule import Shape, Timing
+    from penstock.drill.runner import run_drill
 
     from .kernels import warm_up
 
@@ -125,8 +128,8 @@ def _run(names: tuple[str, ...], directory: Path, answer: Answer, options: dict[
 
             for seed in range(options["seed"], options["seed"] + options["rounds"]):
                 for name in chosen:
-                    how = {"timing": timing, "progress": show, "tell": tell}
-                    documents.append(_one(name, seed, directory, running, running or shape, options, **how))
+                    run = partial(run_drill, DRILLS[name], timing=timing, progress=show, tell=tell)
+                    documents.append(_one(name, seed, directory, running, running or shape, options, run))
                     progress.clear()
                     if not answer.as_json:
                         note(_line(documents[-1]))
@@ -151,14 +154,20 @@ def _running_cluster(directory: Path, shape: Shape) -> Shape | None:
 
 
 def _one(
-    name: str, seed: int, directory: Path, running: Shape | None, shape: Shape, options: dict[str, Any], **how: Any
+    name: str,
+    seed: int,
+    directory: Path,
+    running: Shape | None,
+    shape: Shape,
+    options: dict[str, Any],
+    run: Callable[..., object],
 ) -> Document:
-    """One drill, in the cluster that is ``running`` or in one of its own; ``how``: what else it is told."""
+    """One drill, in the cluster that is ``running`` or in one of its own."""
     from penstock.deploy import DeployError, LocalCluster
     from penstock.drill.catalogue import DRILLS
     from penstock.drill.lab.schedule import DrillFailed
     from penstock.drill.result import failed, judged, skipped
-    from penstock.drill.runner import drop_stores, numbered_folder, run_drill
+    from penstock.drill.runner import drop_stores, numbered_folder
     from penstock.proto.errors import PenstockError
 
     existing = directory if running else None
@@ -169,7 +178,7 @@ def _one(
     folder = numbered_folder(directory / "drills" if existing else directory, f"{name}-{seed}")
     command = _command(name, seed, directory, options)
     try:
-        run_drill(DRILLS[name], folder, seed=seed, shape=shape, command=command, existing=existing, **how)
+        run(folder, seed=seed, shape=shape, command=command, existing=existing)
     except (DrillFailed, DeployError, PenstockError) as error:
         return failed(name, seed, f"{error}", folder)
     document = judged(folder)

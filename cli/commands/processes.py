@@ -13,11 +13,11 @@ from ..options import json_option
 from ..output import Answer
 
 
-def _server(name: str, config: str, what: str) -> click.Command:
+def _server(name: str, file: str, what: str) -> click.Command:
     """The command that becomes the server ``name``: signals and exit codes are then the server's own."""
 
     @click.command(name=name, help=f"Run one {what} in the foreground until SIGTERM or Ctrl-C.")
-    @click.option("-c", "--config", metavar="FILE", help=f"{config}; without it everything has its default.")
+    @click.option("-c", "--config", metavar="FILE", help=f"{file}; without it everything has its default.")
     @click.option(
         "--ignore-unsupported",
         "ignored",

@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         self.unconfirmed.drop()
 
     def pause_writing(self) -> None:
-        self.out.is_paused = True
+        self.out.pause()
         self._read_or_not()
 
     def resume_writing(self) -> None:

@@ -74,6 +74,9 @@ class Outgoing:
         self.is_over = True
         self._parts.clear()
 
+    def pause(self) -> None:
+        self.is_paused = True
+
     def resume(self) -> None:
         self.is_paused = False
         self.pump_soon()
@@ -97,7 +100,11 @@ class Outgoing:
         return True
 
     def set(self, settings: bytes, calls: Collection[Call]) -> None:
-        """What the client sets by a SETTINGS frame; ``calls``: all open ones. Raises BrokenProtocol: not allowed."""
+        """What the client sets by a SETTINGS frame; ``calls``: all that are open.
+
+        Raises:
+            BrokenProtocol: no such value is allowed.
+        """
         for setting, value in struct.iter_unpack(">HL", settings):
             if setting == Setting.INITIAL_WINDOW_SIZE:
                 if value + max([0, *[call.window for call in calls]]) > WINDOW_MAX:

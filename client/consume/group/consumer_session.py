@@ -251,8 +251,8 @@ class ConsumerSession:
     def _handle(self, stream: _Stream, event: ConsumerEvent) -> bool:
         kind = event.WhichOneof("event")
         if kind == "joined":
-            place = self.broker_name, stream.address
-            log.info("consumer session joined group=%s broker=%s address=%s", self._core.group, *place)
+            group, broker, address = self._core.group, self.broker_name, stream.address
+            log.info("consumer session joined group=%s broker=%s address=%s", group, broker, address)
             stream.lease.until_s = stream.began_s + SILENCE_S
             self._post(partial(self._listener.on_joined, self, event.joined.session_id, stream.address, stream.lease))
             return True

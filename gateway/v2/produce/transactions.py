@@ -92,7 +92,7 @@ class Transactions:
         self._tasks: set[asyncio.Task[bool]] = set()
 
     async def send(self, topic: str, draft: Draft, timeout_s: float) -> SendReceipt:
-        """Store a half. Raises PenstockError: it may not be stored. LimitReached: nobody could be asked about it."""
+        """Store a half. Raises PenstockError: not known to be stored. LimitReached: nobody could be asked about it."""
         self._be_member(topic)
         stored = _Stored(topic)
         receipt = await self._producer.send_half(
