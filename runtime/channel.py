@@ -9,7 +9,7 @@ import functools
 import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -21,8 +21,9 @@ from penstock.proto.errors import METADATA_KEY, PenstockError, to_bytes
 from penstock.proto.requests import counting, parsed
 
 from .security.credentials import PLAIN, Security
-from .security.signed_channel import signed
+from .security.signatures import Signer
 from .turns import Turns
+from .wrapped_channel import WrappedChannel
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,10 @@ def _open(kind: Any, address: str, security: Security, connect_timeout_ms: int) 
     else:
         options += tls.channel_options()
         channel = kind.secure_channel(address, tls.channel_credentials(), options=options)
-    return channel if credentials is None else signed(channel, credentials)
+    if credentials is None:
+        return channel
+    signer = Signer(credentials)
+    return WrappedChannel(channel, lambda begin, *args, **how: begin(*args, metadata=signer.metadata(), **how))
 
 
 async def has_connected(channel: grpc.aio.Channel, timeout_s: float) -> bool:
@@ -171,24 +175,10 @@ class Requests:
             await self._turns.have()
         return parsed(kind, content)
 
-    def each(self, kind: type[M], contents: AsyncIterator[bytes]) -> Decoded[M]:
+    async def each(self, kind: type[M], contents: AsyncIterator[bytes]) -> AsyncIterator[M]:
         """The messages of a stream, decoded one by one; raises as :meth:`decoded`."""
-        return Decoded(self, kind, contents)
-
-
-class Decoded(Generic[M]):
-    """See :meth:`Requests.each`."""
-
-    def __init__(self, requests: Requests, kind: type[M], contents: AsyncIterator[bytes]) -> None:
-        self._requests = requests
-        self._kind = kind
-        self._contents = contents
-
-    def __aiter__(self) -> Decoded[M]:
-        return self
-
-    async def __anext__(self) -> M:
-        return await self._requests.decoded(self._kind, await anext(self._contents))
+        async for content in contents:
+            yield await self.decoded(kind, content)
 
 
 def add_service(

@@ -13,18 +13,32 @@ CALLS = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream
 """What makes a method of a server that can be called."""
 
 
-class WrappedChannel:
-    """A ``grpc.Channel`` or ``grpc.aio.Channel``; each method of a server that it makes goes through ``wrap``."""
+class _Method:
+    """One method of a server."""
 
-    def __init__(self, channel: Any, wrap: Callable[[Any], Any]) -> None:
+    def __init__(self, method: Any, begin: Callable[..., Any]) -> None:
+        self._method = method
+        self._begin = begin
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return self._begin(self._method, *args, **settings)
+
+    def future(self, *args: Any, **settings: Any) -> Any:
+        return self._begin(self._method.future, *args, **settings)
+
+
+class WrappedChannel:
+    """A ``grpc.Channel`` or ``grpc.aio.Channel`` whose calls are made by ``begin(call, *args, **settings)``."""
+
+    def __init__(self, channel: Any, begin: Callable[..., Any]) -> None:
         self._channel = channel
-        self._wrap = wrap
+        self._begin = begin
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._channel, name)
         if name not in CALLS:
             return found
-        return lambda *args, **settings: self._wrap(found(*args, **settings))
+        return lambda *args, **settings: _Method(found(*args, **settings), self._begin)
 
     def __enter__(self) -> Self:
         self._channel.__enter__()

@@ -23,7 +23,7 @@ from penstock.proto.wire.nameserver_pb2 import ShardView, TopicRoute
 from penstock.runtime.nearest import hint
 from penstock.runtime.security.credentials import Credentials, Tls
 
-from .connections import BROKER, Connections, Service, fetched
+from .connections import BROKER, NAMESERVER, Connections, Service, fetched
 from .directory import ROUTE_TIMEOUT_S, Directory
 from .retry import again, require_timeout
 from .routes import covers, master_of
@@ -144,28 +144,32 @@ class Calls:
         method: str,
         request_for: Callable[[K], Any],
         timeout_s: float,
+        *,
+        what: str = "broker",
+        service: Service = BROKER,
     ) -> tuple[dict[K, Any], dict[K, PenstockError]]:
-        """One call at each of these brokers: the answers, and the errors of the others."""
-        stubs = ((key, address, self.connections.stub(address)) for key, address in addresses.items())
-        return _gathered(
-            [
-                (key, f"broker {address}", getattr(stub, method).future(request_for(key), timeout=timeout_s))
-                for key, address, stub in stubs
-            ]
-        )
+        """One call at each of these brokers: the answers, and the errors of the others, which name ``what`` it was."""
+        calls = {}
+        for key, address in addresses.items():
+            stub = self.connections.stub(address, service)
+            calls[key] = getattr(stub, method).future(request_for(key), timeout=timeout_s)
+        answers: dict[K, Any] = {}
+        failures: dict[K, PenstockError] = {}
+        for key, call in calls.items():
+            try:
+                answers[key] = call.result()
+            except grpc.RpcError as error:
+                failures[key] = errors.from_rpc_error(error, f"{what} {addresses[key]}")
+        return answers, failures
 
     def at_nameservers(
         self, method: str, request: Any, timeout_s: float
     ) -> tuple[dict[str, Any], dict[str, PenstockError]]:
         """One call at every nameserver: the answers by address, and the errors of the others."""
         timeout_s = require_timeout(timeout_s)
-        stubs = ((address, self.connections.nameserver(address)) for address in self.connections.addresses)
-        return _gathered(
-            [
-                (address, f"nameserver {address}", getattr(stub, method).future(request, timeout=timeout_s))
-                for address, stub in stubs
-            ]
-        )
+        addresses = {each: each for each in self.connections.addresses}
+        at_each = self.at_addresses
+        return at_each(addresses, method, lambda _: request, timeout_s, what="nameserver", service=NAMESERVER)
 
     def at_each(
         self,
@@ -296,15 +300,3 @@ class Calls:
         except PenstockError:
             return ""
         return hint(topic, set(known) - {topic}, MISSPELT) if len(known) <= HINT_TOPICS_MAX else ""
-
-
-def _gathered(calls: Iterable[tuple[K, str, Any]]) -> tuple[dict[K, Any], dict[K, PenstockError]]:
-    """The answers of calls that were started, and the errors of the others, which name where they were made."""
-    answers: dict[K, Any] = {}
-    failures: dict[K, PenstockError] = {}
-    for key, where, call in calls:
-        try:
-            answers[key] = call.result()
-        except grpc.RpcError as error:
-            failures[key] = errors.from_rpc_error(error, where)
-    return answers, failures

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -41,7 +40,7 @@ Service = Callable[[grpc.Channel], Any]
 """A service of brokers, by its generated stub class; those carry no types."""
 
 BROKER: Service = BrokerStub
-_NAMESERVER: Service = NameserverStub
+NAMESERVER: Service = NameserverStub
 
 
 def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
@@ -64,13 +63,12 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
     return addresses
 
 
-class _Link:
+class _Link(NamedTuple):
     """One server's channel and the calls made over it."""
 
-    def __init__(self, channel: Any, certificates: Pem | None) -> None:
-        self.channel = channel
-        self.certificates = certificates  # the channel shows and trusts these, for as long as it lives
-        self.stubs: dict[Service, Any] = {}
+    channel: Any
+    certificates: Pem | None  # the channel shows and trusts these, for as long as it lives
+    stubs: dict[Service, Any]
 
 
 class Connections:
@@ -125,7 +123,7 @@ class Connections:
         return FetchLinks(self._open_data)
 
     def nameserver(self, address: str) -> Any:
-        return self.stub(address, _NAMESERVER)
+        return self.stub(address, NAMESERVER)
 
     def query_nameserver(self, method: str, request: Any, timeout_s: float) -> Any:
         """The answer of the nameserver that answered last, else of each other one in turn.
@@ -182,55 +180,33 @@ class Connections:
 
         A former link is not closed: calls may be under way over it, with the last of which its channel ends.
         """
-        link, tls = self._link(address), self._security.tls
-        if tls is None or link.certificates is (now := tls.certificates()):
-            return link
-        with self._lock:
-            self._require_open()
-            if self._links[address].certificates is not now:
-                self._links[address] = self._opened(address)
-            return self._links[address]
-
-    def _link(self, address: str) -> _Link:
-        link = self._links.get(address)
-        if link is not None:
-            return link
-        with self._lock:
-            self._require_open()
-            if address not in self._links:
-                self._links[address] = self._opened(address)
-            return self._links[address]
+        link, tls = self._links.get(address), self._security.tls
+        now = None if tls is None else tls.certificates()
+        if link is None or link.certificates is not now:
+            with self._lock:
+                self._require_open()
+                link = self._links.get(address)
+                if link is None or link.certificates is not now:
+                    link = self._links[address] = self._opened(address)
+        return link
 
     def _opened(self, address: str) -> _Link:
         tls = self._security.tls
         certificates = None if tls is None else tls.certificates()  # first: a change meanwhile is seen by the next call
         channel = open_channel(address, self._security)
-        return _Link(WrappedChannel(channel, partial(_Call, require_open=self._require_open)), certificates)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise ClientClosed("the client is closed: make a new one")
-
-
-class _Call:
-    """One method of a server, whose channel may close while it is called: gRPC raises a ``ValueError`` then."""
-
-    def __init__(self, method: Any, require_open: Callable[[], None]) -> None:
-        self._method = method
-        self._require_open = require_open
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        return self._begun(self._method, *args, **settings)
-
-    def future(self, *args: Any, **settings: Any) -> Any:
-        return self._begun(self._method.future, *args, **settings)
+        return _Link(WrappedChannel(channel, self._begun), certificates, {})
 
     def _begun(self, begin: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+        """The call, of a channel that may close while it is made: gRPC raises a ``ValueError`` then."""
         try:
             return begin(*args, **settings)
         except ValueError:
             self._require_open()
             raise
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed: make a new one")
 
 
 def rpc_error(error: grpc.RpcError, address: str) -> PenstockError:
