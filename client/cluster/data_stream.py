@@ -221,22 +221,13 @@ class Stream:
         self._patience_s = None
         link.begin_to_receive(None)
         with contextlib.suppress(RuntimeError):  # it is closed
-            loop.call_soon_threadsafe(link.watch, loop, partial(self._on_readable, link))
+            loop.call_soon_threadsafe(link.watch, loop, partial(self._read, link, None))
             while not self._is_broken and not loop.is_closed():
                 self._wanted.wait(LOOP_LIVES_S)
             loop.call_soon_threadsafe(leave)
             while not has_left.wait(LOOP_LIVES_S) and not loop.is_closed():
                 log.debug("the event loop is busy broker=%s", self._address)
         self._loop = None
-
-    def _on_readable(self, link: DataLink) -> None:
-        try:
-            self._read(link, None)
-        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
-            self._break(self._broken_by(error))
-        except BaseException:
-            self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
-            raise
 
     def read_for(self, future: Awaited[Any]) -> None:
         """Read until ``future`` is done, unless somebody else reads."""
@@ -279,11 +270,6 @@ class Stream:
                 self._read(link, PATIENCE_S)
                 if deadline != NEVER and time.monotonic() >= deadline:
                     break
-        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
-            self._break(self._broken_by(error))
-        except BaseException:
-            self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
-            raise
         finally:
             self._reading.release()
             with self._lock:
@@ -300,11 +286,18 @@ class Stream:
         return all(asked.is_attended() for asked in self._standing.values())
 
     def _read(self, link: DataLink, patience_s: float | None) -> None:
-        if patience_s != self._patience_s:
-            self._patience_s = patience_s
-            link.begin_to_receive(patience_s)
-        for frame in link.receive():
-            self._settle(frame)
+        """Settle what has come; where that fails, the stream is broken."""
+        try:
+            if patience_s != self._patience_s:
+                self._patience_s = patience_s
+                link.begin_to_receive(patience_s)
+            for frame in link.receive():
+                self._settle(frame)
+        except Exception as error:  # noqa: BLE001  told to all who wait, and logged
+            self._break(self._broken_by(error))
+        except BaseException:
+            self._break(broken(self._address, "reading was interrupted", "CANCELLED"))
+            raise
 
     def _rest(self) -> None:
         """Let those read who wait for answers, while one after the other does."""

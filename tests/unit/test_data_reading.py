@@ -224,15 +224,15 @@ def test_who_is_interrupted_while_it_reads_breaks_the_stream_and_the_next_reques
 ) -> None:
     asking.rest()
     stream = asking.streams._streams["a"]
-    read = stream._read
+    settle = stream._settle
 
-    def interrupted(link: DataLink, patience_s: float) -> None:
-        if at == "settle":
-            link.begin_to_receive(0.0)
-            link.receive()
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stream, "_read", interrupted)
+    if at == "recv":
+        monkeypatch.setattr(stream._link, "receive", interrupted)
+    else:
+        monkeypatch.setattr(stream, "_settle", interrupted)
     caught: list[BaseException] = []
 
     def ask(content: Callable[[], Future[bytes]]) -> None:
@@ -246,7 +246,7 @@ def test_who_is_interrupted_while_it_reads_breaks_the_stream_and_the_next_reques
     asking.answer()
     thread.join()
     assert caught
-    monkeypatch.setattr(stream, "_read", read)
+    monkeypatch.setattr(stream, "_settle", settle)
     wait_until(lambda: stream._is_broken, what="its end")
     asking.peer.leave()
     again = asking.wait_for(b"again")
