@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from penstock.proto.errors import BufferFull
@@ -47,16 +46,12 @@ class Buffer:
         if self.has_room(cost):
             return
         on_wait()
-        deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self._used and self._used + cost > self.bytes_max:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise BufferFull(
-                        f"buffer full: {self._used} of {self.bytes_max} bytes wait for acknowledgement, and none "
-                        f"came within {timeout_s:g} s: raise buffer_bytes, or look at the brokers"
-                    )
-                self._changed.wait(left)
+            if not self._changed.wait_for(lambda: self.has_room(cost), timeout_s):
+                raise BufferFull(
+                    f"buffer full: {self._used} of {self.bytes_max} bytes wait for acknowledgement, and none "
+                    f"came within {timeout_s:g} s: raise buffer_bytes, or look at the brokers"
+                )
 
     def hold(self, cost: int, count: int) -> int:
         """Count ``count`` messages in, whatever room there is; the ticket to settle them with."""
@@ -84,12 +79,6 @@ class Buffer:
 
     def wait_settled(self, timeout_s: float) -> bool:
         """Wait for everything that is held now. Returns True if it is settled within ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             last = self._last_ticket
-            while self._live and next(iter(self._live)) <= last:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
-            return True
+            return self._changed.wait_for(lambda: not self._live or next(iter(self._live)) > last, timeout_s)

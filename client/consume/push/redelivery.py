@@ -148,9 +148,7 @@ class SendBack(Redelivery):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            while self._undecided and (left_s := deadline_s - time.monotonic()) > 0:
-                self._changed.wait(left_s)
-            if self._undecided:
+            if not self._changed.wait_for(lambda: not self._undecided, deadline_s - time.monotonic()):
                 log.warning("messages were not sent back in time, they are delivered again count=%d", self._undecided)
 
     def _take(self, failed: Failed, settle: Settle) -> None:
@@ -172,10 +170,9 @@ class SendBack(Redelivery):
         with self._send_backs.turn(broker_name):
             while True:
                 with self._changed:
-                    while not line.waiting:
-                        if self._is_closed:
-                            return
-                        self._changed.wait()
+                    self._changed.wait_for(lambda: line.waiting or self._is_closed)
+                    if not line.waiting:
+                        return
                     taken, line.waiting = line.waiting, []
                 by_queue: dict[MessageQueue, list[Failed]] = {}
                 for failed in taken:
