@@ -51,6 +51,10 @@ def broken(address: str, why: str, status: str = UNAVAILABLE) -> BrokerUnavailab
     return BrokerUnavailable(f"broker {address}: {why}", status=status)
 
 
+def never_connected(address: str, port: int, error: Exception) -> BrokerUnavailable:
+    return broken(address, f"{NEVER_CONNECTED}: data port {port}: {error}")
+
+
 class Frame(NamedTuple):
     number: int
     method: int
@@ -100,9 +104,7 @@ class DataLink:
             self._socket = pipe or socket.create_connection((host, port), timeout=CONNECT_S)
             self._socket.settimeout(CONNECT_S)
         except (OSError, ValueError) as error:  # a name that is none is a UnicodeError
-            raise BrokerUnavailable(
-                f"broker {address}: {NEVER_CONNECTED}: data port {port}: {error}", status=UNAVAILABLE
-            ) from error
+            raise never_connected(address, port, error) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if security.tls is not None and pipe is None:

@@ -10,13 +10,12 @@ import time
 from typing import Any
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
-from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, from_bytes
-from penstock.proto.handshakes import NEVER_CONNECTED
+from penstock.proto.errors import InvalidArgument, PenstockError, from_bytes
 from penstock.proto.wire.data_pb2 import Hello
 
 from ..security.credentials import PLAIN, Security
 from ..security.signatures import signed
-from .link import UNAVAILABLE, broken
+from .link import broken, never_connected
 from .receiving import ANSWERS, Received, Receiving
 
 
@@ -124,9 +123,7 @@ async def connect(address: str, port: int, security: Security = PLAIN) -> DataPe
             server_hostname=None if tls is None else tls.server_name or host,
         )
     except (OSError, ValueError) as error:  # TLS's errors among them; a name that is none is a UnicodeError
-        raise BrokerUnavailable(
-            f"broker {address}: {NEVER_CONNECTED}: data port {port}: {error}", status=UNAVAILABLE
-        ) from error
+        raise never_connected(address, port, error) from error
     metadata = {} if security.credentials is None else dict(signed(security.credentials, int(time.time())))
     await peer.send(0, Method.HELLO, Hello(version=VERSION, metadata=metadata).SerializeToString())
     return peer

@@ -37,13 +37,6 @@ INNER_METHODS: Final = (
 
 _UNKNOWN_SECRET: Final = "no user has this"  # noqa: S105  compared with where there is no user, to take as long
 
-_NEW_HANDLER: Final = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-
 
 class Access:
     """The users of one server, and their calls that are under way. Event loop only."""
@@ -186,7 +179,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         return _rebuilt(handler, self._watched(handler, method, caller))
 
     def _watched(self, handler: Any, method: str, caller: Credentials) -> Callable[..., Awaitable[Any]]:
-        behavior = _behavior(handler)
+        behavior = getattr(handler, _kind(handler))
         # A generator would be suspended, out of reach of the cancellation, while gRPC writes what it yields.
         is_generator = inspect.isasyncgenfunction(behavior)
 
@@ -211,13 +204,12 @@ def _refusing(error: PenstockError, method: str) -> Callable[..., Awaitable[Any]
     return call
 
 
-def _behavior(handler: Any) -> Any:
-    name = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
-    return getattr(handler, name)
+def _kind(handler: Any) -> str:
+    """As ``unary_stream``, by which gRPC names what answers, and what makes a handler of that."""
+    return f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
 
 
 def _rebuilt(handler: Any, behavior: Any) -> Any:
-    new: Any = _NEW_HANDLER[handler.request_streaming, handler.response_streaming]
-    return new(
+    return getattr(grpc, f"{_kind(handler)}_rpc_method_handler")(
         behavior, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
     )
