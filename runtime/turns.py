@@ -34,6 +34,12 @@ def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
+def seen(done: asyncio.Future[Any]) -> None:
+    """Have its error seen, also where nobody waits for the future any more; for ``add_done_callback``."""
+    if not done.cancelled():
+        done.exception()
+
+
 class Turns:
     """What all who share this do in one round of the event loop is a turn; event loop only."""
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from penstock.proto.errors import BufferFull
+from penstock.runtime.turns import seen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,7 +137,7 @@ class Turns:
             raise BufferFull(f"topic {topic}: {WAITING_MAX} sends wait for room in the buffer: await some of them")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        future.add_done_callback(_look_at)
+        future.add_done_callback(seen)  # one-way sends have nobody else who would look at their error
         line = self._lines.get(topic)
         if line is None:
             line = self._lines[topic] = deque()
@@ -208,9 +209,3 @@ def _end(future: asyncio.Future[Any], result: Any = None, error: BaseException |
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """One-way sends have nobody else who would look at their error."""
-    if not future.cancelled():
-        future.exception()

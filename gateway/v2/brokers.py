@@ -15,7 +15,7 @@ from penstock.client.cluster import BROKER, Calls, Service, back_off_s, master_o
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import RouteNotFound
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
-from penstock.runtime.turns import runs_here
+from penstock.runtime.turns import runs_here, seen
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Brokers:
             lookup = self._to_ask.get(topic)
             if lookup is None:
                 lookup = self._to_ask[topic] = asyncio.ensure_future(self.in_thread(self._asked, topic))
-                lookup.add_done_callback(_seen)
+                lookup.add_done_callback(seen)
             known = await asyncio.shield(lookup)
         return known
 
@@ -174,9 +174,3 @@ async def answered(call: Any, address: str, late: Callable[[Any], object] | None
         raise rpc_error(error, address) from error
     except (grpc.FutureCancelledError, CancelledError):
         raise BrokerUnavailable(f"broker {address}: the call was cancelled") from None
-
-
-def _seen(done: asyncio.Future[TopicRoute]) -> None:
-    """Have the error seen, also where nobody waits for the route any more."""
-    if not done.cancelled():
-        done.exception()
