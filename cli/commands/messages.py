@@ -56,10 +56,7 @@ def send(topic: str, body: str | None, namesrv: str, answer: Answer, **options: 
 
 
 def _lines() -> Iterator[bytes]:
-    for line in sys.stdin.buffer:
-        text = line.rstrip(b"\r\n")
-        if text:  # a message needs at least one byte
-            yield text
+    return filter(None, (line.rstrip(b"\r\n") for line in sys.stdin.buffer))  # a message needs at least one byte
 
 
 def _send_all(producer: Any, topic: str, bodies: Iterator[bytes], attributes: dict[str, Any], answer: Answer) -> int:
