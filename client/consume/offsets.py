@@ -22,29 +22,6 @@ REQUEST_TIMEOUT_S = 3.0
 NEVER_COMMITTED = -1
 
 
-def commit_request(
-    group: str,
-    client_id: str,
-    session_id: int,
-    offsets: Mapping[MessageQueue, int],
-    *,
-    force: bool = False,
-    epoch: int = 0,
-) -> CommitOffsetsRequest:
-    """The request that commits ``offsets`` of one broker group; with ``force`` they may be lower than before.
-
-    ``epoch``: of the log that they are of; 0: nobody knows.
-    """
-    return CommitOffsetsRequest(
-        group=group,
-        client_id=client_id,
-        session_id=session_id,
-        offsets=topic_offsets(offsets),
-        force=force,
-        epoch=epoch,
-    )
-
-
 def query_committed(connections: Connections, address: str, group: str, queue: MessageQueue) -> int:
     """What the broker at ``address`` has of ``group`` for one of its queues; -1 if nothing was committed."""
     request = QueryOffsetsRequest(group=group, queues=topic_queues([queue]))
@@ -89,7 +66,13 @@ class BrokerOffsets:
     def save(self, offsets: Mapping[MessageQueue, int], timeout_s: float, *, force: bool, epoch: int = 0) -> None:
         refused = []
         for name, of_broker in offsets_by_broker(offsets).items():
-            request = commit_request(self._group, self._client_id, 0, of_broker, force=force, epoch=epoch)
+            request = CommitOffsetsRequest(
+                group=self._group,
+                client_id=self._client_id,
+                offsets=topic_offsets(of_broker),
+                force=force,
+                epoch=epoch,
+            )
             reply = self._connections.call(self._address(name), "CommitOffsets", request, timeout_s)
             refused += queues_in(reply.refused, name)
         if refused:

@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 
 from penstock.proto.errors import BrokerUnavailable, PenstockError
+from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest
 
-from ...cluster import queues_in, rpc_error
+from ...cluster import queues_in, rpc_error, topic_offsets
 from ...message import MessageQueue
 from ..control import ControlLoop
 from ..core import ConsumerCore
 from ..local_queue import Lease, LocalQueue
-from ..offsets import commit_request
 from ..owner import COMMIT_TIMEOUT_S, Commit, by_direction, uncommitted
 from .consumer_session import ConsumerSession
 
@@ -120,10 +120,15 @@ class Commits:
         shard.commit_failures = 0
         self.report(self._note(commit, reply, shard))
 
-    def _request(self, shard: Shard, commit: Commit) -> Any:
-        core, offsets = self._core, commit.by_queue()
-        who = core.group, core.client_id, shard.session_id
-        return commit_request(*who, offsets, force=commit.force, epoch=commit.epoch)
+    def _request(self, shard: Shard, commit: Commit) -> CommitOffsetsRequest:
+        return CommitOffsetsRequest(
+            group=self._core.group,
+            client_id=self._core.client_id,
+            session_id=shard.session_id,
+            offsets=topic_offsets(commit.by_queue()),
+            force=commit.force,
+            epoch=commit.epoch,
+        )
 
     def _note(self, commit: Commit, reply: Any, shard: Shard) -> list[MessageQueue]:
         refused = queues_in(reply.refused, shard.session.broker_name)

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client import Admin
-from penstock.client.cluster import readable_queues
+from penstock.client.cluster import readable_queues, topic_offsets
 from penstock.client.consume.group.membership import Membership
 from penstock.client.consume.local_queue import Standing
-from penstock.client.consume.offsets import commit_request
 from penstock.client.consume.send_backs import SendBacks
 from penstock.client.message import MessageQueue
 from penstock.proto.errors import BrokerUnavailable, CommitRefused, InvalidArgument, OutcomeUnknown
@@ -136,7 +135,8 @@ def test_a_commit_that_was_on_its_way_when_the_group_was_reset_does_not_undo_tha
             admin.reset_offset("g", "orders", offset=5, queues=[("broker-a", 0)])
         owner = puller._core.owner
         assert isinstance(owner, Membership)
-        late = commit_request("g", puller.client_id, owner._shards["broker-a"].session_id, {Q0: 10})
+        session_id, offsets = owner._shards["broker-a"].session_id, topic_offsets({Q0: 10})
+        late = CommitOffsetsRequest(group="g", client_id=puller.client_id, session_id=session_id, offsets=offsets)
         cluster.brokers["broker-a"].call("CommitOffsets", late)
         assert [each.body for each in wait_until(lambda: puller.poll(0.1, 1), what="a message")] == [b"5"]
         puller.commit()
