@@ -94,18 +94,15 @@ class Directory:
 
     def wait_for(self, topic: str, condition: Callable[[TopicRoute], bool], timeout_s: float) -> TopicRoute | None:
         """The route of ``topic`` once ``condition`` holds for it, or None where it does not within ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
         self._watch(topic)
+
+        def look() -> TopicRoute | bool:
+            route = self._routes.get(topic)
+            return self._closed.is_set() or (route is not None and condition(route) and route)
+
         with self._changed:
-            while not self._closed.is_set():
-                route = self._routes.get(topic)
-                if route is not None and condition(route):
-                    return route
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-        return None
+            found = self._changed.wait_for(look, timeout_s)
+        return found if isinstance(found, TopicRoute) else None
 
     def add_listener(self, callback: Listener) -> None:
         """Call ``callback(route)`` from the watch thread after every change; it must not block."""

@@ -65,19 +65,17 @@ def receipts_of(
     duplicate, epoch = receipt.duplicate, receipt.epoch
     queue_ids = batch.queue_ids.tolist()
     receipts: list[SendReceipt | RunReceipt] = []
-    start = 0
+    end = 0
     for part in batch.parts:
-        end = start + part.count
+        start, end = end, end + part.count
         if not part.futures:
             for queue_id in queue_ids[start:end]:
                 next_offsets[queue_id] += gives_offsets
-            start = end
             continue
         if part.is_whole:
             queue_id = queue_ids[start]
             receipts.append(RunReceipt(queue_id, next_offsets[queue_id], status))
             next_offsets[queue_id] += part.count
-            start = end
             continue
         message_ids = part.message_ids
         handles: Iterable[str] = repeat("", len(message_ids))
@@ -108,7 +106,6 @@ def receipts_of(
                     handle,
                 )
             )
-        start = end
     return receipts
 
 
