@@ -279,9 +279,7 @@ def ending_signals(end: Callable[[], object]) -> Iterator[None]:
         log.info("signal ended the consumer signal=%s", signal.Signals(number).name)
         end()
 
-    former: dict[signal.Signals, Any] = {}
-    for each in (signal.SIGINT, signal.SIGTERM):
-        former[each] = signal.signal(each, handle)
+    former = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
