@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import time
@@ -38,13 +39,11 @@ def broker_statuses(addresses: Sequence[str], timeout_s: float = ASK_TIMEOUT_S) 
 
 def silent_because(address: str) -> str:
     """Why the broker at ``address`` tells nothing of itself; empty if it does now."""
-    channel = open_channel(address, SecurityFiles.from_environment().read())
     try:
-        _broker_stub(channel).Status(Empty(), timeout=ASK_TIMEOUT_S)
+        with open_channel(address, SecurityFiles.from_environment().read()) as channel:
+            _broker_stub(channel).Status(Empty(), timeout=ASK_TIMEOUT_S)
     except grpc.RpcError as error:
         return str(from_rpc_error(error, address))
-    finally:
-        channel.close()
     return ""
 
 
@@ -55,13 +54,10 @@ def cluster_views(addresses: Sequence[str]) -> list[ClusterView | None]:
 
 def _ask_all(addresses: Sequence[str], method: Callable[[grpc.Channel], Any], timeout_s: float) -> list[Any]:
     security = SecurityFiles.from_environment().read()
-    channels = [open_channel(address, security) for address in addresses]
-    try:
+    with contextlib.ExitStack() as opened:
+        channels = [opened.enter_context(open_channel(address, security)) for address in addresses]
         calls = [method(channel).future(Empty(), timeout=timeout_s) for channel in channels]
         return [_answer(call) for call in calls]
-    finally:
-        for channel in channels:
-            channel.close()
 
 
 def _answer(call: Any) -> Any:
@@ -84,14 +80,12 @@ def serves(node: Node, nameservers: Sequence[str]) -> bool:
 
 def _etcd_is_healthy(address: str) -> bool:
     """True if an etcd member has a leader and answers for it."""
-    connection = http.client.HTTPConnection(address, timeout=ASK_TIMEOUT_S)
     try:
-        connection.request("GET", "/health")
-        return bool(json.loads(connection.getresponse().read()).get("health") == "true")
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=ASK_TIMEOUT_S)) as connection:
+            connection.request("GET", "/health")
+            return bool(json.loads(connection.getresponse().read()).get("health") == "true")
     except (OSError, ValueError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()
 
 
 def _addresses(view: ClusterView) -> set[str]:
@@ -133,12 +127,11 @@ def await_replicas(
 
 def refusals(cluster: LocalCluster) -> dict[str, str]:
     """The living slaves that do not follow their master though it lives, each with the reason that it gives."""
-    alive = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
-    statuses = broker_statuses([node.address for node in alive])
-    masters = {status.identity.broker_name for status in statuses if status is not None and status.role == MASTER}
+    told = _told_by_living(cluster)
+    masters = {status.identity.broker_name for _, status in told if status is not None and status.role == MASTER}
     return {
         node.name: status.not_following_because
-        for node, status in zip(alive, statuses, strict=True)
+        for node, status in told
         if status is not None
         and status.role == SLAVE
         and node.broker_name in masters
@@ -153,21 +146,23 @@ def _is_final(reasons: Iterable[str]) -> bool:
     return bool(names) and all(name in FINAL_REASONS for name in names)
 
 
-def _late(cluster: LocalCluster) -> list[str]:
+def _told_by_living(cluster: LocalCluster) -> list[tuple[Node, BrokerStatus | None]]:
     alive = [state.node for state in cluster.states() if state.state == "running" and state.node.is_broker]
-    statuses = broker_statuses([node.address for node in alive])
+    return list(zip(alive, broker_statuses([node.address for node in alive]), strict=True))
+
+
+def _late(cluster: LocalCluster) -> list[str]:
+    told = _told_by_living(cluster)
     in_sync: dict[str, set[int]] = {}
-    for node, status in zip(alive, statuses, strict=True):
+    for node, status in told:
         if status is not None and status.role == MASTER and status.is_acting:
             members = {replica.broker_id for replica in status.replicas if replica.in_sync} | {node.broker_id}
             in_sync[node.broker_name] = members & set(status.sync_state_set) if status.is_elected else members
     shown = _shown_masters(cluster)
-    learners = {
-        node.name for node, status in zip(alive, statuses, strict=True) if status is not None and status.is_learner
-    }
+    learners = {node.name for node, status in told if status is not None and status.is_learner}
     return [
         node.name
-        for node in alive
+        for node, _ in told
         if (node.broker_id not in in_sync.get(node.broker_name, ()) and node.name not in learners)
         or node.broker_name not in shown
     ]
@@ -176,12 +171,12 @@ def _late(cluster: LocalCluster) -> list[str]:
 def _shown_masters(cluster: LocalCluster) -> set[str]:
     """The shards whose master every living nameserver shows."""
     living = [state.node.address for state in cluster.states() if state.state == "running" and state.node.is_nameserver]
-    shown: set[str] | None = None
-    for view in cluster_views(living):
-        if view is not None:
-            names = {shard.broker_name for shard in view.shards if any(m.role == MASTER for m in shard.members)}
-            shown = names if shown is None else shown & names
-    return shown or set()
+    shown = [
+        {shard.broker_name for shard in view.shards if any(m.role == MASTER for m in shard.members)}
+        for view in cluster_views(living)
+        if view is not None
+    ]
+    return set.intersection(*shown) if shown else set()
 
 
 def switch_master(addresses: Sequence[str], shard: str, to_id: int, timeout_s: float = 5.0) -> TransferMasterReply:
@@ -207,11 +202,9 @@ def switch_master(addresses: Sequence[str], shard: str, to_id: int, timeout_s: f
                 return TransferMasterReply(epoch=status.epoch, former_broker_id=former)
             former = status.identity.broker_id
             return _transfer(address, to_id, timeout_s)
-        except (BrokerUnavailable, NotMaster, StaleRegister):
-            has_raced = True
-            if time.monotonic() > deadline:
-                raise
-        except InvalidArgument:  # of a master that has just begun, nobody is level for a moment
+        except (BrokerUnavailable, NotMaster, StaleRegister, InvalidArgument) as error:
+            # Of a master that has just begun, nobody is level for a moment, which is an InvalidArgument.
+            has_raced = has_raced or not isinstance(error, InvalidArgument)
             if not has_raced or time.monotonic() > deadline:
                 raise
         time.sleep(POLL_S)
@@ -225,12 +218,10 @@ def _acting_master(addresses: Sequence[str]) -> tuple[str, BrokerStatus] | None:
 
 
 def _transfer(address: str, to_id: int, timeout_s: float) -> TransferMasterReply:
-    channel = open_channel(address, SecurityFiles.from_environment().read())
     try:
-        request = TransferMasterRequest(to_broker_id=to_id)
-        reply: TransferMasterReply = _broker_stub(channel).TransferMaster(request, timeout=timeout_s)
-        return reply
+        with open_channel(address, SecurityFiles.from_environment().read()) as channel:
+            request = TransferMasterRequest(to_broker_id=to_id)
+            reply: TransferMasterReply = _broker_stub(channel).TransferMaster(request, timeout=timeout_s)
+            return reply
     except grpc.RpcError as error:
         raise from_rpc_error(error, address) from None
-    finally:
-        channel.close()

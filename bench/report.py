@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .load.histogram import Histogram, merged
-from .load.ledger import Missing, Verdict, gaps, verify
+from .load.ledger import Verdict, gaps, verify
 from .load.plan import LoadPlan
 from .load.senders import tally
 
@@ -106,12 +106,11 @@ def _sum(results: Sequence[dict[str, Any]], name: str) -> int:
 
 def _cpu_share(produced: Sequence[dict[str, Any]], consumed: Sequence[dict[str, Any]]) -> dict[str, float]:
     shares = {}
-    for number, result in enumerate(produced):
-        seconds = (result["ended_ns"] - result["began_ns"]) / 1e9
-        shares[f"producer-{number}"] = round(result["cpu_s"] / seconds, 2) if seconds > 0 else 0.0
-    for number, result in enumerate(consumed):
-        seconds = (result["last_ns"] - result["first_ns"]) / 1e9
-        shares[f"consumer-{number}"] = round(result["cpu_s"] / seconds, 2) if seconds > 0 else 0.0
+    roles = (("producer", produced, "began_ns", "ended_ns"), ("consumer", consumed, "first_ns", "last_ns"))
+    for role, results, began, ended in roles:
+        for number, result in enumerate(results):
+            seconds = (result[ended] - result[began]) / 1e9
+            shares[f"{role}-{number}"] = round(result["cpu_s"] / seconds, 2) if seconds > 0 else 0.0
     return shares
 
 
@@ -143,8 +142,7 @@ def _verdict(plan: LoadPlan, produced: Sequence[dict[str, Any]], seen_paths: Seq
     seen = np.concatenate([np.load(path) for path in seen_paths])
     if plan.kind == "both":
         sent = {int(stream): count for result in produced for stream, count in result["streams"].items()}
-        failed = [(int(stream), numbers) for result in produced for stream, numbers in result["failed"].items()]
-        exact = [Missing(stream, tuple(numbers)) for stream, numbers in failed]
+        exact = {int(stream): numbers for result in produced for stream, numbers in result["failed"].items()}
         return verify(seen, plan.run, sent, _sum(produced, "failed_uncounted"), exact, keys=plan.keys)
     # Nobody says what was sent: what is missing below the largest number seen, of each run and stream, is lost.
     runs: dict[int, dict[int, int]] = {}

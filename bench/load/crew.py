@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +90,14 @@ class Worker:
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                _close(pipe.close)
+                with contextlib.suppress(BrokenPipeError):  # a line was still to be flushed to one that is gone
+                    pipe.close()
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended: await_result says how
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):  # it has ended: await_result says how
-            return
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -120,10 +120,3 @@ def finished(workers: Sequence[Worker], timeout_s: float) -> list[dict[str, Any]
     for worker in workers:
         worker.stop()
     return [worker.await_result(timeout_s) for worker in workers]
-
-
-def _close(close: Callable[[], None]) -> None:
-    try:
-        close()
-    except BrokenPipeError:  # a line was still to be flushed to a process that is gone
-        return

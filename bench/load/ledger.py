@@ -15,6 +15,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -96,16 +97,16 @@ def verify(
     run: int,
     sent: Mapping[int, int],
     not_acknowledged: int,
-    exact: Sequence[Missing] = (),
+    exact: Mapping[int, Sequence[int]] = MappingProxyType({}),
     *,
     keys: int = 0,
 ) -> Verdict:
     """Compare what was seen with what each stream sent (stream → messages, numbered from 0).
 
-    ``exact`` names what was not acknowledged where the sender knows it by number; ``not_acknowledged`` counts it where
-    only the number of such messages is known, and then at most so many missing ones are forgiven. With ``keys``,
-    message n had key n modulo ``keys``, and only messages of one key have an order: a key moves to another queue when
-    its broker group dies, behind messages of other keys that were sent after it.
+    ``exact`` names by stream what was not acknowledged, where the sender knows it by number; ``not_acknowledged``
+    counts it where only the number of such messages is known, and then at most so many missing ones are forgiven. With
+    ``keys``, message n had key n modulo ``keys``, and only messages of one key have an order: a key moves to another
+    queue when its broker group dies, behind messages of other keys that were sent after it.
     """
     mine = seen[seen["run"] == run]
     order = np.lexsort((mine["offset"], mine["queue"], mine["sequence"], mine["stream"]))
@@ -121,9 +122,7 @@ def verify(
         present = first["sequence"][first["stream"] == stream]
         absent = np.ones(count, dtype=np.bool_)
         absent[present[present < count].astype(np.int64)] = False
-        for each in exact:
-            if each.stream == stream:
-                absent[np.asarray(each.sequences, dtype=np.int64)] = False
+        absent[np.asarray(exact.get(stream, ()), dtype=np.int64)] = False
         missing += int(absent.sum())
     return Verdict(
         distinct=len(first),
@@ -132,14 +131,6 @@ def verify(
         lost=max(missing - not_acknowledged, 0),
         out_of_order=_out_of_order(first, keys),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Messages of one stream that were not acknowledged, by number."""
-
-    stream: int
-    sequences: tuple[int, ...]
 
 
 def _out_of_order(first: npt.NDArray[np.void], keys: int) -> int:

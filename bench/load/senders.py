@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,6 +146,11 @@ class Budget:
                 return granted, due
             return 0, 0.0
 
+    def grants(self, wanted: int, *, whole: bool = False) -> Iterator[tuple[int, float]]:
+        """What :meth:`take` gives, again and again, until there are no more."""
+        while (granted := self.take(wanted, whole=whole))[0]:
+            yield granted
+
 
 class Load:
     """Sends one producer's share and keeps its :class:`Outcomes`.
@@ -250,10 +255,7 @@ class Load:
                 sender.result()
 
     def _send_each(self, budget: Budget, stream: int) -> None:
-        while not self._stop.is_set():
-            granted, due = budget.take(self._batch, whole=True)
-            if not granted:
-                return
+        for granted, due in budget.grants(self._batch, whole=True):
             self._send(self._begin(stream, due, granted))
 
     def _send(self, sending: _Sending) -> None:
@@ -304,10 +306,7 @@ class Load:
             self._end(sending, [future.result()] if error is None else error)
             room.release()
 
-        while not self._stop.is_set():
-            granted, due = budget.take(1)
-            if not granted:
-                break
+        for _, due in budget.grants(1):
             room.acquire()
             due = due if self._job["rate"] is not None else time.monotonic()
             sending = self._begin(self._stream, due)
@@ -323,10 +322,7 @@ class Load:
 
     def _produce(self, budget: Budget) -> None:
         produce, topic, outcomes = self._sender.produce, self._topic, self.outcomes
-        while not self._stop.is_set():
-            granted, _ = budget.take(SLICE)
-            if not granted:
-                break
+        for granted, _ in budget.grants(SLICE):
             if self._run is None and not self._keys:
                 body = self._payload
                 accepted = 0
@@ -343,15 +339,13 @@ class Load:
                 self._next[self._stream] += granted
             else:
                 for done in range(1, granted + 1):
-                    if not self._produce_one():  # each has waited for room: first a look at clock and budget
+                    number, (body,) = self._bodies(self._stream)
+                    outcomes.on_sent(1)
+                    one = partial(produce, topic, body, **self._options(number))
+                    if not self._accept(number, 1, one):  # it has waited for room: first a look at clock and budget
                         budget.give_back(granted - done)
                         break
         self._flush()
-
-    def _produce_one(self) -> bool:
-        number, (body,) = self._bodies(self._stream)
-        self.outcomes.on_sent(1)
-        return self._accept(number, 1, partial(self._sender.produce, self._topic, body, **self._options(number)))
 
     def _accept(self, first: int, count: int, produce: Callable[[], object]) -> bool:
         """Hand messages over to the fast path, whose outcome :meth:`_flush` tells; false where it took none."""
@@ -367,10 +361,7 @@ class Load:
 
     def _produce_many(self, budget: Budget) -> None:
         plain = [self._payload] * self._batch
-        while not self._stop.is_set():
-            granted, _ = budget.take(self._batch)
-            if not granted:
-                break
+        for granted, _ in budget.grants(self._batch):
             first = self._next[self._stream]
             self._next[self._stream] = first + granted
             bodies: Any = plain if granted == self._batch else plain[:granted]
