@@ -168,11 +168,8 @@ class Story(Stage):
         self._start_job()
 
     def _end_stream(self) -> None:
-        job = self._job
-        assert job is not None
-        self._await(job, lambda: job.poll() is not None, "the job's end")
-        if job.returncode:
-            raise click.ClickException(f"the streaming job failed, see {self._folder / 'job.log'}")
+        assert self._job is not None
+        self._await(self._job, lambda: False, "the job's end")
         self._say(f"stream: started again from its checkpoint, {self._committed() + 1} batches in all")
 
     def _start_job(self) -> subprocess.Popen[bytes]:
@@ -187,16 +184,15 @@ class Story(Stage):
         return self._job
 
     def _await(self, job: subprocess.Popen[bytes], condition: Any, what: str) -> None:
+        """Return when the condition holds, or the job has ended. Raises ClickException: it failed, or takes long."""
         deadline = time.monotonic() + JOB_TIMEOUT_S
-        while not condition():
-            if job.poll() and job.returncode:
-                raise click.ClickException(f"the streaming job failed, see {self._folder / 'job.log'}")
+        while (code := job.poll()) is None and not condition():
             if time.monotonic() >= deadline:
                 raise click.ClickException(f"{what} did not come within {JOB_TIMEOUT_S:.0f} s")
-            if job.poll() is not None:
-                return
             self._progress.show(f"waiting for {what}")
             time.sleep(0.1)
+        if code:
+            raise click.ClickException(f"the streaming job failed, see {self._folder / 'job.log'}")
 
     @staticmethod
     def _kill_job(job: subprocess.Popen[bytes]) -> None:

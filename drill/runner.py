@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from penstock.bench.load.crew import finished
 from penstock.bench.load.ledger import HEADER
+from penstock.bench.load.worker import repeating
 from penstock.client import Admin, MessageQueue, PenstockError, PullConsumer
 from penstock.judge import tallied
 from penstock.judge.conditions import Conditions, Footprint
@@ -21,7 +23,7 @@ from .lab.inspecting import check_store, compare_logs, error_lines, find_on_disk
 from .lab.lab import Lab, Progress
 from .lab.levels import able_stretches, quiet_ends
 from .lab.schedule import Shape, Timing, plan_fault
-from .lab.watching import PositionWatcher
+from .lab.watching import POSITION_PAUSE_S, note_positions
 from .load import EACH
 from .load.popping import INVISIBLE_S
 from .load.receiving import POLL_MESSAGES_MAX, read_all
@@ -144,14 +146,12 @@ def _load_and_break(drill: Drill, lab: Lab, conditions: Conditions) -> None:
 
 @contextmanager
 def _watched(lab: Lab) -> Iterator[None]:
-    recorder = Recorder(lab.history_path("watcher"), WATCHER, "watcher", lab.shards)
-    watcher = PositionWatcher(lab.nameservers, lab.group, lab.topic, lab.shards, recorder)
-    watcher.start()
-    try:
+    with (
+        closing(Recorder(lab.history_path("watcher"), WATCHER, "watcher", lab.shards)) as recorder,
+        Admin(lab.nameservers) as admin,
+        repeating(partial(note_positions, admin, lab.group, lab.topic, lab.shards, recorder), POSITION_PAUSE_S),
+    ):
         yield
-    finally:
-        watcher.stop()
-        recorder.close()
 
 
 def _drain(lab: Lab) -> tuple[float, list[str]]:
@@ -191,9 +191,8 @@ def _left(admin: Admin, lab: Lab, group: str) -> list[str]:
 def _read_everything(lab: Lab) -> list[str]:
     """Read every queue from its beginning; what was not reached."""
     lab.phase = "reading everything"
-    recorder = Recorder(lab.history_path("reader"), READER, "reader", lab.shards)
-    try:
-        left = []
+    left = []
+    with closing(Recorder(lab.history_path("reader"), READER, "reader", lab.shards)) as recorder:
         for topic, op in (
             (lab.topic, Op.READ),
             (names.RETRY_PREFIX + lab.group, Op.RETURNED),
@@ -207,9 +206,7 @@ def _read_everything(lab: Lab) -> list[str]:
             ends = {MessageQueue(topic, q.broker_name, q.queue_id): q.max_offset for q in stats.queues}
             with PullConsumer(lab.nameservers, group="drill-reader", consume_from="first", auto_commit=False) as reader:
                 left += read_all(reader, ends, lab.run, lab.shards, recorder, op)
-        return left
-    finally:
-        recorder.close()
+    return left
 
 
 def _footprints(lab: Lab) -> Before:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 
 from .actions import kill_consumer, kill_during_catch_up, kill_for_a_while, restart
 from .disks import SlowSyncs
@@ -116,18 +114,11 @@ def coordinator_kill(lab: Lab) -> None:
     kill_for_a_while(lab, "SIGKILL", *lab.coordinator_names)
 
 
-@contextlib.contextmanager
-def _network_fault(lab: Lab, what: str, target: str) -> Iterator[None]:
-    assert lab.network is not None
-    with lab.broken(what, target, lab.network.heal):
-        yield
-
-
 def partition_master(lab: Lab) -> None:
     """A master hears nobody, and nobody hears it: other brokers, nameservers, clients."""
     assert lab.network is not None
     name = lab.master()
-    with _network_fault(lab, "partition", name):
+    with lab.broken("partition", name, lab.network.heal):
         lab.network.cut(name, lab.peers(name))
         lab.wait(lab.timing.fault_s, f"{name} cut off")
 
@@ -137,7 +128,7 @@ def one_way_partition(lab: Lab) -> None:
     assert lab.network is not None
     name = lab.master()
     outwards = lab.plan.outwards
-    with _network_fault(lab, "lost on the way " + ("out" if outwards else "in"), name):
+    with lab.broken("lost on the way " + ("out" if outwards else "in"), name, lab.network.heal):
         lab.network.cut(name, lab.peers(name), outwards=outwards, inwards=not outwards)
         lab.wait(lab.timing.fault_s, f"{name} cut off one way")
 
@@ -146,7 +137,7 @@ def slow_link(lab: Lab) -> None:
     """What a slave receives arrives at 30 to 80 % of what its shard is sent."""
     assert lab.network is not None
     name = lab.slave()
-    with _network_fault(lab, f"{lab.plan.link_kbit} kbit/s", name):
+    with lab.broken(f"{lab.plan.link_kbit} kbit/s", name, lab.network.heal):
         lab.network.slow(name, lab.plan.link_kbit)
         lab.wait(lab.timing.fault_s, f"{name} behind a slow link")
 

@@ -378,10 +378,8 @@ class Lab:
 
     def nameservers_agree(self) -> bool:
         """True if every nameserver knows every broker."""
-        wanted, views = (
-            {state.node.address for state in self.broker_states()},
-            cluster_views(self.nameservers.split(";")),
-        )
+        wanted = {state.node.address for state in self.broker_states()}
+        views = cluster_views(self.nameservers.split(";"))
         return all(view is not None and wanted <= {m.address for s in view.shards for m in s.members} for view in views)
 
     # The end.

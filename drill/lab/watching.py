@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -49,26 +50,13 @@ class Sample:
     pid: int = 0
 
 
-class _Watcher(threading.Thread):
-    """Looks again and again, until it is stopped."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._done = threading.Event()
-
-    def stop(self) -> None:
-        """Look no more. May be called again."""
-        self._done.set()
-        if self.is_alive():
-            self.join()
-
-
-class RoleWatcher(_Watcher):
+class RoleWatcher(threading.Thread):
     """Asks every broker for its status ten times a second, and keeps the answers in a file and in memory."""
 
     def __init__(self, cluster: LocalCluster, folder: Path) -> None:
-        super().__init__("role-watcher")
+        super().__init__(name="role-watcher", daemon=True)
         self.samples: list[Sample] = []
+        self._done = threading.Event()
         self._cluster = cluster
         self._nodes = [node for node in cluster.plan.nodes if node.is_broker]
         self._path = folder / FILE
@@ -77,17 +65,19 @@ class RoleWatcher(_Watcher):
     def latest(self, name: str) -> Sample | None:
         return self._latest.get(name)
 
+    def stop(self) -> None:
+        """Look no more. May be called again."""
+        self._done.set()
+        if self.is_alive():
+            self.join()
+
     def run(self) -> None:
         security = SecurityFiles.from_environment().read()
-        channels = {node.name: open_channel(node.address, security) for node in self._nodes}
-        stubs = {name: _broker_stub(channel) for name, channel in channels.items()}
-        try:
-            with open(self._path, "a") as output:
-                while not self._done.wait(STATUS_PAUSE_S):
-                    self._look(stubs, output)
-        finally:
-            for channel in channels.values():
-                channel.close()
+        with contextlib.ExitStack() as opened, open(self._path, "a") as output:
+            channels = [opened.enter_context(open_channel(node.address, security)) for node in self._nodes]
+            stubs = {node.name: _broker_stub(channel) for node, channel in zip(self._nodes, channels, strict=True)}
+            while not self._done.wait(STATUS_PAUSE_S):
+                self._look(stubs, output)
 
     def _look(self, stubs: dict[str, Any], output: Any) -> None:
         calls = {name: stub.Status.future(Empty(), timeout=STATUS_TIMEOUT_S) for name, stub in stubs.items()}
@@ -116,39 +106,27 @@ def read_samples(folder: Path) -> list[Sample]:
     return [Sample(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-class PositionWatcher(_Watcher):
-    """Looks at the ends of every queue and at the group's committed offsets, as any client may."""
-
-    def __init__(self, nameservers: str, group: str, topic: str, shards: Sequence[str], recorder: Recorder) -> None:
-        super().__init__("position-watcher")
-        self._nameservers = nameservers
-        self._group = group
-        self._topic = topic
-        self._shards = {name: index for index, name in enumerate(shards)}
-        self._recorder = recorder
-
-    def run(self) -> None:
-        with Admin(self._nameservers) as admin:
-            while not self._done.wait(POSITION_PAUSE_S):
-                start_ns = time.monotonic_ns()
-                try:
-                    found = admin.group_lag(self._group, timeout_s=POSITION_TIMEOUT_S)
-                except PenstockError as error:  # expected while something is broken
-                    log.info("positions not known error=%s", error)
-                    continue
-                now = time.monotonic_ns()
-                for queue in found.queues:
-                    # Of a shard that answered only in part, the committed offsets may be missing and look like none.
-                    if queue.topic == self._topic and queue.broker_name not in found.unreachable:
-                        self._recorder.add(
-                            Op.POSITION,
-                            Outcome.OK,
-                            start_ns,
-                            now,
-                            shard=self._shards.get(queue.broker_name, -1),
-                            queue=queue.queue_id,
-                            offset=queue.committed_offset,
-                            sequence=queue.min_offset,
-                            position=queue.max_offset,
-                        )
-                self._recorder.flush()
+def note_positions(admin: Admin, group: str, topic: str, shards: Sequence[str], recorder: Recorder) -> None:
+    """Note the ends of every queue and the group's committed offsets, as far as brokers tell them now."""
+    start_ns = time.monotonic_ns()
+    try:
+        found = admin.group_lag(group, timeout_s=POSITION_TIMEOUT_S)
+    except PenstockError as error:  # expected while something is broken
+        log.info("positions not known error=%s", error)
+        return
+    now = time.monotonic_ns()
+    for queue in found.queues:
+        # Of a shard that answered only in part, the committed offsets may be missing and look like none.
+        if queue.topic == topic and queue.broker_name not in found.unreachable:
+            recorder.add(
+                Op.POSITION,
+                Outcome.OK,
+                start_ns,
+                now,
+                shard=shards.index(queue.broker_name) if queue.broker_name in shards else -1,
+                queue=queue.queue_id,
+                offset=queue.committed_offset,
+                sequence=queue.min_offset,
+                position=queue.max_offset,
+            )
+    recorder.flush()
