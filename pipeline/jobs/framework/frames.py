@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,11 +35,8 @@ class Frames:
 
     def log(self, view: str, schema: str, **more: object) -> Any:
         """A view of all logs; of parts, with their lives."""
-        frames = [self.one(broker, view, schema, **more) for broker in self.stores]
-        together = frames[0]
-        for frame in frames[1:]:
-            together = together.unionByName(frame)
-        return together
+        frames = (self.one(broker, view, schema, **more) for broker in self.stores)
+        return functools.reduce(lambda together, frame: together.unionByName(frame), frames)
 
     def queue_parts(self, report: Report) -> Any:
         """Queues of all stores by their parts, with problems: :func:`prove_queue_files`. Notes impossible names."""

@@ -21,7 +21,6 @@ An end goes back when a topic is made anew, and for a moment when a slave that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...columns.schema import TIME_MS_MAX, columns
@@ -59,15 +58,6 @@ class Sample(NamedTuple):
         return max(0, self.end - self.next_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A queue at the sample before."""
-
-    time: int
-    end: int
-    committed: int | None
-
-
 class Rates(NamedTuple):
     """What happened between two samples; None where they do not tell."""
 
@@ -76,13 +66,13 @@ class Rates(NamedTuple):
     consumed: float | None = None
 
 
-def rates(before: Seen | None, time: int, end: int, committed: int | None) -> Rates:
+def rates(before: Sample | None, now: Sample) -> Rates:
     """Messages per second since ``before``: over the time that has passed, however long a job was stopped."""
-    if before is None or time <= before.time:
+    if before is None or now.time <= before.time:
         return Rates()
-    passed_ms = time - before.time
-    produced = end - before.end
-    consumed = -1 if committed is None or before.committed is None else committed - before.committed
+    passed_ms = now.time - before.time
+    produced = now.end - before.end
+    consumed = -1 if now.committed is None or before.committed is None else now.committed - before.committed
     return Rates(
         passed_ms,
         1000 * produced / passed_ms if produced >= 0 else None,
@@ -95,13 +85,12 @@ def age_ms(time: int, stored: int | None) -> int | None:
     return None if stored is None else max(0, time - stored)
 
 
-def row_of(interval_ms: int, sample: Sample, before: Seen | None) -> dict[str, Any]:
+def row_of(interval_ms: int, sample: Sample, before: Sample | None) -> dict[str, Any]:
     """The row of :data:`LAG_COLUMNS`, times in µs; ``before``: the sample of the queue that came before."""
-    moved = rates(before, sample.time, sample.end, sample.committed)
     stored = sample.oldest_unread
     values = (
         *(1000 * interval_ms, 1000 * sample.time, sample.group, sample.topic, sample.broker, sample.queue_id),
-        *(sample.minimum, sample.end, sample.committed, sample.lag, *moved),
+        *(sample.minimum, sample.end, sample.committed, sample.lag, *rates(before, sample)),
         *(1000 * stored if stored is not None and stored <= TIME_MS_MAX else None, age_ms(sample.time, stored)),
     )
     return dict(zip(LAG_COLUMNS, values, strict=True))

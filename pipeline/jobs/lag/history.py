@@ -26,7 +26,7 @@ from penstock.proto.errors import ConfigError, StorageError
 
 from ...lake.lake import Lake
 from ...stores.files import Folder
-from .columns import LAG_SCHEMA, Sample, Seen, row_of
+from .columns import LAG_SCHEMA, Sample, row_of
 
 FOLDER = "lag"
 KEPT_FILE = "penstock-lag.json"
@@ -48,7 +48,9 @@ class History:
     planned: str = ""  # the newest sample's file, which may not be there
     last_ms: int = 0  # when that sample was due
     files: dict[Source, str] = field(default_factory=dict)  # where the last sample of each is
-    seen: dict[Source, dict[tuple[str, int], Seen]] = field(default_factory=dict)  # what those say, by topic and queue
+    seen: dict[Source, dict[tuple[str, int], Sample]] = field(
+        default_factory=dict
+    )  # what those say, by topic and queue
     places: set[Place] = field(default_factory=set)  # all that were ever seen, whoever has forgotten them since
 
     @classmethod
@@ -143,12 +145,11 @@ class History:
 
     def _see(self, path: str, samples: Iterable[Sample]) -> None:
         """These are the last ones of their groups at their brokers: a queue that is not among them is forgotten."""
-        fresh: dict[Source, dict[tuple[str, int], Seen]] = {}
+        fresh: dict[Source, dict[tuple[str, int], Sample]] = {}
         for each in samples:
-            own = fresh.setdefault((each.group, each.broker), {})
-            own[each.topic, each.queue_id] = Seen(each.time, each.end, each.committed)
+            fresh.setdefault((each.group, each.broker), {})[each.topic, each.queue_id] = each
         self.seen |= fresh
         self.files |= dict.fromkeys(fresh, path)
 
-    def _before(self, sample: Sample) -> Seen | None:
+    def _before(self, sample: Sample) -> Sample | None:
         return self.seen.get((sample.group, sample.broker), {}).get((sample.topic, sample.queue_id))

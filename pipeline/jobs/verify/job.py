@@ -356,11 +356,7 @@ class _Comparison:
 
     def as_function(self) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
         """Spark counts the parameters of functions, and ``self`` as one."""
-
-        def run(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
-            return self.run(table)
-
-        return run
+        return lambda _, table: self.run(table)
 
     def run(self, table: pa.Table) -> pa.Table:
         """What :func:`compare_part` finds in the part whose records are the rows of ``table``."""

@@ -45,7 +45,7 @@ from .planning import share
 from .source import TopicPartition, planned, read_partition
 
 if TYPE_CHECKING:
-    from ..cluster import Positions
+    from ..cluster import Cluster, Positions
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +82,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: resolved once, and told again in the first end, which Spark stores."""
         if self._initial is None:
-            from ..cluster import cluster
             from .starting import check_filter, starting_offsets
 
-            options = self._options
-            view = cluster(options.name_server, options.security)
+            options, view = self._options, self._view()
             is_pattern = bool(options.pattern)  # of topics that may come later
             begin, positions = patiently(
                 lambda turn_s: starting_offsets(view, options, timeout_s=turn_s, tolerates_missing=is_pattern),
@@ -189,15 +187,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]  # the same object, filled anew
 
+    def _view(self) -> Cluster:
+        from ..cluster import cluster
+
+        return cluster(self._options.name_server, self._options.security)
+
     def _positions(
         self, begin: Mapping[Queue, int], created: Created, epochs: Epochs, *, passes_over_silent: bool = False
     ) -> dict[Queue, int]:
         from penstock.client.cluster import again
 
-        from ..cluster import cluster
-
-        options = self._options
-        view = cluster(options.name_server, options.security)
+        options, view = self._options, self._view()
         timeout_s = min(options.timeout_s, TURN_S)
         deadline = time.monotonic() + SHRUNK_S
         tolerates = bool(options.pattern) or not options.fail_on_data_loss
@@ -253,10 +253,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises DataLoss: there is one, and ``failOnDataLoss``.
         """
-        from ..cluster import cluster
-
-        left = []
-        view = cluster(self._options.name_server, self._options.security)
+        left, view = [], self._view()
         for place in {each.queue[:2]: None for each in wanted}:
             topic, broker = place
             due = planned_with.get(place)
@@ -285,14 +282,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         One that is known to be down is not asked at all.
         Raises DataLoss: one is not, and ``failOnDataLoss``.
         """
-        from ..cluster import cluster
-
-        view = cluster(self._options.name_server, self._options.security)
         missing = {queue[:2] for queue in begin} - {queue[:2] for queue in found}
         for place in sorted(missing - self._gone - found.absent):
             topic, broker = place
             try:
-                view.topic_positions(broker, topic, min(timeout_s, ASKED_S))
+                self._view().topic_positions(broker, topic, min(timeout_s, ASKED_S))
             except TopicNotFound:
                 queues = [str(queue) for queue in sorted(begin) if queue[:2] == place]
                 self._tell(
@@ -327,7 +321,6 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         anew: set[tuple[str, str]],
         cut: Mapping[Queue, int],
     ) -> None:
-        problems = []
         for queue in shrunk:
             if queue in cut:
                 why = (
@@ -336,14 +329,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 why = f"the queue ends at {self._seen[queue]}: its topic was made anew"
                 why += "" if queue[:2] in anew else ", or its log lost its end"
-            problems.append(f"queue {queue}: the query is at {begin[queue]}, {why}")
-        problems += [
-            f"queue {queue}: the query is at {begin[queue]}, the queue begins at {self._minima[queue]} now: "
-            f"{self._minima[queue] - begin[queue]} messages are gone"
-            for queue in past
-        ]
-        for problem in problems:
-            self._tell(problem)
+            self._tell(f"queue {queue}: the query is at {begin[queue]}, {why}")
+        for queue in past:
+            gone = (
+                f"the queue begins at {self._minima[queue]} now: {self._minima[queue] - begin[queue]} messages are gone"
+            )
+            self._tell(f"queue {queue}: the query is at {begin[queue]}, {gone}")
 
     def _limited(self, begin: Mapping[Queue, int], target: Mapping[Queue, int], limit: ReadLimit) -> dict[Queue, int]:
         if isinstance(limit, ReadMaxRows):

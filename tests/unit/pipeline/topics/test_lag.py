@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
 from penstock.pipeline.jobs.lag import job as lag
-from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS, LAG_SCHEMA, Rates, Sample, Seen, age_ms, rates, row_of
+from penstock.pipeline.jobs.lag.columns import LAG_COLUMNS, LAG_SCHEMA, Rates, Sample, age_ms, rates, row_of
 from penstock.pipeline.jobs.lag.history import KEPT_FILE, History
 from penstock.pipeline.lake.lake import Lake
 from penstock.pipeline.options import made
@@ -26,6 +26,10 @@ def sample(committed: int | None, *, minimum: int = 10, end: int = 50, oldest: i
     return Sample(9_000, "readers", "orders", "broker-a", 3, minimum, end, committed, oldest)
 
 
+def seen(time: int, end: int, committed: int | None) -> Sample:
+    return Sample(time, "readers", "orders", "broker-a", 3, 0, end, committed)
+
+
 def test_a_group_without_a_commit_is_behind_by_all_that_is_there() -> None:
     assert (sample(None).next_offset, sample(None).lag) == (10, 40)
     assert (sample(4).next_offset, sample(4).lag) == (10, 40)  # what it had not read is gone
@@ -34,17 +38,17 @@ def test_a_group_without_a_commit_is_behind_by_all_that_is_there() -> None:
 
 
 def test_rates_are_over_the_time_between_two_samples() -> None:
-    assert rates(Seen(1_000, 40, 10), 5_000, 60, 20) == Rates(4_000, 5.0, 2.5)
-    assert rates(Seen(1_000, 40, 10), 3_601_000, 40, 10) == Rates(3_600_000, 0.0, 0.0)
+    assert rates(seen(1_000, 40, 10), seen(5_000, 60, 20)) == Rates(4_000, 5.0, 2.5)
+    assert rates(seen(1_000, 40, 10), seen(3_601_000, 40, 10)) == Rates(3_600_000, 0.0, 0.0)
 
 
 def test_what_two_samples_do_not_tell_is_null() -> None:
-    assert rates(None, 5_000, 60, 20) == Rates(None, None, None)
-    assert rates(Seen(5_000, 40, 10), 5_000, 60, 20) == Rates(None, None, None)  # a clock that was set back
-    assert rates(Seen(1_000, 70, 10), 5_000, 60, 20) == Rates(4_000, None, 2.5)  # the topic was made anew
-    assert rates(Seen(1_000, 40, 30), 5_000, 60, 20) == Rates(4_000, 5.0, None)  # the group was set back
+    assert rates(None, seen(5_000, 60, 20)) == Rates(None, None, None)
+    assert rates(seen(5_000, 40, 10), seen(5_000, 60, 20)) == Rates(None, None, None)  # a clock that was set back
+    assert rates(seen(1_000, 70, 10), seen(5_000, 60, 20)) == Rates(4_000, None, 2.5)  # the topic was made anew
+    assert rates(seen(1_000, 40, 30), seen(5_000, 60, 20)) == Rates(4_000, 5.0, None)  # the group was set back
     for before, now in ((None, 20), (10, None), (None, None)):
-        assert rates(Seen(1_000, 40, before), 5_000, 60, now) == Rates(4_000, 5.0, None)
+        assert rates(seen(1_000, 40, before), seen(5_000, 60, now)) == Rates(4_000, 5.0, None)
 
 
 def test_a_message_is_as_old_as_the_sample_says_and_never_younger_than_now() -> None:
@@ -54,7 +58,7 @@ def test_a_message_is_as_old_as_the_sample_says_and_never_younger_than_now() -> 
 
 
 def test_a_row_has_every_column_in_its_place() -> None:
-    row = row_of(8_000, sample(30, oldest=8_400), Seen(5_000, 42, 28))
+    row = row_of(8_000, sample(30, oldest=8_400), seen(5_000, 42, 28))
     assert list(row) == list(LAG_COLUMNS)
     assert row == {
         "interval": 8_000_000,
