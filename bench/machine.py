@@ -43,13 +43,11 @@ def fill_page_cache(folder: Path) -> None:
     if size <= 0:
         return
     path = folder / "page-cache"
-    with contextlib.ExitStack() as stack:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        stack.callback(os.close, descriptor)
-        os.ftruncate(descriptor, size)
+    with open(path, "w+b", buffering=0) as sparse:
+        sparse.truncate(size)
         buffer = bytearray(_CHUNK_BYTES)
-        for position in range(0, size, _CHUNK_BYTES):
-            os.preadv(descriptor, [buffer], position)
+        while sparse.readinto(buffer):
+            pass
 
 
 def cpu_s(*processes: psutil.Process) -> float:

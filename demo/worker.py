@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import sys
 import threading
 import time
@@ -102,7 +101,7 @@ def consume(job: dict[str, Any], orders: Orders) -> None:
 
     processed = owned = 0
     with (
-        open(job["processed_path"], "ab", buffering=0) as kept,
+        open(job["processed_path"], "ab") as kept,
         PullConsumer(job["namesrv"], group=job["group"], consume_from="first") as consumer,
     ):
         consumer.subscribe(job["topic"])
@@ -113,7 +112,8 @@ def consume(job: dict[str, Any], orders: Orders) -> None:
                 owned = len(consumer.assignment())
                 if messages:
                     rows = np.array([_entry(message.body) for message in messages], dtype=PROCESSED)
-                    _write(kept.fileno(), rows.tobytes())
+                    kept.write(rows.tobytes())
+                    kept.flush()
                     processed += len(messages)
     say(result={"processed": processed})
 
@@ -122,11 +122,6 @@ def _entry(body: bytes) -> tuple[int, bytes, int]:
     flight = json.loads(body)
     delay = flight["arr_delay"]
     return flight["n"], flight["carrier"].encode(), NO_DELAY if delay is None else delay
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 import time
@@ -85,11 +86,8 @@ def ensure_topic(plan: LoadPlan) -> None:
     """Create the topic if it does not exist; an existing one keeps its shape."""
     from penstock.client import Admin
 
-    with Admin(plan.namesrv) as admin:
-        try:
-            admin.create_topic(plan.topic, queues=plan.queues)
-        except TopicExists:
-            return
+    with Admin(plan.namesrv) as admin, contextlib.suppress(TopicExists):
+        admin.create_topic(plan.topic, queues=plan.queues)
 
 
 def _conduct(

@@ -35,9 +35,8 @@ class Intake:
         self._stop = stop
         self._arrays = job["consume_style"] == "arrays"
         self._measure = job["kind"] == "both"
-        path = job["received_path"]
-        self._seen = Received() if path else None
-        self._path = Path(path) if path else None
+        self._path: str | None = job["received_path"]
+        self._seen = Received() if self._path else None
 
     def run(self) -> None:
         """Poll until :attr:`stop` is set; then leave the numbers in their file."""
@@ -54,7 +53,7 @@ class Intake:
             self.received += count
             self.body_bytes += size
         if self._seen is not None and self._path is not None:
-            self._seen.save(self._path)
+            self._seen.save(Path(self._path))
 
     def _poll_messages(self) -> tuple[int, int]:
         messages = self._receiver.poll(timeout_s=POLL_TIMEOUT_S, max_messages=POLL_MESSAGES_MAX)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from penstock.deploy import Node, accepts_connections
 from penstock.deploy.ports import HOST, planned
 from penstock.proto.errors import PenstockError
 
@@ -147,7 +147,7 @@ def running(
         )
     try:
         ends_at = time.monotonic() + START_S
-        while not _takes_connections(port):
+        while not accepts_connections(Node(name, port)):
             if process.poll() is not None:
                 raise PenstockError(f"{name} has ended with {process.returncode}: {_end_of(log)}")
             if time.monotonic() > ends_at:
@@ -178,12 +178,6 @@ def told_by(command: Sequence[str], seconds: float) -> dict[str, Any]:
         raise PenstockError(f"no figure of `{' '.join(command[-6:])}`: {(done.stderr or done.stdout).strip()[-600:]}")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
-
-
-def _takes_connections(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
-        return True
-    return False
 
 
 def _end_of(log: Path) -> str:
