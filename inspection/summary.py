@@ -16,7 +16,7 @@ from penstock.formats.rocketmq_config import POP_CODES, leftovers
 
 from .directory import QueueFiles, StoreDirectory
 from .files import InputFile, Unreadable
-from .findings import Findings, printable
+from .findings import printable
 from .index.files import IndexFile
 from .log.model import Progress
 from .log.reader import LogReader
@@ -39,9 +39,9 @@ def summarize(store: StoreDirectory, progress: Progress | None = None) -> dict[s
     findings = store.findings
     checkpoint = load_checkpoint(store.root, findings)
     epochs = load_epochs(store.root, findings)
-    log = _log(store, findings)
-    topics = _topics(store, log["end"], findings, progress)
-    index = _index(store, findings)
+    log = _log(store)
+    topics = _topics(store, log["end"], progress)
+    index = _index(store)
     if is_left_by_rocketmq(store.root, checkpoint or Standard()):
         ranges = {(topic["topic"], queue): (low, high) for topic in topics for queue, low, high in topic["ranges"]}
         for names, count, text in leftovers(ranges, store.root / CONFIG, partial(_tagged, store)):
@@ -78,7 +78,7 @@ def _tagged(
                     yield first + index, found.properties
 
 
-def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
+def _log(store: StoreDirectory) -> dict[str, Any]:
     """Range and times of the log; only its last file with records is read."""
     first_time = last_time = None
     end, records = store.log_start, 0
@@ -87,14 +87,14 @@ def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
             first = reader.find(store.log_start)
         first_time = first.record.store_timestamp_ms if first else None
     except Unreadable as error:
-        findings.problem(store.segments[0].path, None, str(error))
+        store.findings.problem(store.segments[0].path, None, str(error))
     for number in range(len(store.segments) - 1, -1, -1):
         segment = store.segments[number]
         try:
             with InputFile(segment.path) as file:
                 begun = file.read(0, 4).strip(b"\0") != b""
         except Unreadable as error:
-            findings.problem(segment.path, None, str(error))
+            store.findings.problem(segment.path, None, str(error))
             continue
         if not begun and number:
             continue
@@ -104,10 +104,12 @@ def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
         end, records = walk.tail.end, walk.records
         last_time = walk.last_time if records else None
         for damage in walk.damages:
-            findings.problem(segment.path, damage.start - segment.start, damage.reason)
+            store.findings.problem(segment.path, damage.start - segment.start, damage.reason)
         if walk.tail.reason:
             at = walk.tail.end - segment.start
-            findings.tell(segment.path, at, f"the log ends with what is {walk.tail.reason}", expected=store.aborted)
+            store.findings.tell(
+                segment.path, at, f"the log ends with what is {walk.tail.reason}", expected=store.aborted
+            )
         break
     return {
         "directories": [str(directory) for directory in store.log_directories],
@@ -122,7 +124,7 @@ def _log(store: StoreDirectory, findings: Findings) -> dict[str, Any]:
     }
 
 
-def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: Progress | None) -> list[dict[str, Any]]:
+def _topics(store: StoreDirectory, log_end: int, progress: Progress | None) -> list[dict[str, Any]]:
     """Per topic its queues and messages; says which queues point behind the log's end."""
     found: dict[str, dict[str, Any]] = {}
 
@@ -146,12 +148,12 @@ def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: P
             view = QueueView(queue, store.log_start)
             last = view.entry(view.max_offset - 1) if view.max_offset > view.min_offset else None
         except Unreadable as error:
-            findings.problem(queue.directory, None, str(error))
+            store.findings.problem(queue.directory, None, str(error))
             continue
         add(topic, queue, view.min_offset, view.max_offset)
         if last is not None and last.is_message and last.physical_offset + last.size > log_end:
             text = f"the last entry points to {last.physical_offset}, behind the log's end"
-            findings.tell(queue.directory, None, text, expected=store.aborted)
+            store.findings.tell(queue.directory, None, text, expected=store.aborted)
     for _, queue in sorted(store.batch_queues.items()):
         topic = topic_of(queue)
         units, _ = read_batch_units(queue)
@@ -163,23 +165,23 @@ def _topics(store: StoreDirectory, log_end: int, findings: Findings, progress: P
     return list(found.values())
 
 
-def _index(store: StoreDirectory, findings: Findings) -> list[dict[str, Any]]:
+def _index(store: StoreDirectory) -> list[dict[str, Any]]:
     found = []
     slots = 0
     for segment in store.index_files:
         try:
             index = IndexFile(segment.path)
         except Unreadable as error:
-            findings.problem(segment.path, None, str(error))
+            store.findings.problem(segment.path, None, str(error))
             continue
         try:
             slots = index.infer_slots(slots) or slots
         except Unreadable as error:
-            findings.problem(segment.path, None, str(error))
+            store.findings.problem(segment.path, None, str(error))
         finally:
             index.close()
         if index.entries and not index.slots:
-            findings.problem(segment.path, 0, "no number of slots fits: the file is damaged")
+            store.findings.problem(segment.path, 0, "no number of slots fits: the file is damaged")
         document: dict[str, Any] = {"file": segment.path.name, "bytes": segment.size, "slots": index.slots}
         document |= {"entries": index.entries, "used_slots": index.header.slot_count}
         names = ("begin_timestamp", "end_timestamp", "begin_offset", "end_offset")

@@ -71,7 +71,7 @@ class _Verifier:
         self._topics = load_topics(store.root, self._findings)
         self._table = QueueTable(frozenset(topic for topic, _ in store.batch_queues))
         self._queues = QueueCheck(store, self._table)
-        self._index = IndexCheck(store, self._findings)
+        self._index = IndexCheck(store)
         self._max_time = TIME_MIN
 
     def run(self, progress: Progress | None) -> Verification:
@@ -112,9 +112,9 @@ class _Verifier:
         for jump in reader.jumps:
             self._tell_jump(jump, reader)
         self._tell_tail(reader, loose_end=loose_end)
-        self._queues.finish(self._findings, self._settled_ms, aborted=aborted)
+        self._queues.finish(self._settled_ms, aborted=aborted)
         self._tell_absent_queues()
-        rest = QueueRest(self._store, self._findings, reader.tail.end, loose_end=loose_end)
+        rest = QueueRest(self._store, reader.tail.end, loose_end=loose_end)
         rest.check(self._table, self._queues)
         rest.check_batches(reader.batch_units)
         for slot, delay in self._queues.delays.items():

@@ -16,7 +16,6 @@ from penstock.formats.index.index_kernels import check_chains
 
 from ..directory import StoreDirectory
 from ..files import Bytes, Unreadable
-from ..findings import Findings
 from ..kernels import match_keys
 from ..log.model import Rows
 from .files import IndexFile
@@ -47,9 +46,9 @@ class Missing(NamedTuple):
 class IndexCheck:
     """Walks the index beside the batches of log keys; structure first, since the number of slots is needed."""
 
-    def __init__(self, store: StoreDirectory, findings: Findings) -> None:
+    def __init__(self, store: StoreDirectory) -> None:
         self._store = store
-        self._findings = findings
+        self._findings = store.findings
         self.surplus: list[Surplus] = []
         self.surplus_left_out = 0
         self.behind = 0  # entries of records behind the log's end

@@ -27,7 +27,6 @@ class Batch(NamedTuple):
 
     entries: Rows
     keys: Rows
-    up_to: int  # log position behind the stretch
 
 
 class Damage(NamedTuple):

@@ -49,7 +49,6 @@ class LogReader:
         self.records = 0
         self.last_time = TIME_MIN  # store time of the last good record
         self.lost_at: int | None = None  # the first record that a rebuild put in place of lost ones
-        self.last_end = store.log_start
         self.tail = Tail(store.log_start)
         self.second_looks = SecondLooks(store)
         self._progress = progress
@@ -108,7 +107,7 @@ class LogReader:
         if self.entry_count or self.key_count:
             entries, keys = self.entries[: self.entry_count], self.keys[: self.key_count]
             self.entry_count = self.key_count = 0
-            yield Batch(entries, keys, self.last_end)
+            yield Batch(entries, keys)
 
     def add_entry(self, name: str, offset: int, row: tuple[int, int, int, int]) -> None:
         """An entry of a light queue: its messages are records of another topic (multi-dispatch).

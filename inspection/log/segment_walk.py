@@ -97,7 +97,6 @@ class SegmentWalk:
             self.position = position + self._window
             reader.records += records
             reader.last_time = last_time
-            reader.last_end = self._start + self.position
         return Check(status)
 
     def _is_being_written(self) -> bool:

@@ -14,7 +14,6 @@ from penstock.proto.names import SCHEDULE_TOPIC
 
 from ..directory import QueueFiles, StoreDirectory
 from ..files import Bytes, Unreadable
-from ..findings import Findings
 from ..log.model import Rows, SecondLooks
 from .table import Longs, QueueTable, runs
 from .view import read_segments
@@ -175,11 +174,12 @@ class QueueCheck:
         else:
             state.left_out += 1
 
-    def finish(self, findings: Findings, settled_ms: int, *, aborted: bool) -> None:
+    def finish(self, settled_ms: int, *, aborted: bool) -> None:
         """Tell what was found, and look at entries that the log knows nothing of.
 
         ``settled_ms``: with ``aborted``, entries of records stored then or later may still be missing.
         """
+        findings = self._store.findings
         lagging = lagging_queues = 0
         for slot, state in self._states.items():
             name = self._table.names[slot]

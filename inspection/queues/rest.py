@@ -10,7 +10,6 @@ from penstock.formats.queue_entry import ENTRY, ENTRY_BYTES, FILLER_SIZE, are_me
 
 from ..directory import QueueFiles, QueueKey, StoreDirectory
 from ..files import Unreadable
-from ..findings import Findings
 from ..log.model import Rows, SecondLooks
 from .check import QueueCheck
 from .table import QueueTable
@@ -26,9 +25,9 @@ class QueueRest:
     behind it are to be expected.
     """
 
-    def __init__(self, store: StoreDirectory, findings: Findings, log_end: int, *, loose_end: bool) -> None:
+    def __init__(self, store: StoreDirectory, log_end: int, *, loose_end: bool) -> None:
         self._store = store
-        self._findings = findings
+        self._findings = store.findings
         self._log_end = log_end
         self._loose_end = loose_end
         self._beyond = self._beyond_queues = 0
