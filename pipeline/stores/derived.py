@@ -164,19 +164,19 @@ def read_queue_file(file_system: fs.FileSystem, file: QueueFile) -> tuple[Longs,
     return numbers + file.start // ENTRY_BYTES, entries[numbers]
 
 
-def queue_entries(split: DerivedSplit, end: int) -> Iterator[tuple[QueueFile, Longs, npt.NDArray[np.void]]]:
-    """Per file with some: the queue offsets of its entries of records below the log position ``end``, and these."""
+def queue_entries(split: DerivedSplit) -> Iterator[tuple[QueueFile, Longs, npt.NDArray[np.void]]]:
+    """Per file with some: the queue offsets of its entries of records below the log's end, and these."""
     file_system, _ = open_file_system(split.root)
     for file in split.files:
         offsets, entries = read_queue_file(file_system, file)
-        kept = entries["physical_offset"] < end
+        kept = entries["physical_offset"] < split.end
         if kept.any():
             yield file, offsets[kept], entries[kept]
 
 
-def read_queue(split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
-    """The entries of records below the log position ``end``."""
-    for file, offsets, entries in queue_entries(split, end):
+def read_queue(split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The entries of records below the log's end."""
+    for file, offsets, entries in queue_entries(split):
         values = {
             "topic": file.topic,
             "brokerName": split.broker_name,

@@ -111,8 +111,8 @@ class Written(NamedTuple):
 
 def written(path: str) -> Written:
     """What a file of this machine holds, as its file system tells. Raises OSError: it cannot be opened."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with open(path, "rb", buffering=0) as file:
+        descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
         total = end = 0
         for _ in range(_EXTENTS_MAX):
@@ -127,8 +127,6 @@ def written(path: str) -> Written:
             if end >= size:
                 return Written(total, end)
         return Written(size, size)  # a file system that does not tell, or a file in many pieces
-    finally:
-        os.close(descriptor)
 
 
 class Folder:

@@ -163,9 +163,9 @@ def _light_rows(buffer: Bytes, rows: Rows) -> Rows:
     return lit
 
 
-def read_queue_parts(split: DerivedSplit, schema: pa.Schema, end: int, part_offsets: int) -> Iterator[pa.RecordBatch]:
-    """A row per part of a queue and file: the entries of records of the log, which ends at ``end``."""
-    for file, offsets, entries in queue_entries(split, end):
+def read_queue_parts(split: DerivedSplit, schema: pa.Schema, part_offsets: int) -> Iterator[pa.RecordBatch]:
+    """A row per part of a queue and file: the entries of records of the log."""
+    for file, offsets, entries in queue_entries(split):
         kept = entries["physical_offset"] >= split.start
         if kept.any():
             yield _queue_parts(split, schema, file, offsets[kept], entries[kept], part_offsets)

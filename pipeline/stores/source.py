@@ -204,7 +204,7 @@ class StoreReader(DataSourceReader):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         split, store = partition.split, self._stores[partition.store]
         if isinstance(split, DerivedSplit):
-            yield from self._read_derived(split, schema, store.end)
+            yield from self._read_derived(split, schema)
         elif self._options.view == "segments":
             yield from read_segment(split, store.tail, schema, check_crc=self._options.verify != "none")
         else:
@@ -213,14 +213,14 @@ class StoreReader(DataSourceReader):
             keep_loaded()
             yield from read_split(split, self._options, schema)
 
-    def _read_derived(self, split: DerivedSplit, schema: pa.Schema, end: int) -> Iterator[pa.RecordBatch]:
+    def _read_derived(self, split: DerivedSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if split.index_path:
             from .index import read_index
 
             return read_index(split, schema)
         if self._options.view == "queues":
-            return read_queue(split, schema, end)
+            return read_queue(split, schema)
         from .parts import read_queue_parts
 
         keep_loaded()
-        return read_queue_parts(split, schema, end, self._options.part_offsets)
+        return read_queue_parts(split, schema, self._options.part_offsets)

@@ -146,14 +146,14 @@ class RowFilter:
         """The rows of the wanted times and positions, in their order."""
         options = self._options
         kept: npt.NDArray[np.bool_] = np.ones(len(rows), np.bool_)
-        if options.start_physical_offset is not None:
-            kept &= rows["physical_offset"] >= options.start_physical_offset
-        if options.end_physical_offset is not None:
-            kept &= rows["physical_offset"] < options.end_physical_offset
-        if options.start_timestamp_ms is not None:
-            kept &= rows["store_timestamp"] >= options.start_timestamp_ms
-        if options.end_timestamp_ms is not None:
-            kept &= rows["store_timestamp"] < options.end_timestamp_ms
+        for name, start, end in (
+            ("physical_offset", options.start_physical_offset, options.end_physical_offset),
+            ("store_timestamp", options.start_timestamp_ms, options.end_timestamp_ms),
+        ):
+            if start is not None:
+                kept &= rows[name] >= start
+            if end is not None:
+                kept &= rows[name] < end
         return rows if kept.all() else rows[kept]
 
 

@@ -105,7 +105,7 @@ def test_entries_of_log_files_that_retention_deleted_are_no_difference(root: Pat
     view = [
         row
         for split in plan_queues(store, options)
-        for batch in read_queue_parts(split, arrow_schema(QUEUE_PART_COLUMNS), store.end, 40)
+        for batch in read_queue_parts(split, arrow_schema(QUEUE_PART_COLUMNS), 40)
         for row in batch.to_pylist()
     ]
     ours = summed(log_rows(root, partOffsets="40", splitBytes="1g"))

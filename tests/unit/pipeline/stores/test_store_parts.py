@@ -82,7 +82,7 @@ def test_a_log_and_its_queues_have_the_same_digests_and_another_position_another
     def in_queues() -> dict[tuple[Any, ...], tuple[int, ...]]:
         store, given = list_store(str(root)), parse_options({"storePath": str(root)})
         schema = arrow_schema(QUEUE_PART_COLUMNS)
-        batches = [b for split in plan_queues(store, given) for b in read_queue_parts(split, schema, store.end, 40)]
+        batches = [b for split in plan_queues(store, given) for b in read_queue_parts(split, schema, 40)]
         return digests(pa.Table.from_batches(batches, schema).to_pylist())
 
     in_log = digests(read(root, PART_COLUMNS, view="parts", partOffsets="40"))
