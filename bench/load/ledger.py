@@ -47,6 +47,12 @@ def headers_of(bodies: Sequence[bytes]) -> tuple[npt.NDArray[np.void], npt.NDArr
     return np.frombuffer(raw, dtype=FIELDS), fits
 
 
+def header_of(body: bytes) -> tuple[int, int, int]:
+    """Run, stream and sequence that one body says; what it is too short for is 0."""
+    run, stream, sequence, _ = HEADER.unpack_from(body.ljust(HEADER_BYTES, b"\0"))
+    return run, stream, sequence
+
+
 class Received:
     """What one consumer has seen, in memory until it is written to a file."""
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from penstock.bench.load.ledger import HEADER, HEADER_BYTES
+from penstock.bench.load.ledger import header_of
 from penstock.client import ReceivedMessage, SimpleConsumer
 from penstock.judge.history import Op, Outcome, Recorder
 from penstock.proto.errors import InvalidReceipt, PenstockError, ReceiptExpired
@@ -57,7 +57,7 @@ class Popping:
             self._give_back(each, stop)
 
     def _is_to_fail(self, message: ReceivedMessage) -> bool:
-        return message.reconsume_times == 0 and _named(message)[2] % GIVEN_BACK_EVERY == GIVEN_BACK_EVERY - 1
+        return message.reconsume_times == 0 and header_of(message.body)[2] % GIVEN_BACK_EVERY == GIVEN_BACK_EVERY - 1
 
     def _acknowledge(self, messages: Sequence[ReceivedMessage], stop: threading.Event) -> None:
         start_ns, refused = time.monotonic_ns(), set[str]()
@@ -95,12 +95,7 @@ class Popping:
     def _note(
         self, op: Op, outcome: Outcome, message: ReceivedMessage, start_ns: int, end_ns: int, until_ns: int = -1
     ) -> None:
-        run, stream, sequence = _named(message)
+        run, stream, sequence = header_of(message.body)
         if run == self._run:
             named = {"stream": stream, "sequence": sequence, "offset": until_ns}
             self._recorder.add(op, outcome, start_ns, end_ns, **named)
-
-
-def _named(message: ReceivedMessage) -> tuple[int, int, int]:
-    run, stream, sequence, _ = HEADER.unpack_from(message.body.ljust(HEADER_BYTES, b"\0"))
-    return run, stream, sequence

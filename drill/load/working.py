@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.bench.load.ledger import HEADER, HEADER_BYTES
+from penstock.bench.load.ledger import header_of
 from penstock.client import ConsumerConfig, PushConsumer
 from penstock.judge.history import Op, Outcome, Recorder
 
@@ -52,7 +52,7 @@ class Working:
         self._note(message, Outcome.OK, start_ns, time.monotonic_ns())
 
     def _note(self, message: MessageView, outcome: Outcome, start_ns: int, end_ns: int) -> None:
-        run, stream, sequence, _ = HEADER.unpack_from(message.body.ljust(HEADER_BYTES, b"\0"))
+        run, stream, sequence = header_of(message.body)
         place = {"shard": self._shards.get(message.broker_name, -1), "queue": message.queue_id}
         if run == self._run:
             named = {"stream": stream, "sequence": sequence, "offset": message.queue_offset}
