@@ -32,8 +32,8 @@ from .request.request_reply import RequestReply
 from .signatures import taking
 from .statistics import ProducerStatistics
 from .telemetry import telemetry_of
+from .trace.making import tracer_of
 from .trace.sending import SendTrace
-from .trace.tracer import tracer_of
 
 log = logging.getLogger(__name__)
 

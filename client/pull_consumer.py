@@ -30,7 +30,7 @@ from .consume.send_backs import SendBacks, parts
 from .message import MessageQueue, MessageView, kind_in
 from .telemetry import telemetry_of
 from .trace.consuming import ConsumeTrace
-from .trace.tracer import tracer_of
+from .trace.making import tracer_of
 
 POLL_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 3.0

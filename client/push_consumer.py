@@ -36,7 +36,7 @@ from .consume.send_backs import SendBacks
 from .statistics import Latency, latency_of
 from .telemetry import telemetry_of
 from .trace.consuming import ConsumeTrace
-from .trace.tracer import tracer_of
+from .trace.making import tracer_of
 
 __all__ = ["ConsumeResult", "PushConsumer"]
 

@@ -12,17 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from penstock.formats.trace import TRACE_GROUP, Context, packed
+from penstock.formats.trace import Context, packed
 from penstock.proto.errors import PenstockError
-from penstock.proto.names import check_topic
-from penstock.runtime.security.credentials import Credentials, Tls
 
-from .sampling import Sample, checked_share
-
-if TYPE_CHECKING:
-    from ..producer import Producer
+from .sampling import Sample
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +38,26 @@ Told = Callable[[], Iterable[Context]]
 """Makes the contexts, in the thread that sends them."""
 
 
+class TraceSender(Protocol):
+    """What sends trace messages: a :class:`~penstock.client.Producer`."""
+
+    def prepare(self, topic: str, timeout_s: float | None = None) -> None:
+        """Find the topic."""
+
+    def would_block(self, topic: str, body_bytes: int) -> bool:
+        """True if a message would have to wait for room."""
+
+    def send_async(self, topic: str, body: bytes, *, keys: Sequence[str], timeout_s: float) -> Future[Any]:
+        """Begin to send."""
+
+    def close(self, timeout_s: float) -> None:
+        """End."""
+
+
 class Tracer:
     """Takes what one client tells of its messages. Thread-safe."""
 
-    def __init__(self, sample: Sample, topic: str, make_sender: Callable[[], Producer]) -> None:
+    def __init__(self, sample: Sample, topic: str, make_sender: Callable[[], TraceSender]) -> None:
         self.sample = sample
         self.topic = topic
         self._make_sender = make_sender
@@ -59,7 +70,7 @@ class Tracer:
         self._news = threading.Event()
         self._ended = threading.Event()
         self._deadline_s = 0.0  # of the close
-        self._sender: Producer | None = None  # the thread's own
+        self._sender: TraceSender | None = None  # the thread's own
         self._thread = threading.Thread(target=self._run, name="penstock-trace", daemon=True)
         self._thread.start()
 
@@ -128,14 +139,14 @@ class Tracer:
             self._send(sender, taken)
         return True
 
-    def _opened(self) -> Producer:
+    def _opened(self) -> TraceSender:
         if self._sender is None:
             self._sender = self._make_sender()
         left_s = self._deadline_s - time.monotonic() if self._ended.is_set() else PREPARE_S
         self._sender.prepare(self.topic, timeout_s=max(left_s, 0.0))
         return self._sender
 
-    def _send(self, sender: Producer, taken: list[tuple[int, Told]]) -> None:
+    def _send(self, sender: TraceSender, taken: list[tuple[int, Told]]) -> None:
         contexts: list[Context] = []
         for count, told in taken:
             try:
@@ -169,26 +180,3 @@ class Tracer:
             dropped = self.dropped
         if is_due:
             log.warning("traces dropped topic=%s count=%d so_far=%d because=%s", self.topic, count, dropped, because)
-
-
-def tracer_of(
-    trace: bool | float, topic: str, nameservers: str | Sequence[str], tls: Tls | None, credentials: Credentials | None
-) -> Tracer | None:
-    """A tracer with a producer of its own, for which nothing of the client has to wait; None where none is wanted.
-
-    Raises:
-        ConfigError, InvalidName: no share of messages, or no topic.
-    """
-    share = checked_share(trace)
-    check_topic(topic)
-    if not share:
-        return None
-
-    def sender() -> Producer:
-        from ..producer import Producer
-
-        return Producer(
-            nameservers, group=TRACE_GROUP, tls=tls, credentials=credentials, buffer_bytes=BUFFER_BYTES, topic_queues=1
-        )
-
-    return Tracer(Sample(share), topic, sender)

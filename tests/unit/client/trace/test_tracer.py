@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from penstock.client.trace import tracer as module
+from penstock.client.trace.making import tracer_of
 from penstock.client.trace.sampling import Sample, checked_share
-from penstock.client.trace.tracer import CONTEXTS_MAX, Tracer, tracer_of
+from penstock.client.trace.tracer import CONTEXTS_MAX, Tracer
 from penstock.formats.record.layout import Host, offset_message_id
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.formats.trace import Context, Recall, decode
