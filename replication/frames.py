@@ -24,7 +24,7 @@ from typing import NamedTuple
 from penstock.formats.epochs import Epoch
 from penstock.proto import frames
 from penstock.proto.errors import InvalidArgument, PenstockError
-from penstock.proto.wire import common_pb2, replication_pb2
+from penstock.proto.wire import replication_pb2
 
 from .epochs import EpochHistory
 
@@ -51,28 +51,8 @@ class Frame(NamedTuple):
     stamp: int = 0
 
 
-def hello(
-    identity: common_pb2.BrokerIdentity,
-    epochs: EpochHistory,
-    *,
-    end_offset: int,
-    store_instance: str,
-    tail_bytes: int = 0,
-    tail_crc: int = 0,
-    learner: bool = False,
-    syncs: bool = False,
-) -> bytes:
+def hello(report: Hello) -> bytes:
     """The slave's first message; ``tail_crc`` is of its last ``tail_bytes`` before ``end_offset``."""
-    report = Hello(
-        identity=identity,
-        epochs=_wire_epochs(epochs),
-        end_offset=end_offset,
-        store_instance=store_instance,
-        tail_bytes=tail_bytes,
-        tail_crc=tail_crc,
-        learner=learner,
-        syncs=syncs,
-    )
     return frames.pack(replication_pb2.ReplicaReport(hello=report))
 
 
@@ -173,33 +153,9 @@ def decode_frame(message: bytes | memoryview) -> Frame:
     )
 
 
-def _wire_epochs(history: EpochHistory) -> list[replication_pb2.Epoch]:
+def wire_epochs(history: EpochHistory) -> list[replication_pb2.Epoch]:
+    """A history as Hello and Welcome carry it."""
     return [replication_pb2.Epoch(epoch=entry.epoch, start_offset=entry.start) for entry in history.entries]
-
-
-def welcome_of(
-    identity: common_pb2.BrokerIdentity,
-    epochs: EpochHistory,
-    *,
-    start_offset: int,
-    segment_bytes: int,
-    flush_acknowledged: bool,
-    sync: bool = False,
-    tail: tuple[int, int] = (0, 0),
-    min_offset: int = 0,
-) -> Welcome:
-    """The content of a welcome; ``tail``: length and CRC-32 of the master's bytes before ``start_offset``."""
-    return Welcome(
-        identity=identity,
-        epochs=_wire_epochs(epochs),
-        start_offset=start_offset,
-        segment_bytes=segment_bytes,
-        flush_acknowledged=flush_acknowledged,
-        sync=sync,
-        tail_bytes=tail[0],
-        tail_crc=tail[1],
-        min_offset=min_offset,
-    )
 
 
 def epochs_of(message: Hello | Welcome) -> EpochHistory:

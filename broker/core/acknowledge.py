@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 
 from penstock.proto.errors import OutcomeUnknown, StorageError
 from penstock.proto.wire import broker_pb2
+from penstock.replication.master.waiters import OffsetWaiters
 
 from ..config import BrokerConfig
 from ..store.config import FlushMode
@@ -35,8 +34,7 @@ class Acknowledgements:
         assert not (self._sync_flush and self.waits_for_commit), "no pool where appends wait for the disk"
         self._flush_timeout_s = config.appends.flush_timeout_ms / 1000
         self._replica_timeout_s = config.replication.slave_timeout_ms / 1000
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # heap by position
-        self._order = itertools.count()
+        self._waiters = OffsetWaiters()
         self._failure: StorageError | None = None
 
     @property
@@ -48,7 +46,7 @@ class Acknowledgements:
     @property
     def waiting(self) -> int:
         """How many wait for a flush, or a commit."""
-        return len(self._waiting)
+        return len(self._waiters)
 
     def start(self, end: int) -> None:
         """Let the flush, or commit, of everything below ``end`` begin, where the mode asks for one."""
@@ -116,19 +114,12 @@ class Acknowledgements:
 
     def on_flushed(self, offset: int) -> None:
         """Everything below ``offset`` is synced, or committed where that is waited for."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= offset:
-            future = heapq.heappop(waiting)[2]
-            if not future.done():
-                future.set_result(None)
+        self._waiters.on_reached(offset)
 
     def fail(self, error: StorageError) -> None:
         """Acknowledge nothing any more: the store failed."""
         self._failure = error
-        for _, _, future in self._waiting:
-            if not future.done():
-                future.set_exception(error)
-        self._waiting.clear()
+        self._waiters.close()
 
     def _request(self, end: int) -> None:
         if self._sync_flush:
@@ -139,22 +130,12 @@ class Acknowledgements:
     async def _wait_here(self, end: int, timeout_s: float) -> bool:
         if self._failure is not None:
             raise self._failure
-        if (self._store.flushed_offset if self._sync_flush else self._store.end_offset) >= end:
-            return True
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        heapq.heappush(self._waiting, (end, next(self._order), future))
-        self._request(end)
-        timer = loop.call_later(timeout_s, _expire, future)
-        try:
-            await future
-        except TimeoutError:
-            return False
-        finally:
-            timer.cancel()
-        return True
+        if not self._is_here(end):
+            self._request(end)
+        is_here = self._is_here(end) or await self._waiters.wait(end, timeout_s)
+        if not is_here and self._failure is not None:
+            raise self._failure
+        return is_here
 
-
-def _expire(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
+    def _is_here(self, end: int) -> bool:
+        return (self._store.flushed_offset if self._sync_flush else self._store.end_offset) >= end

@@ -20,7 +20,7 @@ from ..interfaces import ReplicaLog
 from ..notices import Notices
 from .progress import Progress, ReplicaProgress
 from .shipping import STAMPS_PER_S, SlaveStream
-from .waiters import ConfirmWaiters
+from .waiters import OffsetWaiters
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Primary:
             source=source,
         )
         self._streams: dict[int, SlaveStream] = {}  # by broker id; living ones only
-        self._waiters = ConfirmWaiters()
+        self._waiters = OffsetWaiters()
         self._closed = False
         if self._table.confirm > 0:
             on_confirm(self._table.confirm)
@@ -224,14 +224,16 @@ class Primary:
         self._table.forget(gone[0].broker_id)
 
     def _welcome(self, start: int) -> bytes:
-        header = frames.welcome_of(
-            self._identity,
-            self._epochs,
+        tail_bytes, tail_crc = tail_of(self._log, start)
+        header = frames.Welcome(
+            identity=self._identity,
+            epochs=frames.wire_epochs(self._epochs),
             start_offset=start,
             segment_bytes=self._log.segment_bytes,
             flush_acknowledged=self._config.flush_acknowledged,
             sync=self._config.sync,
-            tail=tail_of(self._log, start),
+            tail_bytes=tail_bytes,
+            tail_crc=tail_crc,
             min_offset=self._log.min_offset,
         )
         return frames.welcome(header, epoch=self._epoch, confirm=self._table.confirm, end=self._log.end_offset)
@@ -274,7 +276,7 @@ class Primary:
     def _on_advanced(self) -> None:
         confirm = self._table.confirm
         self._on_confirm(confirm)
-        self._waiters.on_confirm(confirm)
+        self._waiters.on_reached(confirm)
         self._wake_all()
 
     def _wake_all(self) -> None:

@@ -1,4 +1,4 @@
-"""Those who wait for the confirm offset to pass their bytes."""
+"""Those who wait until everything below an offset of the log is confirmed, or synced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import heapq
 import itertools
 
 
-class ConfirmWaiters:
+class OffsetWaiters:
     """Futures by offset, resolved in the order of their offsets; event loop only, no polling."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class ConfirmWaiters:
         return len(self._heap)
 
     async def wait(self, end: int, timeout_s: float) -> bool:
-        """True as soon as :meth:`on_confirm` is called with ``end`` or more; False after ``timeout_s``."""
+        """True as soon as :meth:`on_reached` is called with ``end`` or more; False after ``timeout_s``."""
         if timeout_s <= 0:
             return False
         loop = asyncio.get_running_loop()
@@ -34,19 +34,19 @@ class ConfirmWaiters:
         finally:
             timer.cancel()
 
-    def on_confirm(self, confirm: int) -> None:
-        """Everything below ``confirm`` is confirmed."""
+    def on_reached(self, offset: int) -> None:
+        """Everything below ``offset`` is confirmed, or synced."""
         heap = self._heap
-        while heap and heap[0][0] <= confirm:
+        while heap and heap[0][0] <= offset:
             _resolve(heapq.heappop(heap)[2], True)
 
     def close(self) -> None:
-        """Let all waiters go unconfirmed."""
+        """Let all waiters go in vain."""
         for _, _, future in self._heap:
             _resolve(future, False)
         self._heap.clear()
 
 
-def _resolve(future: asyncio.Future[bool], confirmed: bool) -> None:
+def _resolve(future: asyncio.Future[bool], reached: bool) -> None:
     if not future.done():
-        future.set_result(confirmed)
+        future.set_result(reached)

@@ -210,9 +210,9 @@ class Replica:
         await self._log.recover()
         end = 0 if is_empty(self._log) else self._log.end_offset
         tail_bytes, tail_crc = tail_of(self._log, end)
-        hello = frames.hello(
-            self._identity,
-            self._epochs.history,
+        hello = frames.Hello(
+            identity=self._identity,
+            epochs=frames.wire_epochs(self._epochs.history),
             end_offset=end,
             store_instance=self._store_instance,
             tail_bytes=tail_bytes,
@@ -221,7 +221,7 @@ class Replica:
             syncs=self._config.flush_acknowledged,
         )
         async with self._patience(address):
-            await line.say(hello)
+            await line.say(frames.hello(hello))
         frame = await self._frame(line, address)
         if frame.welcome is None:
             raise InvalidArgument(f"master at {address}: its first frame is no welcome")

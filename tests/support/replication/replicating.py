@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.proto.data_frames import Method
 from penstock.proto.errors import BrokerUnavailable
 from penstock.proto.wire import common_pb2
-from penstock.replication import Primary, Replica, ReplicationConfig, Slaves, frames
+from penstock.replication import EpochHistory, Primary, Replica, ReplicationConfig, Slaves, frames
 from penstock.replication.master.shipping import SlaveStream
 from penstock.replication.slave.following import MasterLine
 from penstock.runtime.data.peer import connect
@@ -123,6 +124,20 @@ async def following(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def hello_of(own: common_pb2.BrokerIdentity, epochs: EpochHistory | None = None, **fields: Any) -> bytes:
+    """A slave's first message."""
+    told = frames.wire_epochs(epochs or EpochHistory())
+    return frames.hello(frames.Hello(identity=own, epochs=told, **fields))
+
+
+def welcome_of(
+    own: common_pb2.BrokerIdentity, epochs: EpochHistory, *, tail: tuple[int, int] = (0, 0), **fields: Any
+) -> frames.Welcome:
+    """A master's answer to it."""
+    told = {"epochs": frames.wire_epochs(epochs), "tail_bytes": tail[0], "tail_crc": tail[1], **fields}
+    return frames.Welcome(identity=own, **told)
 
 
 class RawSlave:

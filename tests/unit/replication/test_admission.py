@@ -20,7 +20,7 @@ from penstock.proto.errors import (
 from penstock.replication import EpochHistory, ReplicationConfig, frames
 from penstock.replication.admission import tail_of
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import following, identity, new_master, raw_slave, serving
+from tests.support.replication.replicating import following, hello_of, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20)
@@ -35,7 +35,7 @@ def log_of(content: bytes, segment_bytes: int = 1 << 20) -> MemoryLog:
 def greeting(broker_id: int = 1, *, end: int = 0, **more: Any) -> bytes:
     own = more.pop("identity", identity(broker_id))
     settings: dict[str, Any] = {"store_instance": "one", "end_offset": end} | more
-    return frames.hello(own, settings.pop("epochs", EpochHistory()), **settings)
+    return hello_of(own, settings.pop("epochs", None), **settings)
 
 
 async def refusal(address: str, *messages: bytes) -> PenstockError:

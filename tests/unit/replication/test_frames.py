@@ -11,7 +11,7 @@ from penstock.replication import EpochHistory, ReplicationConfig, frames
 from penstock.replication.slave.following import MasterStream
 from penstock.runtime.clock import SystemClock
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import identity
+from tests.support.replication.replicating import identity, welcome_of
 
 EMPTY = memoryview(b"")
 
@@ -62,7 +62,7 @@ def test_frames_and_reports_come_back_as_they_went() -> None:
     left = frames.decode_report(frames.leaving(DiskFull("no space for the next file")))
     assert isinstance(left, frames.Leaving)
     assert (left.code, left.message) == (DiskFull.code, "DiskFull: no space for the next file")
-    own = frames.welcome_of(identity(0), EpochHistory(), start_offset=7, segment_bytes=256, flush_acknowledged=True)
+    own = welcome_of(identity(0), EpochHistory(), start_offset=7, segment_bytes=256, flush_acknowledged=True)
     welcomed = frames.decode_frame(frames.welcome(own, epoch=3, confirm=0, end=7)).welcome
     assert welcomed is not None
     assert welcomed.flush_acknowledged

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.proto.errors import DiskFull, InvalidArgument
-from penstock.replication import EpochHistory, ReplicationConfig, frames
+from penstock.replication import ReplicationConfig, frames
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import following, identity, new_master, raw_slave, serving
+from tests.support.replication.replicating import following, hello_of, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 KIB = 1024
@@ -25,7 +25,7 @@ SYNC = ReplicationConfig(
 
 
 def greeting(broker_id: int = 1) -> bytes:
-    return frames.hello(identity(broker_id), EpochHistory(), end_offset=0, store_instance="raw")
+    return hello_of(identity(broker_id), end_offset=0, store_instance="raw")
 
 
 LIES: list[tuple[str, list[bytes], str]] = [

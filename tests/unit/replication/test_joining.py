@@ -15,7 +15,7 @@ from penstock.proto.errors import InvalidArgument, NotMaster, PenstockError, Wro
 from penstock.replication import EpochHistory, EpochsInMemory, ReplicationConfig, frames
 from penstock.replication.admission import Joining, check_welcome, starting_offset, tail_of
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import following, identity, new_master, serving
+from tests.support.replication.replicating import following, hello_of, identity, new_master, serving, welcome_of
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20, reconnect_min_ms=5, reconnect_max_ms=20)
@@ -200,7 +200,7 @@ def test_a_welcome_that_cannot_be_true_is_refused(
         "flush_acknowledged": False,
     }
     values.update(field)
-    welcome = frames.welcome_of(identity(0), values.pop("epochs"), **values)  # type: ignore[arg-type]
+    welcome = welcome_of(identity(0), values.pop("epochs"), **values)  # type: ignore[arg-type]
     with pytest.raises(error, match=words):
         check_welcome(welcome, identity(1), OLD, log_of(SHARED + b"tail"), master_end=816, sync=False)
 
@@ -214,7 +214,7 @@ def test_a_slave_whose_older_state_would_go_with_the_cut_is_refused_unless_its_m
     log.drop_before(SEGMENT)
     log.has_state = has_state
     for master_minimum in (0, SEGMENT):
-        welcome = frames.welcome_of(
+        welcome = welcome_of(
             identity(0),
             NEW,
             start_offset=800,
@@ -266,15 +266,13 @@ def test_whatever_two_logs_share_is_kept_and_nothing_else(
     master.drop_before(minimum)
     length, crc = tail_of(slave, slave_end)
     said = frames.decode_report(
-        frames.hello(
-            identity(1), slave_epochs, end_offset=slave_end, store_instance="a", tail_bytes=length, tail_crc=crc
-        )
+        hello_of(identity(1), slave_epochs, end_offset=slave_end, store_instance="a", tail_bytes=length, tail_crc=crc)
     )
     assert isinstance(said, frames.Hello)
     start = starting_offset(said, identity(0), master_epochs, master)
     agreed = min(at, slave_end)
     assert start == (max(agreed, minimum) if slave_end else minimum)
-    welcome = frames.welcome_of(
+    welcome = welcome_of(
         identity(0),
         master_epochs,
         start_offset=start,

@@ -18,21 +18,14 @@ from penstock.replication.slave import replica
 from penstock.runtime.data.peer import DataPeer, connect
 from tests.support.loops import in_own_loop
 from tests.support.replication.memory_log import MemoryLog
-from tests.support.replication.replicating import (
-    following,
-    identity,
-    new_master,
-    port_of,
-    raw_slave,
-    serving,
-)
+from tests.support.replication.replicating import following, hello_of, identity, new_master, port_of, raw_slave, serving
 from tests.support.waiting import eventually
 
 QUICK = ReplicationConfig(heartbeat_interval_ms=20)
 
 
 def greeting(broker_id: int = 1) -> bytes:
-    return frames.hello(identity(broker_id), EpochHistory(), end_offset=0, store_instance="raw")
+    return hello_of(identity(broker_id), end_offset=0, store_instance="raw")
 
 
 async def until_it_ends(peer: DataPeer) -> None:

@@ -8,12 +8,12 @@ import logging
 
 import pytest
 
-from penstock.replication import EpochHistory, ReplicationConfig, frames
-from penstock.replication.master.waiters import ConfirmWaiters
+from penstock.replication import ReplicationConfig
+from penstock.replication.master.waiters import OffsetWaiters
 from penstock.replication.notices import Notices
 from penstock.replication.slave.replica import backoff_s
 from tests.support.clock import ManualClock
-from tests.support.replication.replicating import following, identity, new_master, raw_slave, serving
+from tests.support.replication.replicating import following, hello_of, identity, new_master, raw_slave, serving
 from tests.support.waiting import eventually
 
 
@@ -27,7 +27,7 @@ def test_streams_that_broke_leave_no_tasks_behind() -> None:
                 async with following(master.address, 1) as slave:
                     await eventually(lambda slave=slave: slave.replica.connected)  # type: ignore[misc]
                 async with raw_slave(master.address) as stalled:  # never reads: its stream is stuck in a write
-                    hello = frames.hello(identity(2), EpochHistory(), end_offset=0, store_instance=f"{turn}")
+                    hello = hello_of(identity(2), end_offset=0, store_instance=f"{turn}")
                     await stalled.send(hello)
                     await eventually(lambda: any(r.sent for r in master.primary.replicas() if r.broker_id == 2))
             await eventually(lambda: not any(r.connected for r in master.primary.replicas()), what="all are gone")
@@ -39,16 +39,16 @@ def test_streams_that_broke_leave_no_tasks_behind() -> None:
 
 def test_waiters_that_timed_out_do_not_pile_up() -> None:
     async def scenario() -> None:
-        waiters = ConfirmWaiters()
+        waiters = OffsetWaiters()
         for turn in range(200):
             assert not await waiters.wait(turn, 0.0005)
         assert len(waiters) <= 2
         patient = asyncio.create_task(waiters.wait(1000, 10))
         await asyncio.sleep(0)
-        waiters.on_confirm(999)
+        waiters.on_reached(999)
         await asyncio.sleep(0)
         assert not patient.done()
-        waiters.on_confirm(1000)
+        waiters.on_reached(1000)
         assert await patient
         assert len(waiters) == 0
 
