@@ -89,36 +89,23 @@ class ConsumerFilters(NamedTable[ConsumerFilter]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._topics: dict[str, dict[str, None]] = {}  # by group; kept by put, put_loaded and delete, as the next one
+        self._topics: dict[str, dict[str, None]] = {}  # by group
         self._groups: dict[str, dict[str, None]] = {}  # by topic
 
     def topics_of(self, group: str) -> list[str]:
         """The topics on which the group has a condition."""
         return list(self._topics.get(group, ()))
 
-    def put(self, position: int, name: str, value: ConsumerFilter) -> bool:
-        if not super().put(position, name, value):
-            return False
-        self._note(value)
-        return True
-
-    def put_loaded(self, name: str, value: ConsumerFilter) -> None:
-        super().put_loaded(name, value)
-        self._note(value)
-
-    def _note(self, value: ConsumerFilter) -> None:
-        self._topics.setdefault(value.group, {})[value.topic] = None
-        self._groups.setdefault(value.topic, {})[value.group] = None
-
-    def delete(self, position: int, name: str) -> bool:
-        value = self.get(name)
-        if not super().delete(position, name) or value is None:
-            return False
-        for index, key, other in ((self._topics, value.group, value.topic), (self._groups, value.topic, value.group)):
-            del index[key][other]
-            if not index[key]:
-                del index[key]
-        return True
+    def on_exchanged(self, before: ConsumerFilter | None, after: ConsumerFilter | None) -> None:
+        each = after or before
+        assert each is not None
+        for index, key, other in ((self._topics, each.group, each.topic), (self._groups, each.topic, each.group)):
+            if after is not None:
+                index.setdefault(key, {})[other] = None
+            else:
+                del index[key][other]
+                if not index[key]:
+                    del index[key]
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
         if kind == CONSUMER_FILTER:

@@ -173,7 +173,8 @@ class Snapshots:
                 await self._write_changed(position(), at_once)
 
     async def _write_changed(self, position: int, at_once: bool) -> None:
-        self._tables.forget_deleted(position)
+        for table in self._tables.all:
+            table.forget_deleted(position)
         self._tables.expire(self._steady.now_ms(int(time.time() * 1000), time.monotonic()))
         for file in self._files:
             started = time.monotonic()

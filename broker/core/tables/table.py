@@ -119,17 +119,18 @@ class NamedTable(Table, Generic[V]):
             if name in self._values:
                 yield self._values[name]
 
+    def on_exchanged(self, before: V | None, after: V | None) -> None:
+        """A value has taken the place of another one, or of none, or is gone; for tables that keep an index."""
+
     def put_loaded(self, name: str, value: V) -> None:
         """Take ``value`` from a snapshot."""
-        self._values[name] = value
-        self._positions[name] = LOADED
+        self._set(LOADED, name, value)
 
     def put(self, position: int, name: str, value: V) -> bool:
         """Take ``value`` from the record at ``position``; false when something newer is held."""
         if self._is_old(position, name):
             return False
-        self._values[name] = value
-        self._positions[name] = position
+        self._set(position, name, value)
         self.changes += 1
         return True
 
@@ -140,7 +141,10 @@ class NamedTable(Table, Generic[V]):
         self._deleted[name] = position
         self._positions.pop(name, None)
         self.changes += 1
-        return self._values.pop(name, None) is not None
+        before = self._values.pop(name, None)
+        if before is not None:
+            self.on_exchanged(before, None)
+        return before is not None
 
     def deleted_at(self, name: str) -> int:
         """Where the record begins that deleted ``name`` last; -1 when nobody need know that any more."""
@@ -148,6 +152,11 @@ class NamedTable(Table, Generic[V]):
 
     def forget_deleted(self, dispatched: int) -> None:
         self._deleted = {name: position for name, position in self._deleted.items() if position >= dispatched}
+
+    def _set(self, position: int, name: str, value: V) -> None:
+        before, self._values[name] = self._values.get(name), value
+        self._positions[name] = position
+        self.on_exchanged(before, value)
 
     def _is_old(self, position: int, name: str) -> bool:
         held = max(self._positions.get(name, LOADED), self._deleted.get(name, LOADED))

@@ -140,11 +140,6 @@ class Tables:
             mine.adopt(theirs)
         self._applied.clear()
 
-    def forget_deleted(self, dispatched: int) -> None:
-        """Drop what was kept only to refuse records older than a deletion; none below ``dispatched`` can come."""
-        for table in self.all:
-            table.forget_deleted(dispatched)
-
     def expire(self, now_ms: int) -> None:
         """Drop what nobody has asked for in a long time."""
         for table in self.all:

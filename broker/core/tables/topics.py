@@ -129,25 +129,10 @@ class Topics(NamedTable[Topic]):
     def __init__(self) -> None:
         super().__init__()
         self.on_changed: list[TopicsChanged] = []
-        self.wire_bytes = 0  # of all topics; kept by put, put_loaded and delete
+        self.wire_bytes = 0  # of all topics
 
-    def put(self, position: int, name: str, value: Topic) -> bool:
-        before = self.get(name)
-        if not super().put(position, name, value):
-            return False
-        self.wire_bytes += value.wire_bytes - (before.wire_bytes if before is not None else 0)
-        return True
-
-    def put_loaded(self, name: str, value: Topic) -> None:
-        super().put_loaded(name, value)
-        self.wire_bytes += value.wire_bytes
-
-    def delete(self, position: int, name: str) -> bool:
-        before = self.get(name)
-        if not super().delete(position, name):
-            return False
-        self.wire_bytes -= before.wire_bytes if before is not None else 0
-        return True
+    def on_exchanged(self, before: Topic | None, after: Topic | None) -> None:
+        self.wire_bytes += (after.wire_bytes if after else 0) - (before.wire_bytes if before else 0)
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
         if kind == TOPIC_DELETED:
