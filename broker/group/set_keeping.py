@@ -71,7 +71,7 @@ class SetKeeper:
         wanted = wanted_set(
             self.broker_id,
             register.sync_state_set,
-            self._standings.at(now, primary, end, lease.silent(now)),
+            self._standings.at(now, primary.observed(), end, lease.silent(now)),
             self.rules,
             behind_ms_max=self.behind_ms_max,
             replaced_id=NOBODY if register.handed_over else register.former_id,

@@ -131,18 +131,14 @@ class Primary:
         if self._table.require(self._identity.broker_id, members, needed):
             self._on_advanced()
 
-    def is_level(self, replica: ReplicaProgress) -> bool:
-        """True if ``replica`` has everything acknowledged, by this master and those before it."""
-        return self._table.is_level(replica)
-
-    def has(self, replica: ReplicaProgress, end: int) -> bool:
-        """True if ``replica`` has the log below ``end``."""
-        return self._table.has(replica, end)
+    def observed(self) -> Progress:
+        """How far each slave is, and who is in sync now."""
+        self._observe()
+        return self._table
 
     def replicas(self) -> list[ReplicaProgress]:
         """The slaves as last heard of, by id; those that are gone included."""
-        self._observe()
-        return self._table.replicas()
+        return self.observed().replicas()
 
     def needed_from(self, patience_s: float) -> int | None:
         """What lies from here on, a slave still needs; one that left counts for ``patience_s``. None: nobody does."""

@@ -95,7 +95,7 @@ class Progress:
         assert 0 <= confirm <= end, f"confirm offset {confirm} beyond the end {end}"
         self._config = config
         self._replicas: dict[int, ReplicaProgress] = {}
-        self._end = end
+        self.end = end
         self._flushed = flushed
         self.confirm = confirm
         self._epoch_start = epoch_start
@@ -113,18 +113,14 @@ class Progress:
         self._required, self._needed = members - {own_id}, needed
         return self._raise_confirm()
 
-    @property
-    def end(self) -> int:
-        return self._end
-
     def on_end(self, end: int, now: float) -> bool:
         """Note that the master's log grew to ``end``. Returns True if the confirm offset advanced."""
-        assert end >= self._end, f"the log went back from {self._end} to {end}"
+        assert end >= self.end, f"the log went back from {self.end} to {end}"
         for replica in self._replicas.values():
-            if self._position(replica) >= self._end:
+            if self._position(replica) >= self.end:
                 replica.moved_at = now  # it was level until now: from here on it has time to follow
             replica.lag_bytes = end - replica.written
-        self._end = end
+        self.end = end
         return self._raise_confirm()
 
     def on_flushed(self, flushed: int) -> bool:
@@ -143,7 +139,7 @@ class Progress:
             syncs,
             sent=start,
             written=start,
-            lag_bytes=max(0, self._end - start),
+            lag_bytes=max(0, self.end - start),
             acked_at=now,
             moved_at=now,
         )
@@ -181,9 +177,9 @@ class Progress:
             )
         before = self._position(replica)
         replica.written, replica.flushed, replica.has_acked = written, flushed, True
-        replica.lag_bytes = max(0, self._end - written)  # a commit may be ahead of on_end
+        replica.lag_bytes = max(0, self.end - written)  # a commit may be ahead of on_end
         replica.acked_at = now
-        if self._position(replica) > before or self._position(replica) >= self._end:
+        if self._position(replica) > before or self._position(replica) >= self.end:
             replica.moved_at = now
         return self._raise_confirm()
 
@@ -230,7 +226,7 @@ class Progress:
             and replica.has_acked
             and now - replica.acked_at <= timeout_s
             and replica.lag_bytes <= self._config.gap_bytes_max
-            and (self._position(replica) >= self._end or now - replica.moved_at <= timeout_s)
+            and (self._position(replica) >= self.end or now - replica.moved_at <= timeout_s)
         )
 
     def _position(self, replica: ReplicaProgress) -> int:
@@ -239,21 +235,14 @@ class Progress:
         return replica.flushed if self._config.flush_acknowledged or replica.syncs else replica.written
 
     def _raise_confirm(self) -> bool:
-        master = min(self._flushed, self._end) if self._config.flush_acknowledged else self._end
-        if self._required is not None and self._config.sync:
-            return self._raise_confirm_of_set(master)
-        counted = (self._position(each) for each in self._replicas.values() if each.connected and not each.learner)
-        confirmed = confirmed_end(master, counted, self._config.replicas_needed)
-        if confirmed <= self.confirm:
+        master = min(self._flushed, self.end) if self._config.flush_acknowledged else self.end
+        if self._required is None or not self._config.sync:
+            counted = (self._position(each) for each in self._replicas.values() if each.connected and not each.learner)
+            confirmed = confirmed_end(master, counted, self._config.replicas_needed)
+        elif len(self._required) + 1 >= self._needed:
+            confirmed = min([master, *map(self._had_by, self._required)])
+        else:
             return False
-        self.confirm = confirmed
-        return True
-
-    def _raise_confirm_of_set(self, master: int) -> bool:
-        assert self._required is not None
-        if len(self._required) + 1 < self._needed:
-            return False
-        confirmed = min([master, *(self._had_by(member) for member in self._required)])
         if confirmed <= self.confirm:
             return False
         self.confirm = confirmed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .primary import Primary
+from .progress import Progress
 from .sync_state_set import Standing
 
 
@@ -18,14 +18,14 @@ class Standings:
     def __init__(self) -> None:
         self._marks: dict[int, tuple[int, float, float]] = {}  # slave -> master's end then, when, level last
 
-    def at(self, now: float, primary: Primary, end: int, silent: Collection[int]) -> list[Standing]:
+    def at(self, now: float, progress: Progress, end: int, silent: Collection[int]) -> list[Standing]:
         """The slaves at ``now`` (seconds), when the log ends at ``end`` and the members ``silent`` are not heard."""
         found = []
-        for each in primary.replicas():
-            is_level = primary.is_level(each)
+        for each in progress.replicas():
+            is_level = progress.is_level(each)
             mark_end, marked_at, level_at = self._marks.get(each.broker_id, (end, now, now))
-            if primary.has(each, mark_end):  # to be level with a log that grows is a matter of the moment
-                level_at, mark_end, marked_at = now if primary.has(each, end) else marked_at, end, now
+            if progress.has(each, mark_end):  # to be level with a log that grows is a matter of the moment
+                level_at, mark_end, marked_at = now if progress.has(each, end) else marked_at, end, now
             self._marks[each.broker_id] = (mark_end, marked_at, level_at)
             is_silent = each.broker_id in silent or not each.connected
             found.append(

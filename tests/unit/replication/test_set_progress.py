@@ -79,7 +79,7 @@ def test_a_slave_that_follows_closely_stays_though_an_asynchronous_master_is_alw
         progress.on_ack(slave, slave.sent, slave.sent, second)
         progress.refresh(second)
         assert not progress.is_level(slave)
-        found = standings.at(second, progress, progress.end, ())  # type: ignore[arg-type]
+        found = standings.at(second, progress, progress.end, ())
         assert wanted_set(0, (0, 1), found, SetRules(), behind_ms_max=15_000) == {0, 1}, second
 
 
