@@ -14,6 +14,7 @@ from penstock.formats.record.producer_mark import ProducerMark, mark_property
 from penstock.formats.record.reposting.timers import GROWTH_MAX, TOPIC_GROWTH_MAX, delivered_records, real_topics
 from penstock.proto.errors import MessageTooLarge
 
+from ..store.disk import Bytes
 from ..store.queues.kernels import Longs
 from .journal import Target
 from .reposting import Records
@@ -36,16 +37,11 @@ class Waiting:
         self.lost = int((self._topics < 0).sum())
         """How many belong nowhere."""
 
-    def topic(self, index: int) -> str:
-        """Where that one belongs."""
-        start = int(self._topics[index])
-        return self.data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace")
-
     def by_topic(self) -> Iterator[tuple[str, Longs]]:
         """Each topic, and which messages belong there."""
         for found in dict.fromkeys(self._hashes[self._topics >= 0].tolist()):
             chosen = np.flatnonzero((self._hashes == found) & (self._topics >= 0))
-            yield self.topic(int(chosen[0])), chosen
+            yield topic_at(self.data, int(self._topics[chosen[0]])), chosen
 
     def batch(self, chosen: Longs, target: Target, mark: ProducerMark, *, keep: bool = False, due: Any = None) -> Any:
         """The records of a batch of ``target``. ``keep``: they go on waiting, until ``due``, or as before without.
@@ -62,3 +58,8 @@ class Waiting:
         if length < 0:
             raise MessageTooLarge("the properties of a message leave no room for what its delivery adds")
         return out[:length].data
+
+
+def topic_at(data: Bytes, start: int) -> str:
+    """The name of a topic that begins there, as a property's value."""
+    return data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace")

@@ -106,7 +106,7 @@ class Checks:
                 continue  # others had their turn meanwhile
             firsts, waiting = halves.firsts(records.offsets), halves.waiting
             times = waiting.times[np.searchsorted(waiting.offsets, records.offsets)]
-            decisions.carry_out(journal, decisions.stretches(letter, records.offsets), records)
+            decisions.carry_out(journal, letter, records)
             if letter == "K":
                 self._ask(group, records, firsts, times + 1)
             elif letter == "P":

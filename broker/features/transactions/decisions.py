@@ -31,6 +31,7 @@ from penstock.proto.errors import (
 from penstock.proto.wire import transactions_pb2 as wire
 
 from ...core.core import Core
+from ...core.delivering import topic_at
 from ...core.intake import RESERVED_PRODUCERS
 from ...core.journal import Journal, Target
 from ...core.reposting import Records, Reposter
@@ -48,7 +49,8 @@ RUN_COUNT: Final = 4096
 RUN_BYTES: Final = 2 << 20
 AT_ONCE_COUNT: Final = 256
 OPS_TOGETHER: Final = 256
-_DECIDED: Final[dict[int, int]] = {wire.COMMIT: wire.COMMITTED, wire.ROLLBACK: wire.ROLLED_BACK}
+_LETTERS: Final[dict[int, str]] = {wire.COMMIT: "C", wire.ROLLBACK: "R"}
+_FIRST_LETTERS: Final = {"C": "c", "P": "p", "R": "R"}
 _NOTHING: Final = np.empty(0, np.int64)
 
 
@@ -120,9 +122,10 @@ class Decisions:
         before = halves.states(halves.current(firsts))
         if resolution == wire.UNRESOLVED:
             return before
-        _check_same(group, firsts, before, _DECIDED[resolution])
+        letter = _LETTERS[resolution]
+        _check_same(group, firsts, before, letter)
         for start in range(0, len(firsts), RUN_COUNT):
-            await self._resolve(journal, group, firsts[start : start + RUN_COUNT], resolution)
+            await self._resolve(journal, group, firsts[start : start + RUN_COUNT], letter)
         return before
 
     def resolve_at_once(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> States | None:
@@ -140,18 +143,16 @@ class Decisions:
         records = self._reposter.recent(names.HALF_TOPIC, QUEUE, offsets)
         if records is None or self._fitting(records.sizes) < len(offsets):
             return None
-        self._check_homes(group, records, is_committed=resolution == wire.COMMIT)
-        letter = "C" if resolution == wire.COMMIT else "R"
-        self.carry_out(journal, self.stretches(letter, records.offsets), records)
+        self._decide(journal, group, _LETTERS[resolution], records)
         return before
 
-    async def _resolve(self, journal: Journal, group: str, firsts: Longs, resolution: int) -> None:
+    async def _resolve(self, journal: Journal, group: str, firsts: Longs, letter: str) -> None:
         while True:
             await self.finish(journal)
             halves = self.known()
             offsets = halves.current(firsts)
             states = halves.states(offsets)
-            _check_same(group, firsts, states, _DECIDED[resolution])
+            _check_same(group, firsts, states, letter)
             offsets = offsets[states == OPEN]
             if not len(offsets):
                 return
@@ -160,17 +161,7 @@ class Decisions:
                 continue  # others had their turn meanwhile
             if not len(records.offsets):
                 raise MessageNotFound(f"transaction of group {group}: the half at {offsets[0]} cannot be read")
-            self._check_homes(group, records, is_committed=resolution == wire.COMMIT)
-            letter = "C" if resolution == wire.COMMIT else "R"
-            self.carry_out(journal, self.stretches(letter, records.offsets), records)
-
-    def stretches(self, letter: str, offsets: Longs) -> list[Stretch]:
-        """The stretches of an op that decides so about open halves: the letter's own, and their first records'."""
-        assert self.halves is not None
-        firsts = self.halves.firsts(offsets)
-        others = firsts[firsts != offsets]
-        first_letter = {"C": "c", "P": "p", "R": "R"}.get(letter, "")
-        return [Stretch(letter, offsets), *([Stretch(first_letter, others)] if first_letter and len(others) else [])]
+            self._decide(journal, group, letter, records)
 
     async def read(self, journal: Journal, offsets: Longs, *, in_place: bool = False) -> Records:
         """The records of as many of these halves as one op may decide, by their offsets; ``in_place``: see Reposter.
@@ -197,16 +188,20 @@ class Decisions:
 
     # Without waiting: whoever is asked next finds the op and all that follows from it.
 
-    def carry_out(self, journal: Journal, stretches: list[Stretch], records: Records) -> None:
-        """Record what is decided, and post what follows from it. ``records``: at least those that are posted."""
+    def carry_out(self, journal: Journal, letter: str, records: Records) -> None:
+        """Record that these open halves are decided so, their first records too; post what follows from it."""
         assert self.halves is not None
         assert self.unfinished is None, "one op after the other"
+        firsts, stretches = self.halves.firsts(records.offsets), [Stretch(letter, records.offsets)]
+        others = firsts[firsts != records.offsets]
+        if letter in _FIRST_LETTERS and len(others):
+            stretches.append(Stretch(_FIRST_LETTERS[letter], others))
         receipt = journal.append(Target(names.OP_TOPIC, 1), op_record(stretches, self._form), count=1)
         self.unfinished = stretches, receipt.queue_offsets[0]
         self.end = receipt.end
-        for letter, offsets in stretches:
-            self.halves.decide(offsets, Stretch(letter, offsets).state)
-            self.ended[letter] += len(offsets)
+        for stretch in stretches:
+            self.halves.decide(stretch.offsets, stretch.state)
+            self.ended[stretch.letter] += len(stretch.offsets)
         self.note_reach(receipt.queue_offsets[0], stretches)
         self._post(journal, records)
 
@@ -315,7 +310,8 @@ class Decisions:
         left, hashes = chosen, homes.hashes[chosen]
         while len(left):
             is_this = hashes == hashes[0]
-            yield _name_at(records, int(homes.topics[left[0]])), left[is_this]
+            start = int(homes.topics[left[0]])
+            yield "" if start < 0 else topic_at(records.data, start), left[is_this]
             left, hashes = left[~is_this], hashes[~is_this]
 
     def _homes_of(self, records: Records) -> Homes:
@@ -324,21 +320,21 @@ class Decisions:
             self._homes = records.positions, Homes.of(records)
         return self._homes[1]
 
-    def _check_homes(self, group: str, records: Records, *, is_committed: bool) -> None:
+    def _decide(self, journal: Journal, group: str, letter: str, records: Records) -> None:
+        """Commit or roll back the group's halves. Raises MessageNotFound, TopicNotFound: nothing was decided."""
         foreign = np.flatnonzero(self._homes_of(records).groups != name_hash(group))
         if len(foreign):
             raise MessageNotFound(
                 f"transaction of group {group}: the half at {records.offsets[foreign[0]]} is of another producer group"
             )
-        if not is_committed:
-            return
-        for name, places in self._by_topic(records, np.arange(len(records.offsets))):
+        for name, places in self._by_topic(records, np.arange(len(records.offsets))) if letter == "C" else ():
             if self._core.tables.topics.get(name) is None or names.is_system_topic(name):
                 raise TopicNotFound(
                     f"transaction of group {group}: the half at {records.offsets[places[0]]} is for topic {name}, "
                     "which is not there any more: create it, or roll back",
                     topic=name,
                 )
+        self.carry_out(journal, letter, records)
 
     def _add_renewed(self, records: Records, chosen: Longs, first: int, *, is_asked: bool) -> None:
         assert self.halves is not None
@@ -397,14 +393,8 @@ def _places(known: Longs, wanted: Longs) -> Longs:
     return at if (found := known[at] == wanted).all() else at[found]
 
 
-def _name_at(records: Records, start: int) -> str:
-    if start < 0:
-        return ""
-    return str(records.data[start : start + 255].tobytes().partition(b"\x02")[0].decode("utf-8", "replace"))
-
-
-def _check_same(group: str, firsts: Longs, states: States, wanted: int) -> None:
-    other = np.flatnonzero((states != OPEN) & (states != wanted))
+def _check_same(group: str, firsts: Longs, states: States, letter: str) -> None:
+    other = np.flatnonzero((states != OPEN) & (states != Stretch(letter, firsts).state))
     if len(other):
         state = int(states[other[0]])
         told: dict[int, str] = {
