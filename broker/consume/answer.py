@@ -219,19 +219,12 @@ class Answer:
     def _outside(self, each: Wanted, low: int, high: int) -> FetchReply.Result | None:
         if each.offset < low:
             return self._result(each, FetchReply.OFFSET_TOO_SMALL, low, low, high)
-        if self._is_beyond(each, high):
+        # Only what no message of the log can have: a broker that has just started, or a slave, may see less than the
+        # consumer has read already; sending the consumer back would repeat messages.
+        hidden = self._core.dispatcher.hidden_records_max(each.topic, each.queue_id)
+        if self._core.role.is_master and each.offset > high + hidden:
             return self._result(each, FetchReply.OFFSET_OVERFLOW, high, low, high)
         return None
-
-    def _is_beyond(self, each: Wanted, high: int) -> bool:
-        """True if no message of the log can have that offset.
-
-        A broker that has just started, or a slave, may see less than the consumer has read already; sending
-        the consumer back would repeat messages.
-        """
-        return self._core.role.is_master and each.offset > high + self._core.dispatcher.hidden_records_max(
-            each.topic, each.queue_id
-        )
 
     def _read_queue(self, each: Wanted, share: int) -> None:
         while True:

@@ -118,8 +118,7 @@ class Groups:
 
     def superseded(self, group: str, client_id: str) -> int | None:
         """The living session that a new one under this client id would end."""
-        found = self._groups.get(group)
-        return found.sessions.get(client_id) if found else None
+        return self._group(group).sessions.get(client_id)
 
     def claim(
         self, session_id: int, topic: str, queue_ids: Iterable[int], now_s: float = 0.0, held_until_s: float = 0.0
@@ -188,8 +187,7 @@ class Groups:
 
     def holder(self, group: str, topic: str, queue_id: int) -> int | None:
         """The session that holds the queue."""
-        found = self._groups.get(group)
-        return found.holders.get((topic, queue_id)) if found else None
+        return self._group(group).holders.get((topic, queue_id))
 
     def member(self, session_id: int) -> Member:
         """What the session is in its group."""
@@ -209,21 +207,17 @@ class Groups:
 
     def members(self, group: str) -> tuple[int, list[str]]:
         """Generation and client ids of those that share the queues, sorted."""
-        found = self._groups.get(group)
-        if found is None:
-            return self._newest_generation, []
+        found = self._group(group)
         sharing = (name for name, each in found.sessions.items() if each not in found.broadcasting)
         return found.generation, sorted(sharing)
 
     def broadcasting(self, group: str) -> list[int]:
         """The sessions of the members that get everything."""
-        found = self._groups.get(group)
-        return list(found.broadcasting) if found else []
+        return list(self._group(group).broadcasting)
 
     def sessions(self, group: str) -> dict[str, int]:
         """Client id -> session of every member."""
-        found = self._groups.get(group)
-        return dict(found.sessions) if found else {}
+        return dict(self._group(group).sessions)
 
     def mismatches(self, session_id: int) -> list[Mismatch]:
         """The first other member that subscribed differently, per topic: naming every pair would drown the log.
@@ -249,12 +243,14 @@ class Groups:
                     return list(found.values())
         return list(found.values())
 
+    def _group(self, name: str) -> _Group:
+        """That group, or an empty one that would begin above all that went."""
+        return self._groups.get(name) or _Group(self._newest_generation)
+
     def _admit(self, session_id: int, member: Member, now_s: float) -> Changes:
         former = self.superseded(member.group, member.client_id)
         changes = self.end(former, now_s) if former is not None else Changes()
-        found = self._groups.get(member.group)
-        if found is None:
-            found = self._groups[member.group] = _Group(self._newest_generation)
+        found = self._groups[member.group] = self._group(member.group)
         self._sessions[session_id] = member
         found.sessions[member.client_id] = session_id
         if member.broadcasting:
