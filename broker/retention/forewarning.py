@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Final
 
 from ..core.metrics import Families
@@ -70,13 +71,9 @@ class Forewarning:
 
     async def on_delete(self, end: int) -> None:
         """The log is about to begin at ``end``: count and tell what that loses."""
-
-        def minimum(topic: str, queue_id: int) -> int:
-            return self._store.removal.first_from(topic, queue_id, end)
-
-        def minimum_now(topic: str, queue_id: int) -> int:
-            return self._store.removal.first_from(topic, queue_id, self._store.min_offset)
-
+        first_from = self._store.removal.first_from
+        minimum = partial(first_from, physical_offset=end)
+        minimum_now = partial(first_from, physical_offset=self._store.min_offset)
         for lost in await unread_below(self._tables, self._store, minimum, minimum_now):
             self.on_lost(lost)
 
@@ -110,18 +107,14 @@ class Forewarning:
         )
 
     def _minimum_after(self, end: int, now_ms: int) -> Callable[[str, int], int]:
-        known: dict[tuple[str, int], int] = {}
-
+        @cache
         def minimum(topic: str, queue_id: int) -> int:
-            found = known.get((topic, queue_id))
-            if found is None:
-                found = self._store.removal.first_from(topic, queue_id, end)
-                config = self._tables.topics.get(topic)
-                kept_ms = None if config is None else config.retention_ms
-                if kept_ms is not None:
-                    soon_ms = now_ms - kept_ms + min(HOUR_MS, kept_ms // 4)
-                    found = max(found, self._store.lookup.search_offset(topic, queue_id, soon_ms))
-                known[topic, queue_id] = found
-            return found
+            found = self._store.removal.first_from(topic, queue_id, end)
+            config = self._tables.topics.get(topic)
+            kept_ms = None if config is None else config.retention_ms
+            if kept_ms is None:
+                return found
+            soon_ms = now_ms - kept_ms + min(HOUR_MS, kept_ms // 4)
+            return max(found, self._store.lookup.search_offset(topic, queue_id, soon_ms))
 
         return minimum

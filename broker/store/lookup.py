@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from penstock.formats.record.layout import decode_record
 from penstock.formats.record.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, decode_properties
 from penstock.proto.errors import MessageNotFound
 
-from .disk import Bytes, named_errors
+from .disk import named_errors
 from .dispatch import Dispatcher
 from .index.index import Index
 from .log.commit_log import CommitLog
@@ -77,9 +78,7 @@ class Lookup:
         """
         self._others.check(topic)
         slot, low, high = self._queues.look(topic, queue_id)
-
-        def read(offset: int, count: int) -> Bytes:
-            return self._queues.entries(slot, offset, count)
+        read = partial(self._queues.entries, slot)
 
         def is_enough(physical: int) -> bool:
             stored = self._store_timestamp_of(physical)

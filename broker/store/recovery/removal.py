@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -197,11 +198,9 @@ class Removal:
             return low
         if slots.ends[slot] <= physical_offset:
             return high
-
-        def read(offset: int, count: int) -> Bytes:
-            return self._queues.entries(slot, offset, count)
-
-        return first_offset(read, low, high, lambda physical: physical >= physical_offset)
+        return first_offset(
+            partial(self._queues.entries, slot), low, high, lambda physical: physical >= physical_offset
+        )
 
     def _physical(self, slot: int, offset: int) -> int:
         entry = self._queues.entry(slot, offset)
