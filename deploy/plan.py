@@ -301,7 +301,7 @@ def new_plan(
     name_ports, broker_ports = ports.planned(base_port, plan.nameservers, plan.shards * replicas)
     nodes = [Node(f"nameserver-{index}", port) for index, port in enumerate(name_ports)]
     if plan.coordinator == "etcd":
-        nodes.insert(0, Node("coordinator-0", ports.coordinator_port(name_ports[0]), is_coordinator=True))
+        nodes.insert(0, Node("coordinator-0", name_ports[0] + ports.COORDINATOR_GAP, is_coordinator=True))
     for index, port in enumerate(broker_ports):
         shard, broker_id = divmod(index, replicas)
         broker_name = f"broker-{chr(ord('a') + shard)}"

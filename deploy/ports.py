@@ -72,11 +72,6 @@ def _node_of(command_line: list[str]) -> str:
     return f"{folder.name} of the cluster in {folder.parent}" if (folder.parent / "cluster.json").exists() else ""
 
 
-def coordinator_port(base_port: int) -> int:
-    """The port of the coordinator store in a cluster whose first nameserver has ``base_port``."""
-    return base_port + COORDINATOR_GAP
-
-
 def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], list[int]]:
     """The ports of the nameservers and of the brokers; ``base_port`` 0 looks for free ones.
 
@@ -89,7 +84,7 @@ def planned(base_port: int, nameservers: int, brokers: int) -> tuple[list[int], 
     for _ in range(_ATTEMPTS):
         first = chosen.randint(_FREE_FIRST, _FREE_LAST - BROKER_GAP - METRICS_GAP)
         names, others = _from_base(first, nameservers, brokers)
-        own = [*others, coordinator_port(first)]
+        own = [*others, first + COORDINATOR_GAP]
         needed = {*names, *own, *(port + METRICS_GAP for port in own), first + GATEWAY_GAP}
         if all(is_free(port) for port in needed) and claim(needed):
             return names, others
