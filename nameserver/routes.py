@@ -9,7 +9,7 @@ cable. A report is due every :data:`HEARTBEAT_INTERVAL_MS`; after :data:`EXPIRY_
 most, the broker is out: 2.5 s + 0.2 s, below the promised 3 s.
 
 Pure: no sockets, no files, time passed in. Every mutation returns a :class:`Change`, so that only those who watch
-what changed are told; of very many topics the rest comes by :meth:`RouteTable.step`. No report costs more than the
+what changed are told; of very many topics the rest comes by :meth:`.Holders.step`. No report costs more than the
 topics and brokers that it speaks of.
 """
 
@@ -79,7 +79,8 @@ class RouteTable:
         self._shards: dict[str, Shard] = {}  # living and absent
         self._absent: dict[str, Topics] = {}  # what each served when it went, the longest gone first
         self._views: dict[str, ShardView] = {}  # built when asked for, dropped at each report of the shard
-        self._holders = Holders(self._topics_of)
+        self.holders = Holders(self._topics_of)
+        """Who has which topics; while it is behind, changes of very many topics have come in part only."""
         self._keys: dict[int, _Key] = {}  # session -> the broker it speaks for
         self._addresses: dict[str, _Key] = {}
 
@@ -183,7 +184,7 @@ class RouteTable:
                 touched.add(topic)
         if member.topics is not shard.topics():
             return NO_CHANGE  # a slave's table, which counts only where no master was ever seen
-        self._holders.note(shard.broker_name, touched)
+        self.holders.note(shard.broker_name, touched)
         return Change(topics=frozenset(touched))
 
     def unregister(self, session: int) -> Change:
@@ -218,7 +219,7 @@ class RouteTable:
         """The route of ``topic``. One that exists nowhere gets all living shards, so that it can be created there."""
         living: Topics = {}  # by group
         absent: Topics = {}
-        for name in sorted(self._holders[topic]):
+        for name in sorted(self.holders[topic]):
             shape = self._topics_of(name).get(topic)  # none: it is gone, and the index does not know yet
             if shape is not None:
                 (absent if name in self._absent else living)[name] = shape
@@ -247,9 +248,6 @@ class RouteTable:
         absent = [self._shards[name].view() for name in sorted(self._absent)]
         return ClusterView(shards=self._living_views(), absent=absent)
 
-    def topics(self) -> list[str]:
-        return self._holders.topics()
-
     def forget(self, broker_name: str) -> Change:
         """Drop an absent shard from all routes. Raises InvalidArgument: a member lives, or no such shard is known."""
         if shard := self._living(broker_name):
@@ -258,21 +256,6 @@ class RouteTable:
         if broker_name not in self._absent:
             raise InvalidArgument(f"broker group {broker_name} is not known here{_listed(sorted(self._absent))}")
         return Change(topics=self._drop_absent(broker_name))
-
-    @property
-    def is_behind(self) -> bool:
-        return self._holders.is_behind
-
-    def step(self) -> Change:
-        """Go on with a change of very many topics, which came in part only."""
-        return Change(topics=self._holders.step())
-
-    def exists(self, topic: str) -> bool:
-        return topic in self._holders
-
-    def serves(self, broker_name: str, topic: str) -> bool:
-        """True if the route of ``topic`` speaks of ``broker_name``."""
-        return broker_name in self._holders[topic]
 
     def _check_place(self, session: int, key: _Key, shard: Shard, registration: BrokerReport.Registration) -> None:
         identity = registration.identity
@@ -331,11 +314,11 @@ class RouteTable:
         if not shard.members:
             self._absent[name] = before
             shard.leave(before)
-            touched = self._holders.changed(name, before, is_all_changed=True)
+            touched = self.holders.changed(name, before, is_all_changed=True)
             while len(self._absent) > ABSENT_SHARDS_MAX or self._absent_weight() > ABSENT_TOPICS_MAX:
                 touched |= self._drop_absent(next(iter(self._absent)))
             return Change(topics=touched, shards=frozenset((name,)))
-        changed = self._holders.changed(name, before)
+        changed = self.holders.changed(name, before)
         return Change(topics=changed, shards=frozenset((name,)) if _signature(shard) != seen else frozenset())
 
     def _topics_of(self, name: str) -> Topics:
@@ -349,11 +332,11 @@ class RouteTable:
         return sum(self._shards[name].weight for name in self._absent)
 
     def _drop_absent(self, name: str) -> frozenset[str]:
-        """Forget the group if it is absent. Returns the topics that it held then, of many none: as :meth:`step`."""
+        """Forget the group if it is absent. Returns the topics that it held then; of many, none yet."""
         if name not in self._absent:
             return frozenset()
         del self._shards[name]
-        return self._holders.changed(name, self._absent.pop(name), is_all_changed=True)
+        return self.holders.changed(name, self._absent.pop(name), is_all_changed=True)
 
     def _view(self, name: str) -> ShardView:
         view = self._views.get(name)

@@ -146,7 +146,7 @@ class NameserverService:
         return self._table.cluster()
 
     async def ListTopics(self, request: Empty, context: Context) -> TopicNames:
-        return TopicNames(topics=self._table.topics())
+        return TopicNames(topics=self._table.holders.topics())
 
     async def ForgetShard(self, request: ShardName, context: Context) -> Empty:
         self._publish(self._table.forget(names.check_broker_name(request.broker_name)))
@@ -198,37 +198,31 @@ class NameserverService:
     async def _on_report(self, session: _Session, report: BrokerReport) -> None:
         """Take a report over; others are served between the parts of a long one."""
         kind = report.WhichOneof("report")
-        topics: Topics = {}
         if kind == "registration":
-            self._require_electable(report.registration)
-            for part in checked_topics(report.registration):
+            registration, identity, topics = report.registration, report.registration.identity, Topics()
+            self._require_electable(registration)
+            for part in checked_topics(registration):
                 topics |= part
                 await asyncio.sleep(0)
-        now_s = self._clock.monotonic_s()
-        if kind == "registration":
-            change = self._table.register(session.number, report.registration, now_s, topics)
-            identity = report.registration.identity
+            change = self._table.register(session.number, registration, self._clock.monotonic_s(), topics)
             session.broker_name, session.broker = identity.broker_name, f"{identity.broker_name}:{identity.broker_id}"
             session.identity = identity
-            self._tell_coordination(session, report.registration)
+            self._tell_coordination(session, registration)
             session.wake.set()
         elif kind == "heartbeat":
-            change = self._table.heartbeat(session.number, report.heartbeat, now_s)
+            change = self._table.heartbeat(session.number, report.heartbeat, self._clock.monotonic_s())
             self._tell_coordination(session, report.heartbeat)
         elif kind == "topic_changes":
-            whole = report.topic_changes
-            for removed in batched(whole.removed, TOPICS_AT_ONCE):
-                await self._change_topics(session, BrokerReport.TopicChanges(removed=removed), now_s)
-            for updated in batched(whole.updated, TOPICS_AT_ONCE):
-                await self._change_topics(session, BrokerReport.TopicChanges(updated=updated), now_s)
+            whole, now_s = report.topic_changes, self._clock.monotonic_s()
+            changes = [BrokerReport.TopicChanges(removed=part) for part in batched(whole.removed, TOPICS_AT_ONCE)]
+            changes += [BrokerReport.TopicChanges(updated=part) for part in batched(whole.updated, TOPICS_AT_ONCE)]
+            for each in changes:
+                self._publish(self._table.topics_changed(session.number, each, now_s))
+                await asyncio.sleep(0)
             return
         else:
             raise InvalidArgument("a broker report that holds nothing")
         self._publish(change)
-
-    async def _change_topics(self, session: _Session, changes: BrokerReport.TopicChanges, now_s: float) -> None:
-        self._publish(self._table.topics_changed(session.number, changes, now_s))
-        await asyncio.sleep(0)
 
     def _require_electable(self, registration: BrokerReport.Registration) -> None:
         """Refuse a broker outside elections in a group that has them: its master would count on what nobody elects."""
@@ -269,14 +263,14 @@ class NameserverService:
             for session in self._sessions.values():
                 if session.broker_name in change.shards:
                     session.wake.set()
-        if self._table.is_behind and self._catching_up is None:
+        if self._table.holders.is_behind and self._catching_up is None:
             self._catching_up = asyncio.create_task(self._catch_up(), name="routes of many topics")
 
     async def _catch_up(self) -> None:
         """Let the table go on with a change of very many topics; others are served between its parts."""
         try:
-            while self._table.is_behind:
-                self._watches.publish(self._table.step(), self._table)
+            while self._table.holders.is_behind:
+                self._watches.publish(Change(topics=self._table.holders.step()), self._table)
                 await asyncio.sleep(0)
         finally:
             self._catching_up = None

@@ -105,7 +105,7 @@ class Watches:
         affected = {topic for topic in change.topics if topic in self._by_topic}
         if change.shards:
             for topic in self._by_topic:
-                if not table.exists(topic) or any(table.serves(name, topic) for name in change.shards):
+                if not (holders := table.holders[topic]) or holders & change.shards:
                     affected.add(topic)
         for topic in affected:
             for watcher in self._by_topic[topic]:

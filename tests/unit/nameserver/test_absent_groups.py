@@ -25,7 +25,7 @@ def test_when_all_members_are_gone_the_shard_is_remembered_as_absent() -> None:
     assert queues_of(route) == {"broker-a": 4}
     assert [queues.broker_name for queues in route.absent] == ["broker-a"]
     assert not route.shards
-    assert table.topics() == ["T"]
+    assert table.holders.topics() == ["T"]
     assert not table.cluster().shards
     assert [shard.broker_name for shard in table.cluster().absent] == ["broker-a"]
 
@@ -56,7 +56,7 @@ def test_a_slave_that_is_back_first_takes_no_topics_from_its_group() -> None:
         assert members_of(table.route(topic)) == {"broker-a": {1: "SLAVE"}}
         assert not table.route(topic).absent
     table.register(3, registration(topics=("T",)), 2.0)
-    assert table.topics() == ["T"], "what a master says counts"
+    assert table.holders.topics() == ["T"], "what a master says counts"
 
 
 def test_an_absent_shard_is_forgotten_by_name_and_a_living_one_is_not() -> None:
@@ -71,7 +71,7 @@ def test_an_absent_shard_is_forgotten_by_name_and_a_living_one_is_not() -> None:
         table.forget("broker-b")
     assert table.forget("broker-a").topics == {"T"}
     assert not table.route("T").exists
-    assert table.topics() == []
+    assert table.holders.topics() == []
 
 
 @pytest.mark.parametrize("bound", [("ABSENT_TOPICS_MAX", 3), ("ABSENT_SHARDS_MAX", 1)])
@@ -100,7 +100,9 @@ def test_long_attributes_of_absent_shards_count_as_topics(monkeypatch: pytest.Mo
         config = TopicConfig(topic=name, read_queues=1, write_queues=1, perm=6, attributes={"long": "x" * size})
         table.topics_changed(number, BrokerReport.TopicChanges(updated=[config]), 0.0)
         table.unregister(number)
-        assert table.topics() == ([] if size == 4000 else sorted(f"broker-{letter}" for letter in "bc"[:number]))
+        assert table.holders.topics() == (
+            [] if size == 4000 else sorted(f"broker-{letter}" for letter in "bc"[:number])
+        )
 
 
 def test_what_absent_shards_are_remembered_with_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +117,10 @@ def test_what_absent_shards_are_remembered_with_is_small(monkeypatch: pytest.Mon
             topics = tuple(f"topic-{number}-{each}" for each in range(topics_max // 2))
             table.register(number, registration(f"broker-{number}", topics=topics), 0.0)
             table.unregister(number)
-        while table.is_behind:
-            table.step()
+        while table.holders.is_behind:
+            table.holders.step()
         held = tracemalloc.get_traced_memory()[0] - before
-        assert len(table.topics()) == topics_max
+        assert len(table.holders.topics()) == topics_max
     finally:
         tracemalloc.stop()
     assert held < topics_max * 400

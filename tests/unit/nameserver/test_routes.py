@@ -21,8 +21,8 @@ def heartbeat(role: int = 0, epoch: int = 0, end: int = 0) -> BrokerReport.Heart
 def caught_up(table: RouteTable) -> frozenset[str]:
     """The topics that changed in the steps of ``table``, until none is left."""
     changed: frozenset[str] = frozenset()
-    while table.is_behind:
-        changed |= table.step().topics
+    while table.holders.is_behind:
+        changed |= table.holders.step()
     return changed
 
 
@@ -40,7 +40,7 @@ def test_a_topics_route_is_the_union_over_the_shards_that_have_it() -> None:
     assert members_of(route) == {"broker-a": {0: "MASTER", 1: "SLAVE"}, "broker-b": {0: "MASTER"}}
     assert dict(route.attributes) == {"kind": "NORMAL"}
     assert queues_of(table.route("U")) == {"broker-b": 4}
-    assert table.topics() == ["T", "U"]
+    assert table.holders.topics() == ["T", "U"]
 
 
 def test_a_topic_that_does_not_exist_comes_with_all_living_shards() -> None:
@@ -93,7 +93,7 @@ def test_a_registration_replaces_all_that_was_known_of_the_broker() -> None:
     assert change.topics == {"U", "V"}
     assert change.shards == frozenset()
     assert change.ended == ()
-    assert table.topics() == ["T", "V"]
+    assert table.holders.topics() == ["T", "V"]
 
 
 def test_topics_are_changed_one_by_one() -> None:
@@ -111,7 +111,7 @@ def test_a_slaves_changes_do_not_count_while_the_masters_topics_are_known() -> N
     table.register(2, registration(broker_id=1, role=SLAVE), 0.0)
     changes = BrokerReport.TopicChanges(updated=[topic_config("X")])
     assert table.topics_changed(2, changes, 0.0) == NO_CHANGE
-    assert table.topics() == ["T"]
+    assert table.holders.topics() == ["T"]
 
 
 def test_a_heartbeat_moves_offsets_and_changes_nothing_else() -> None:
@@ -249,7 +249,7 @@ def test_one_registration_too_many_is_refused_and_the_others_stay(monkeypatch: p
     with pytest.raises(FlowControl, match="3 topics, and 3 of other brokers are known here: at most 5 in all"):
         table.register(2, registration("broker-b", topics=("A", "B", "C")), 0.0)
     table.register(3, registration("broker-a", topics=("A", "B", "C", "D", "E")), 1.0)
-    assert table.topics() == ["A", "B", "C", "D", "E"]
+    assert table.holders.topics() == ["A", "B", "C", "D", "E"]
 
 
 def test_attributes_of_a_topic_are_bounded() -> None:
@@ -302,7 +302,7 @@ def test_registration_of_ten_thousand_topics_is_no_work_of_seconds() -> None:
     table.unregister(1)
     caught_up(table)
     assert time.thread_time() - started < 3.0, "two registrations and a removal: 0.1 s"
-    assert len(table.topics()) == 10_000
+    assert len(table.holders.topics()) == 10_000
 
 
 def test_very_many_topics_change_in_steps() -> None:
@@ -310,22 +310,22 @@ def test_very_many_topics_change_in_steps() -> None:
     table = RouteTable()
     names = [f"topic-{number:05}" for number in range(3 * TOPICS_AT_ONCE)]
     assert table.register(1, registration(topics=tuple(names)), 0.0).topics == frozenset()
-    assert len(table.step().topics) == TOPICS_AT_ONCE
+    assert len(table.holders.step()) == TOPICS_AT_ONCE
     assert table.route(names[0]).exists
     assert table.route(names[-1]).exists, "the index does not know it yet, its group does"
-    assert table.exists(names[-1])
-    assert table.serves("broker-a", names[-1])
+    assert names[-1] in table.holders
+    assert "broker-a" in table.holders[names[-1]]
     assert caught_up(table) == frozenset(names[TOPICS_AT_ONCE:])
-    assert table.topics() == names
+    assert table.holders.topics() == names
     kept = names[len(names) // 2 :]
     table.register(1, registration(topics=tuple(kept)), 1.0)
     assert not table.route(names[0]).exists, "the index still has it, its group does not"
     assert caught_up(table) == frozenset(names) - frozenset(kept)
     table.unregister(1)
-    assert len(table.step().topics) == TOPICS_AT_ONCE
+    assert len(table.holders.step()) == TOPICS_AT_ONCE
     assert table.register(2, registration(topics=("T",)), 2.0).topics == {"T"}, "though it has not caught up"
     assert caught_up(table) >= frozenset(kept)
-    assert table.topics() == ["T"]
+    assert table.holders.topics() == ["T"]
 
 
 def test_a_former_masters_own_changes_do_not_disturb_the_steps() -> None:
@@ -338,4 +338,4 @@ def test_a_former_masters_own_changes_do_not_disturb_the_steps() -> None:
     table.heartbeat(2, heartbeat(MASTER, 2), 1.0)
     table.topics_changed(1, BrokerReport.TopicChanges(removed=names), 2.0)
     assert caught_up(table) >= {"T", *names}
-    assert table.topics() == ["T"]
+    assert table.holders.topics() == ["T"]
