@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .queues.consume_queue import ConsumeQueues
 from .queues.ext_kernels import first_and_last_extended, set_tags_codes
 from .queues.kernels import Ints, Longs, first_damaged, select_entries
 from .queues.other_queues import OtherQueues
+from .queues.queue_search import first_offset
 from .results import ReadResult, ReadStatus
 
 log = logging.getLogger(__name__)
@@ -222,14 +224,7 @@ class Reader:
     def _offset_of(self, topic: str, queue_id: int, low: int, high: int, physical: int) -> int:
         """The queue offset of the record at ``physical``, which is one of ``[low, high)``."""
         slot = self._queues.look(topic, queue_id).slot
-        while low < high:
-            middle = (low + high) // 2
-            entry = self._queues.entry(slot, middle)
-            if not entry.is_filler and entry.physical_offset >= physical:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return first_offset(partial(self._queues.entries, slot), low, high, lambda found: found >= physical)
 
     def absent_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """Entries of this range that are not in memory: have another thread ``bring()`` them before :meth:`read`."""

@@ -7,6 +7,7 @@ mapped hole on a full disk kills the process.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
@@ -147,14 +148,11 @@ class IndexFile:
 
     def count_below(self, physical_offset: int) -> int:
         """The number of the first entry of a record at or behind ``physical_offset``; of the next one without any."""
-        low, high = 1, int(self.header[COUNT])
-        while low < high:
-            middle = (low + high) // 2
-            if IndexEntry.decode(self._read(middle, 1)).physical_offset < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def physical_of(number: int) -> int:
+            return IndexEntry.decode(self._read(number, 1)).physical_offset
+
+        return 1 + bisect_left(range(1, int(self.header[COUNT])), physical_offset, key=physical_of)
 
     def write_entries(self) -> None:
         """Write out the entries that wait in memory. Raises DiskFull, StorageError: they still wait."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from bisect import bisect_left
 
 import numpy as np
 
@@ -124,18 +125,17 @@ class QueueLoader:
 
     def end_below(self, queue: QueueName, derived: int) -> int:
         """The first offset whose entry is missing, or of a record from ``derived`` on."""
+
+        def is_behind(offset: int) -> bool:
+            entry = self._entry(queue, offset)
+            return entry.size <= 0 or entry.physical_offset >= derived
+
         per_file = self._files.file_bytes // ENTRY_BYTES
         for base in reversed(queue.bases):
-            low, high = base // ENTRY_BYTES, base // ENTRY_BYTES + per_file
-            while low < high:
-                middle = (low + high) // 2
-                entry = self._entry(queue, middle)
-                if entry.size > 0 and entry.physical_offset < derived:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low > base // ENTRY_BYTES:
-                return low
+            first = base // ENTRY_BYTES
+            count = bisect_left(range(first, first + per_file), True, key=is_behind)
+            if count:
+                return first + count
         return queue.bases[0] // ENTRY_BYTES
 
     def _valid_end(self, queue: QueueName) -> int:
