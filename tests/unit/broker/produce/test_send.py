@@ -30,6 +30,8 @@ from tests.support.broker.requests import batch
 from tests.support.waiting import eventually
 
 PRODUCER = (0xAB, 1, 0, 1)
+PATIENT = {"syncFlushTimeout": 60_000}
+"""For what waits until the test lets it go on, however busy the machine is."""
 
 
 @in_loop
@@ -196,14 +198,20 @@ async def test_slaves_and_masters_without_enough_replicas_write_nothing() -> Non
 
 
 @in_loop
-async def test_sync_flush_answers_when_the_disk_has_it_and_tells_a_time_out() -> None:
-    parts = Kit(**SYNC, flushes=False)
+async def test_sync_flush_answers_when_the_disk_has_it() -> None:
+    parts = Kit(**SYNC, **PATIENT, flushes=False)
     parts.add_topic()
     pending = asyncio.create_task(parts.append())
     await eventually(lambda: parts.core.acknowledgements.waiting)
     assert not pending.done()
     parts.flush()
     assert (await pending).status == broker_pb2.SEND_OK
+
+
+@in_loop
+async def test_sync_flush_tells_a_time_out_and_a_repetition_waits_anew() -> None:
+    parts = Kit(**SYNC, flushes=False)
+    parts.add_topic()
     late = await parts.append(producer=PRODUCER)
     assert late.status == broker_pb2.FLUSH_DISK_TIMEOUT
     again = asyncio.create_task(parts.append(producer=PRODUCER))
@@ -246,7 +254,7 @@ async def test_replica_time_out_wins_over_flush_time_out_and_no_wait_waits_for_n
 
 @in_loop
 async def test_with_a_store_pool_an_append_is_answered_when_it_is_committed() -> None:
-    parts = Kit(commits=False, **POOL)
+    parts = Kit(commits=False, **POOL, **PATIENT)
     parts.add_topic()
     pending = asyncio.create_task(parts.append())
     await eventually(lambda: parts.core.acknowledgements.waiting)
@@ -254,12 +262,18 @@ async def test_with_a_store_pool_an_append_is_answered_when_it_is_committed() ->
     assert not pending.done()
     parts.commit_pool()
     assert (await pending).status == broker_pb2.SEND_OK
+
+
+@in_loop
+async def test_with_a_store_pool_an_append_that_is_not_committed_in_time_is_told() -> None:
+    parts = Kit(commits=False, **POOL)
+    parts.add_topic()
     assert (await parts.append()).status == broker_pb2.FLUSH_DISK_TIMEOUT
 
 
 @in_loop
 async def test_with_a_store_pool_no_wait_waits_for_the_commit_alone() -> None:
-    parts = Kit(commits=False, **POOL)
+    parts = Kit(commits=False, **POOL, **PATIENT)
     parts.add_topic()
     parts.role.waits_for_replicas, parts.role.confirms = True, False
     pending = asyncio.create_task(parts.append(no_wait=True))
