@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.broker.core.tables.topics import Topic
+from penstock.broker.features.later import recalls
 from penstock.broker.features.later import timers as timers_module
 from penstock.broker.features.later.later import Later
 from penstock.formats.record.properties import decode_properties, encode_properties
@@ -238,10 +239,14 @@ async def test_a_slave_and_a_master_without_its_replicas_take_nothing_back(tmp_p
 
 
 def test_a_key_with_the_same_hash_is_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.formats.record.reposting import timers
+    asked: list[int] = []
 
-    monkeypatch.setattr(timers, "text_hash", lambda text: 7)
-    monkeypatch.setattr(timers, "unique_keys", lambda data, positions, sizes, hashes: hashes.fill(7))
+    def unique_keys(data: Any, positions: Any, sizes: Any, hashes: Any) -> None:
+        asked.append(len(sizes))
+        hashes.fill(7)
+
+    monkeypatch.setattr(recalls, "text_hash", lambda text: 7)
+    monkeypatch.setattr(recalls, "unique_keys", unique_keys)
 
     @in_loop
     async def run() -> None:
@@ -251,5 +256,6 @@ def test_a_key_with_the_same_hash_is_not_meant(tmp_path: Path, monkeypatch: pyte
         assert await node.recall("a")
         await node.turn(10)
         assert node.delivered() == [b"b"]
+        assert asked == [2], "both were looked at by their hashes"
 
     run()
