@@ -64,7 +64,7 @@ class Journal:
 
         Raises as :meth:`Store.append`; NotMaster: this mastership is over.
         """
-        self.check()
+        self.check("; nothing was stored")
         placed = self._store.append(target.topic, records, queues=target.queues, count=count, is_kept=is_kept)
         sequence, digest = (0, 0) if mark is None else (mark.sequence, mark.digest)
         receipt = Receipt(
@@ -93,7 +93,7 @@ class Journal:
 
         Raises as :meth:`append`.
         """
-        self.check()
+        self.check("; nothing was stored")
         properties = self._properties.get(kind)
         if properties is None:
             properties = self._properties[kind] = encode_properties({TAGS: kind})
@@ -104,7 +104,7 @@ class Journal:
         self.state_end = placed.end
         return placed.end
 
-    def check(self) -> None:
-        """Refuse to go on once the mastership is over. Raises NotMaster."""
+    def check(self, so: str = "") -> None:
+        """Refuse to go on once the mastership is over; ``so``: what follows. Raises NotMaster."""
         if self.is_over:
-            raise NotMaster(f"broker {self._name} has ceased to be master meanwhile; nothing was stored")
+            raise NotMaster(f"broker {self._name} has ceased to be master meanwhile{so}")

@@ -13,9 +13,10 @@ from penstock.broker.core.tables.topics import Topic
 from penstock.broker.features.pop import state
 from penstock.broker.features.pop.pop import SETTLE_S
 from penstock.proto import names
-from penstock.proto.errors import BrokerUnavailable
+from penstock.proto.errors import BrokerUnavailable, NotMaster
+from penstock.proto.wire import pop_pb2 as wire
 from tests.support.broker.kit import in_loop
-from tests.support.broker.popping import RETRY, bodies, opened
+from tests.support.broker.popping import DEAD, GROUP, RETRY, bodies, opened
 from tests.support.waiting import eventually
 
 
@@ -80,3 +81,26 @@ async def test_a_load_that_outlasts_its_mastership_leaves_the_next_ones_queues_a
     held[1].set()
     await second
     assert node.pop.state.in_flight == 10
+
+
+@in_loop
+async def test_a_mastership_that_ends_between_two_dead_letters_is_not_told_as_nothing_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = opened()
+    receipts = [message.receipts for message in await node.receive(2, invisible_ms=600_000)]
+    read = reposting.Reposter.read
+    reads: list[Any] = []
+
+    async def ending(self: Any, journal: Any, picked: Any, **how: Any) -> Any:
+        reads.append(picked)
+        if len(reads) == 2:
+            node.change_role(master=False)
+            return None
+        return await read(self, journal, picked, **how)
+
+    monkeypatch.setattr(reposting.Reposter, "read", ending)
+    with pytest.raises(NotMaster) as told:
+        await node.pop.forward(wire.ForwardRequest(group=GROUP, receipts=receipts))
+    assert len(node.records(DEAD)) == 1
+    assert "nothing was stored" not in told.value.message
