@@ -49,9 +49,10 @@ class Check(IntEnum):
     RECORD = 13  # the record does not match its __CRC32# property
     QUEUE_OFFSET = 14  # the queue offset does not follow that of the queue's record before
     SPECIAL = 15  # more or other queue entries than one: multi-dispatch, inner batch
+    ZEROS = 16  # its properties end in a zero byte, as those of a record that is being written
 
 
-PASS_OFFSET, PASS_BODY, PASS_RECORD, PASS_QUEUE_OFFSET, PASS_SPECIAL = 1, 2, 4, 8, 16
+PASS_OFFSET, PASS_BODY, PASS_RECORD, PASS_QUEUE_OFFSET, PASS_SPECIAL, PASS_ZEROS = 1, 2, 4, 8, 16, 32
 """What not to stop for again at the first record, when it has been dealt with."""
 
 SLOT_SCHEDULE, SLOT_BATCH = 1, 2
@@ -69,7 +70,7 @@ _INNER_BATCH = SysFlag.INNER_BATCH
 _SIGN = ord("#")
 _BAD, _ROWS_FULL = int(Check.BAD), int(Check.ROWS_FULL)
 _NEW_QUEUE, _OFFSET, _BODY, _WHOLE = int(Check.NEW_QUEUE), int(Check.OFFSET), int(Check.BODY), int(Check.RECORD)
-_QUEUE_OFFSET, _SPECIAL = int(Check.QUEUE_OFFSET), int(Check.SPECIAL)
+_QUEUE_OFFSET, _SPECIAL, _ZEROS = int(Check.QUEUE_OFFSET), int(Check.SPECIAL), int(Check.ZEROS)
 _TAGS_NAME = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_NAME = int.from_bytes(b"KEYS", "big", signed=True)
 _UNIQ_NAME = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
@@ -198,6 +199,8 @@ def check_records(
         bits = passed if position == start else 0
         if entry_count == len(entries) or key_count + properties_size // 2 + 2 > len(keys):
             return _ROWS_FULL, position, entry_count, key_count, records, last_time
+        if bits & PASS_ZEROS == 0 and properties_size > 0 and buffer[np.uint64(record_end - 1)] == 0:
+            return _ZEROS, position, entry_count, key_count, records, last_time
         physical = base + position
         if bits & PASS_OFFSET == 0 and load_i64(address, position + 28) != physical:
             return _OFFSET, position, entry_count, key_count, records, last_time

@@ -43,8 +43,9 @@ _PASSES = {
     Check.RECORD: kernels.PASS_RECORD,
     Check.QUEUE_OFFSET: kernels.PASS_QUEUE_OFFSET,
     Check.SPECIAL: kernels.PASS_SPECIAL,
+    Check.ZEROS: kernels.PASS_ZEROS,
 }
-_SUSPICIOUS = (Check.BODY, Check.RECORD, Check.OFFSET, Check.BAD)
+_SUSPICIOUS = (Check.BODY, Check.RECORD, Check.OFFSET, Check.BAD, Check.ZEROS)
 
 
 class SegmentWalk:
@@ -74,7 +75,8 @@ class SegmentWalk:
             elif status == Check.NEW_QUEUE:
                 self._slot()
             elif status in _PASSES:
-                self._deal_with(status)
+                if status != Check.ZEROS:  # which properties may end in
+                    self._deal_with(status)
                 self._passed |= _PASSES[status]
             elif status == Check.BLANK:
                 return self._after_blank()

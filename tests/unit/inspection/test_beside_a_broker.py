@@ -142,6 +142,44 @@ def test_an_entry_seen_half_written_is_read_again(
     assert [str(problem) for problem in found.findings.problems] == []
 
 
+@pytest.mark.parametrize("written", [0.0, 0.2, 0.5, 0.8, 0.95])
+def test_a_record_seen_half_written_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: float
+) -> None:
+    writer = Writer(tmp_path)
+    writer.append(QUEUES)
+    begin = writer.store.end_offset
+    writer.append(1)
+    end = writer.store.end_offset
+    writer.dispatch()
+    store = list_store(tmp_path)
+    path = store.segments[0].path
+    whole = path.read_bytes()
+    cut = begin + int((end - begin) * written)
+    path.write_bytes(whole[:cut] + bytes(len(whole) - cut))
+    monkeypatch.setattr("penstock.inspection.log.model.time.sleep", lambda _: path.write_bytes(whole))
+    found = verify(store)
+    writer.store.close()
+    assert [str(problem) for problem in found.findings.problems] == []
+    assert found.keys == found.records == writer.sent - (not written)
+
+
+def test_properties_that_end_in_a_zero_are_no_damage(tmp_path: Path) -> None:
+    """Our brokers take none such; others' stores are looked at as well."""
+    writer = Writer(tmp_path)
+    writer.append(1)
+    end = writer.store.end_offset
+    writer.dispatch()
+    store = list_store(tmp_path)
+    with open(store.segments[0].path, "r+b") as file:
+        file.seek(end - 1)
+        file.write(b"\0")
+    found = verify(store)
+    writer.store.close()
+    assert [str(problem) for problem in found.findings.problems] == []
+    assert found.records == 1
+
+
 def test_messages_not_in_the_index_yet_are_found(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     try:
