@@ -10,11 +10,11 @@ import socket
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, VERSION, Kind, Method
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.data_pb2 import Hello
-from penstock.replication import EpochHistory
 from penstock.replication import frames as replication
 from tests.support.broker.requests import batch
 from tests.support.broker.running_broker import calling
 from tests.support.data import connected, connected_to, data_port_of
+from tests.support.replication.replicating import hello_of
 
 from .attacks import SEED, Findings, Scale
 from .crowds import foreign_openings
@@ -131,7 +131,7 @@ async def forged_slaves(target: Target, scale: Scale) -> Findings:
 
     def greeting(broker_id: int) -> bytes:
         identity.broker_id = broker_id
-        return replication.hello(identity, EpochHistory(), end_offset=0, store_instance=str(broker_id), learner=True)
+        return hello_of(identity, end_offset=0, store_instance=str(broker_id), learner=True)
 
     reports = [
         [replication.ack(1, 0, 0)] * (scale.many * 10),
