@@ -149,7 +149,7 @@ _UNIT_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1
 
 
 def seconds(timeout: str) -> float:
-    """What ``grpc-timeout`` says. Raises ValueError: it is none."""
+    """What ``grpc-timeout`` says. Raises ValueError: no length of time."""
     found = _TIMEOUT.fullmatch(timeout)
     if found is None:
         raise ValueError(f"grpc-timeout {timeout[:32]!r}: up to 8 digits and one of H, M, S, m, u, n")

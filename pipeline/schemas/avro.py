@@ -47,7 +47,7 @@ class Avro:
     def __init__(self, definition: str) -> None:
         """Of a record's schema in JSON.
 
-        Raises ConfigError: it is none, has what columns cannot be, or fastavro is missing.
+        Raises ConfigError: the text is no Avro schema, it has what columns cannot be, or fastavro is missing.
         """
         try:
             import fastavro

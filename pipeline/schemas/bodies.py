@@ -51,7 +51,7 @@ def decoded(frame: Any, schema: Schema, *, format: str = "json", message: str = 
     ``on_bad``: ``error`` ends the query at a body that is none of the schema, once one of its fields is asked for, and
     names the message. With ``column`` such a row has nulls, and the column ``bad`` has its ``body`` and the ``reason``;
     it is null in all other rows. A null body is nulls, and not bad.
-    Raises ConfigError: a schema that is none or has no columns' types, a name that ``frame`` has already, no column
+    Raises ConfigError: a text that is no schema or has no columns' types, a name that ``frame`` has already, no column
     ``body``, or a package that is missing.
     Raises InvalidArgument: of the query, see ``on_bad``.
     """

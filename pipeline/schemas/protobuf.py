@@ -44,7 +44,7 @@ class Protobuf:
     def __init__(self, definition: bytes, message: str) -> None:
         """Of a serialised ``FileDescriptorSet`` and a message's full name, as ``shop.Order``.
 
-        Raises ConfigError: the set is none, lacks what it imports, or has no such message; or it holds itself.
+        Raises ConfigError: the bytes are no such set, lack an import, have no such message, or it holds itself.
         """
         pool = descriptor_pool.DescriptorPool()
         try:

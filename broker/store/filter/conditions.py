@@ -18,7 +18,7 @@ WORK_MAX = 1 << 20
 
 
 class Condition:
-    """A condition, for one thread at a time. Raises InvalidArgument: shows where it is none, and what was expected."""
+    """A condition, for one thread at a time. Raises InvalidArgument: shows where, and what was expected."""
 
     def __init__(self, text: str) -> None:
         program = parse_condition(text)

@@ -76,7 +76,7 @@ _CONDITION, _NUMBER, _TEXT, _PROPERTY, _NULL = "a condition", "a number", "a tex
 
 
 def parse_condition(text: str) -> Program:
-    """The program of a condition. Raises InvalidArgument: the error shows where it is none, and what was expected."""
+    """The program of a condition. Raises InvalidArgument: it shows where, and what was expected."""
     return _Parser(text).parse()
 
 
