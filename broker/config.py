@@ -269,6 +269,14 @@ class AppendSettings(Section):
         unit="ms",
         doc="after an append that took longer, messages are refused",
     )
+    busy_poll_us: int = key(
+        "busyPollMicros",
+        default=200,
+        within=(0, 10_000),
+        unit="us",
+        doc="how long the broker looks for the next request before it sleeps, if requests follow so closely; 0: never",
+        differs="has no such key",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ async def open_ports(config: BrokerConfig, interceptors: Sequence[Any] = ()) -> 
     identity, access, tls = config.identity, config.security.access(), config.security.transport.server_tls()
     server = new_server([*interceptors, *([] if access is None else [Doorkeeper(access)])], config.limits.calls_max)
     number = listen(server, identity.bind_address, identity.listen_port, "listenPort", tls)
-    data = DataPort(access)
+    data = DataPort(access, config.appends.busy_poll_us / 1e6)
     await data.open(identity.bind_address, identity.data_port, "dataPort", tls)
     async with access.following() if access is not None else contextlib.nullcontext():
         try:

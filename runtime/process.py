@@ -18,6 +18,7 @@ from typing import Any
 
 from penstock.proto.errors import ConfigError, PenstockError
 
+from .busy_poll import PollingLoop
 from .memory import keep_large_buffers
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ def run_server(
     raise_open_files()
     keep_large_buffers()
     try:
-        asyncio.run(prepare())
+        with asyncio.Runner(loop_factory=PollingLoop) as runner:
+            runner.run(prepare())
     except refusals as error:
         log.error("%s not started error=%s: %s", server, type(error).__name__, error)
         return 2

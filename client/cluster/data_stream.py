@@ -267,7 +267,7 @@ class Stream:
         try:
             self._reads += 1
             while not future.done() and not self._is_broken:
-                self._read(link, PATIENCE_S)
+                self._read(link, PATIENCE_S, polls=deadline == NEVER)  # what stands may be answered much later
                 if deadline != NEVER and time.monotonic() >= deadline:
                     break
         finally:
@@ -285,13 +285,13 @@ class Stream:
             return False
         return all(asked.is_attended() for asked in self._standing.values())
 
-    def _read(self, link: DataLink, patience_s: float | None) -> None:
+    def _read(self, link: DataLink, patience_s: float | None, *, polls: bool = False) -> None:
         """Settle what has come; where that fails, the stream is broken."""
         try:
             if patience_s != self._patience_s:
                 self._patience_s = patience_s
                 link.begin_to_receive(patience_s)
-            for frame in link.receive():
+            for frame in link.receive(polls=polls):
                 self._settle(frame)
         except Exception as error:  # noqa: BLE001  told to all who wait, and logged
             self._break(self._broken_by(error))

@@ -15,7 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, VERSION, Kind, Method
 from penstock.proto.errors import BrokerUnavailable, InvalidArgument, PenstockError, from_bytes
@@ -23,6 +24,7 @@ from penstock.proto.frames import new_bytes
 from penstock.proto.handshakes import NEVER_CONNECTED
 from penstock.proto.wire.data_pb2 import Hello
 
+from ..busy_poll import BusyPoll
 from ..channel import CONNECT_TIMEOUT_MS, KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from ..security.credentials import PLAIN, Security
 from ..security.signatures import signed
@@ -30,6 +32,8 @@ from .pipe import Pipe
 
 if TYPE_CHECKING:
     import ssl
+
+T = TypeVar("T")
 
 CONNECT_S: Final = CONNECT_TIMEOUT_MS / 1000
 """How long connecting and greeting may take, each."""
@@ -92,6 +96,8 @@ class DataLink:
         self._is_reading = self._is_closed = False
         self._flags = self._flags_of_large = 0  # of reads
         self._only_rest = False  # take what has come, wait for nothing
+        self._polls = False  # look for a while before a read sleeps
+        self._waits = BusyPoll()
         self._got = 0  # by the last read
         self._tls: _Tls | None = None
         self._received = memoryview(bytearray(BUFFER_BYTES))
@@ -133,12 +139,15 @@ class DataLink:
                 pieces = [memoryview(head), memoryview(content)]
             self._send(pieces)
 
-    def receive(self) -> list[Frame]:
+    def receive(self, *, polls: bool = False) -> list[Frame]:
         """What is complete after one more read, which waits if nothing has come; for the one thread that reads.
+
+        ``polls``: an answer is under way that may come at once (:mod:`..busy_poll`).
 
         Raises:
             BrokerUnavailable: the connection broke. PenstockError: the broker has ended it, and says why.
         """
+        self._polls = polls
         try:
             frames = self._more()
             if self._tls is not None:  # nobody is told of what waits behind it, decrypted or not
@@ -294,7 +303,10 @@ class DataLink:
         """How many bytes were put into ``room``; 0: none in time."""
         try:
             self._got = 0
-            count = self._socket.recv_into(room, 0, flags) if self._tls is None else self._decrypt(self._tls, room)
+            if self._tls is not None:
+                count = self._decrypt(self._tls, room)
+            else:
+                count = self._wait(partial(self._socket.recv_into, room, 0), flags)
         except BlockingIOError:
             return 0
         if not count:
@@ -307,11 +319,23 @@ class DataLink:
         while not (count := tls.read_into(room)):
             if self._only_rest:
                 raise BlockingIOError
-            encrypted = self._socket.recv(ENCRYPTED_BYTES, self._flags)
+            encrypted = self._wait(partial(self._socket.recv, ENCRYPTED_BYTES), self._flags)
             if not encrypted:
                 break
             tls.take(encrypted)
         return count
+
+    def _wait(self, read: Callable[[int], T], flags: int) -> T:
+        if flags or not self._polls:
+            return read(flags)
+
+        def look() -> T | None:
+            try:
+                return read(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+
+        return self._waits.wait(look, partial(read, 0))
 
     # Beginning.
 

@@ -21,6 +21,7 @@ from penstock.proto.data_frames import FRAME_BYTES_MAX, HEAD, HELLO_BYTES_MAX, V
 from penstock.proto.errors import InvalidArgument, LimitReached, PenstockError, to_bytes
 from penstock.proto.wire.data_pb2 import Hello
 
+from ..busy_poll import PollingLoop
 from ..channel import reported
 from ..listening import cannot_listen
 from ..security.access import Access
@@ -60,11 +61,12 @@ Converse = Callable[["Link"], Conversation]
 class DataPort:
     """A port and its connections."""
 
-    def __init__(self, access: Access | None = None) -> None:
-        """``access``: who may connect; None: everybody."""
+    def __init__(self, access: Access | None = None, busy_poll_s: float = 0.0) -> None:
+        """``access``: who may connect; None: everybody. ``busy_poll_s``: how long the loop looks for the next."""
         self.number = 0  # once it is open
         self.methods: dict[int, Converse] = {}
         self.access = access
+        self.busy_poll_s = busy_poll_s
         self.connections: set[Link] = set()
         self.turns = Turns()
         """Of all connections."""
@@ -137,6 +139,7 @@ class Link(asyncio.BufferedProtocol):
         self._answers: list[bytes] = []  # made while bytes are taken apart: sent together
         self._is_taking = False
         self._loop = asyncio.get_running_loop()
+        self._polling = self._loop if port.busy_poll_s and isinstance(self._loop, PollingLoop) else None
         self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -188,6 +191,8 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         self._receiving.came(count)
         self._heard_at = self._loop.time()
+        if self._polling is not None:
+            self._polling.expect(self._port.busy_poll_s)
         self._take_all()
 
     def _go_on(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 
@@ -82,6 +83,13 @@ async def data_port_of(address: str) -> int:
 
 
 NEVER_S = 1000.0
+
+
+def poll_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait that may look for what comes does so."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("penstock.runtime.busy_poll.SHORT_WINDOWS", 1e9)
+    monkeypatch.setattr("penstock.runtime.busy_poll.SKIPPED_MAX", 0)
 
 
 def trust_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from penstock.client.cluster.data_streams import DataStreams
 from penstock.proto.data_frames import Kind, Method
 from penstock.proto.errors import BrokerUnavailable, OutcomeUnknown
 from penstock.runtime.data.link import DataLink
-from tests.support.data import Peer, trust_silence
+from tests.support.data import Peer, poll_always, trust_silence
 from tests.support.waiting import wait_until
 
 OWN = "penstock-data-answers"
@@ -91,8 +91,10 @@ class Asking:
         return content
 
 
-@pytest.fixture
-def asking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
+@pytest.fixture(params=["sleeping", "polling"])
+def asking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Asking]:
+    if request.param == "polling":
+        poll_always(monkeypatch)
     monkeypatch.setattr("penstock.client.cluster.data_stream.REST_S", 60.0)
     trust_silence(monkeypatch)
     made = Asking()
@@ -226,7 +228,7 @@ def test_who_is_interrupted_while_it_reads_breaks_the_stream_and_the_next_reques
     stream = asking.streams._streams["a"]
     settle = stream._settle
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     if at == "recv":

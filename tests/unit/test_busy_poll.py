@@ -1,0 +1,149 @@
+"""Waits that look before they sleep: when they do, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.proto.data_frames import Method
+from penstock.runtime.busy_poll import SHORT_WINDOWS, SKIPPED_MAX, BusyPoll, PollingLoop
+from penstock.runtime.data.link import DataLink, Frame
+from penstock.runtime.security.certificates import ServerTls
+from penstock.runtime.security.credentials import PLAIN, Security
+from tests.support.cluster.certificates import Authority
+from tests.support.data import poll_always
+from tests.support.echo import echoing
+
+WINDOW_S = 1.0
+
+
+class Waits:
+    """Waits by a clock that looks move on; ``looks`` of each wait, which ends at the look of that number, or sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.waits = BusyPoll(WINDOW_S, lambda: self.now_s)
+
+    def wait(self, *, sleeps_s: float, comes_at: int = 1000) -> int:
+        looks = 0
+
+        def look() -> str | None:
+            nonlocal looks
+            looks += 1
+            self.now_s += WINDOW_S / 8
+            return "found" if looks == comes_at else None
+
+        def sleep() -> str:
+            self.now_s += sleeps_s
+            return "slept"
+
+        assert self.waits.wait(look, sleep) == ("found" if looks == comes_at else "slept")
+        return looks
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    return Waits()
+
+
+def test_it_looks_when_the_wait_before_was_short(waits: Waits) -> None:
+    assert waits.wait(sleeps_s=SHORT_WINDOWS * WINDOW_S / 2) == 0
+    assert waits.wait(sleeps_s=60, comes_at=3) == 3
+    assert waits.wait(sleeps_s=60, comes_at=8) == 8
+
+
+def test_it_sleeps_at_once_when_the_wait_before_was_long(waits: Waits) -> None:
+    for _ in range(3):
+        assert waits.wait(sleeps_s=SHORT_WINDOWS * WINDOW_S, comes_at=1) == 0
+
+
+def test_fewer_and_fewer_waits_look_in_vain(waits: Waits) -> None:
+    waits.wait(sleeps_s=0)
+    tried = [number for number in range(2000) if waits.wait(sleeps_s=WINDOW_S / 2)]
+    between = [later - number - 1 for number, later in itertools.pairwise(tried)]
+    assert between == [1, 3, 7, 15, 31, *[SKIPPED_MAX] * (len(between) - 5)]
+    for _ in range(SKIPPED_MAX):
+        waits.wait(sleeps_s=0)
+    while not waits.wait(sleeps_s=0, comes_at=1):
+        pass
+    assert waits.wait(sleeps_s=0) == 8  # in vain
+    assert [waits.wait(sleeps_s=0, comes_at=1) for _ in range(2)] == [0, 1]
+
+
+def test_a_sleep_that_fails_was_no_short_wait(waits: Waits) -> None:
+    waits.wait(sleeps_s=0)
+
+    def sleep() -> str:
+        raise BlockingIOError
+
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            waits.waits.wait(lambda: None if waits.now_s > 10 else setattr(waits, "now_s", 20.0), sleep)
+    assert waits.wait(sleeps_s=0, comes_at=1) == 0
+
+
+def test_nobody_looks_on_the_only_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    waits = Waits()
+    assert [waits.wait(sleeps_s=0, comes_at=1) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_loop_that_expects_something_has_timers_callbacks_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    poll_always(monkeypatch)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PollingLoop)
+        here, there = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=here)
+        with there:
+            for number in range(100):
+                loop.expect(0.01)
+                there.send(bytes([number]))
+                assert await reader.readexactly(1) == bytes([number])
+                if number % 10 == 0:
+                    loop.expect(0.01)
+                    await asyncio.sleep(number * 1e-4)  # the timer of less than a window, or more
+                loop.expect(0.01)
+                assert await asyncio.to_thread(abs, number) == number
+            writer.close()
+
+    with asyncio.Runner(loop_factory=PollingLoop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_link_and_a_port_that_look_exchange_the_same_frames(
+    tmp_path: Path, has_tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll_always(monkeypatch)
+    authority = Authority(tmp_path)
+    pair = authority.issue("broker")
+    server = ServerTls(cert_file=pair.cert, key_file=pair.key) if has_tls else None
+    client = Security(tls=authority.tls()) if has_tls else PLAIN
+
+    def exchange(number_of_port: int) -> None:
+        link = DataLink("localhost:1", number_of_port, client)
+        link.begin_to_receive(10.0)
+        for number in range(1, 300):
+            content = bytes([number % 256]) * (number * 97)
+            link.send(number, Method.FETCH, content)
+            frames: list[Frame] = []
+            while not frames:
+                frames = link.receive(polls=True)
+            assert [(frame.number, frame.content) for frame in frames] == [(number, content)]
+        link.leave()
+
+    async def scenario() -> None:
+        async with echoing(server) as port:
+            port.busy_poll_s = 0.005
+            await asyncio.to_thread(exchange, port.number)
+
+    with asyncio.Runner(loop_factory=PollingLoop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 60))
