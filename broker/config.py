@@ -253,7 +253,7 @@ class ReplicationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendSettings(Section):
-    """How long an append may take."""
+    """How long an append may take, and how the next request is waited for."""
 
     flush_timeout_ms: int = key(
         "syncFlushTimeout",
@@ -272,7 +272,7 @@ class AppendSettings(Section):
     busy_poll_us: int = key(
         "busyPollMicros",
         default=200,
-        within=(0, 10_000),
+        within=(0, 1000),
         unit="us",
         doc="how long the broker looks for the next request before it sleeps, if requests follow so closely; 0: never",
         differs="has no such key",

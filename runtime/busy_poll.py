@@ -1,8 +1,9 @@
 """Waits that look again and again before they sleep: a wake-up takes longer than a small request.
 
-The rule is that of KVM's halt polling (Linux, ``Documentation/virt/kvm/halt-polling.rst``), with one window: who waits
-looks for so long, if the wait before took no longer than a wake-up or two. Where nothing comes in time, fewer and fewer
-waits try it. Between two looks whoever else is ready may run.
+Who waits looks for one window, if the wait before took no longer than a wake-up or two. That is the rule of KVM's halt
+polling (Linux, ``Documentation/virt/kvm/halt-polling.rst``); differs: where nothing comes in time, fewer and fewer
+waits look. Between two looks the processor is yielded. Where that takes a whole window, others need it, and few waits
+look.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SKIPPED_MAX: Final = 63
 
 
 class BusyPoll:
-    """The waits of one thread, one after the other."""
+    """Waits, one after the other."""
 
     def __init__(self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.perf_counter) -> None:
         """``window_s``: how long is looked, where there is another processor for who is waited for."""
@@ -32,7 +33,7 @@ class BusyPoll:
         self._is_alone = len(os.sched_getaffinity(0)) == 1
         self._clock = clock
         self._is_short = False  # the last wait was
-        self._skipped = 0  # waits that do not look after one that looked in vain; twice as many after the next
+        self._skipped = 0  # waits that do not look, after one that looked in vain; half as many after each that found
         self._skips = 0  # of these, how many are left
 
     def wait(self, look: Callable[[], T | None], sleep: Callable[[], T]) -> T:
@@ -43,13 +44,16 @@ class BusyPoll:
         if self._skips:
             self._skips -= 1
         elif self._is_short:
-            while self._clock() - begun < self.window_s:
+            looked, now, is_crowded = begun, begun, False
+            while now - begun < self.window_s:
                 found = look()
                 if found is not None:
-                    self._skipped = 0
+                    self._skipped //= 2
                     return found
                 os.sched_yield()
-            self._skips = self._skipped = min(2 * self._skipped + 1, SKIPPED_MAX)
+                looked, now = now, self._clock()
+                is_crowded = now - looked >= self.window_s
+            self._skips = self._skipped = SKIPPED_MAX if is_crowded else min(2 * self._skipped + 1, SKIPPED_MAX)
         self._is_short = False
         slept = sleep()
         self._is_short = self._clock() - begun < self.window_s * SHORT_WINDOWS
@@ -73,15 +77,17 @@ class _PollingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.waits = BusyPoll()
-        self.is_expecting = False  # until the loop has slept
+        self.is_expecting = False  # until the loop sleeps
 
     def select(self, timeout: float | None = None) -> Events:
         select = super().select
         if not self.is_expecting or (timeout is not None and timeout < self.waits.window_s):
+            self.is_expecting = self.is_expecting and timeout == 0
             return select(timeout)
+        until = None if timeout is None else time.monotonic() + timeout
 
         def sleep() -> Events:
             self.is_expecting = False
-            return select(timeout)
+            return select(None if until is None else max(until - time.monotonic(), 0.0))
 
         return self.waits.wait(lambda: select(0) or None, sleep)

@@ -139,7 +139,7 @@ class Link(asyncio.BufferedProtocol):
         self._answers: list[bytes] = []  # made while bytes are taken apart: sent together
         self._is_taking = False
         self._loop = asyncio.get_running_loop()
-        self._polling = self._loop if port.busy_poll_s and isinstance(self._loop, PollingLoop) else None
+        self._polling: PollingLoop | None = None  # which is told that something is expected
         self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -151,8 +151,10 @@ class Link(asyncio.BufferedProtocol):
         self._transport = transport
         self._sending = Sending(transport, self._port.turns.ends_s, self._wait_to_send, self._on_full)
         self._sending.begin()
-        plain = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError, AttributeError):  # None: of a pipe
+        plain = transport.get_extra_info("socket")  # None: of a pipe, whose frames come in the loop's own rounds
+        if plain is not None and self._port.busy_poll_s and isinstance(self._loop, PollingLoop):
+            self._polling = self._loop
+        with contextlib.suppress(OSError, AttributeError):
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TAKEN_S * 1000))
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TypeVar
 
 import pytest
 
@@ -15,7 +18,10 @@ from penstock.proto.errors import BrokerUnavailable, from_bytes
 from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.data_pb2 import Hello
 from penstock.proto.wire.data_pb2_grpc import BrokerDataStub
+from penstock.runtime.busy_poll import BusyPoll
 from penstock.runtime.channel import open_async_channel
+
+T = TypeVar("T")
 
 
 class DataConnection:
@@ -85,11 +91,23 @@ async def data_port_of(address: str) -> int:
 NEVER_S = 1000.0
 
 
-def poll_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait that may look for what comes does so."""
+def poll_always(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Every wait that may look for what comes does so; how often it was looked, by the threads' names."""
+    waits: Counter[str] = Counter()
+    wait = BusyPoll.wait
+
+    def counted(self: BusyPoll, look: Callable[[], T | None], sleep: Callable[[], T]) -> T:
+        def noted() -> T | None:
+            waits[threading.current_thread().name] += 1
+            return look()
+
+        return wait(self, noted, sleep)
+
+    monkeypatch.setattr(BusyPoll, "wait", counted)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("penstock.runtime.busy_poll.SHORT_WINDOWS", 1e9)
     monkeypatch.setattr("penstock.runtime.busy_poll.SKIPPED_MAX", 0)
+    return waits
 
 
 def trust_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import selectors
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from penstock.proto.data_frames import Method
-from penstock.runtime.busy_poll import SHORT_WINDOWS, SKIPPED_MAX, BusyPoll, PollingLoop
+from penstock.runtime import busy_poll
+from penstock.runtime.busy_poll import SHORT_WINDOWS, SKIPPED_MAX, BusyPoll, PollingLoop, _PollingSelector
 from penstock.runtime.data.link import DataLink, Frame
 from penstock.runtime.security.certificates import ServerTls
 from penstock.runtime.security.credentials import PLAIN, Security
@@ -46,6 +49,20 @@ class Waits:
         return looks
 
 
+class ManualTime:
+    """A clock that each look at it moves on by a quarter of a window."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += WINDOW_S / 4
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -68,12 +85,24 @@ def test_fewer_and_fewer_waits_look_in_vain(waits: Waits) -> None:
     tried = [number for number in range(2000) if waits.wait(sleeps_s=WINDOW_S / 2)]
     between = [later - number - 1 for number, later in itertools.pairwise(tried)]
     assert between == [1, 3, 7, 15, 31, *[SKIPPED_MAX] * (len(between) - 5)]
-    for _ in range(SKIPPED_MAX):
-        waits.wait(sleeps_s=0)
     while not waits.wait(sleeps_s=0, comes_at=1):
         pass
+    for _ in range(SKIPPED_MAX.bit_length()):
+        assert waits.wait(sleeps_s=0, comes_at=1)
     assert waits.wait(sleeps_s=0) == 8  # in vain
     assert [waits.wait(sleeps_s=0, comes_at=1) for _ in range(2)] == [0, 1]
+
+
+def test_few_waits_look_where_a_yield_takes_a_window(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits.wait(sleeps_s=0)
+
+    def others_run() -> None:
+        waits.now_s += WINDOW_S
+
+    monkeypatch.setattr(os, "sched_yield", others_run)
+    assert waits.wait(sleeps_s=0, comes_at=2) == 1
+    looks = [waits.wait(sleeps_s=0, comes_at=1) for _ in range(SKIPPED_MAX + 1)]
+    assert looks == [*[0] * SKIPPED_MAX, 1]
 
 
 def test_a_sleep_that_fails_was_no_short_wait(waits: Waits) -> None:
@@ -95,7 +124,7 @@ def test_nobody_looks_on_the_only_processor(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_loop_that_expects_something_has_timers_callbacks_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    poll_always(monkeypatch)
+    looks = poll_always(monkeypatch)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -108,21 +137,40 @@ def test_a_loop_that_expects_something_has_timers_callbacks_and_what_comes(monke
                 there.send(bytes([number]))
                 assert await reader.readexactly(1) == bytes([number])
                 if number % 10 == 0:
-                    loop.expect(0.01)
-                    await asyncio.sleep(number * 1e-4)  # the timer of less than a window, or more
+                    loop.expect(0.001)
+                    await asyncio.sleep(number * 2e-5)  # less than a window, or more
                 loop.expect(0.01)
                 assert await asyncio.to_thread(abs, number) == number
             writer.close()
 
     with asyncio.Runner(loop_factory=PollingLoop) as runner:
         runner.run(asyncio.wait_for(scenario(), 60))
+    assert sum(looks.values()) > 100
 
 
+def test_a_timer_waits_no_longer_because_of_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    poll_always(monkeypatch)
+    selector = _PollingSelector()
+    asked: list[float | None] = []
+    monkeypatch.setattr(selectors.DefaultSelector, "select", lambda _, timeout=None: asked.append(timeout) or [])
+    monkeypatch.setattr(busy_poll, "time", clock := ManualTime())
+    selector.waits = BusyPoll(WINDOW_S, clock.perf_counter)
+    for timeout, slept in [(5.0, 5.0 - 5 * WINDOW_S / 4), (None, None), (0.5, 0.5)]:
+        selector.waits.wait(lambda: None, lambda: None)
+        selector.is_expecting = True
+        asked.clear()
+        selector.select(timeout)
+        assert asked[-1] == slept
+        assert asked[:-1] == [0] * (len(asked) - 1)
+        assert not selector.is_expecting
+
+
+@pytest.mark.parametrize("busy_poll_s", [0.0, 0.005])
 @pytest.mark.parametrize("has_tls", [False, True])
 def test_a_link_and_a_port_that_look_exchange_the_same_frames(
-    tmp_path: Path, has_tls: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, has_tls: bool, busy_poll_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poll_always(monkeypatch)
+    looks = poll_always(monkeypatch)
     authority = Authority(tmp_path)
     pair = authority.issue("broker")
     server = ServerTls(cert_file=pair.cert, key_file=pair.key) if has_tls else None
@@ -142,8 +190,11 @@ def test_a_link_and_a_port_that_look_exchange_the_same_frames(
 
     async def scenario() -> None:
         async with echoing(server) as port:
-            port.busy_poll_s = 0.005
+            port.busy_poll_s = busy_poll_s
             await asyncio.to_thread(exchange, port.number)
 
     with asyncio.Runner(loop_factory=PollingLoop) as runner:
         runner.run(asyncio.wait_for(scenario(), 60))
+    of_loop = looks.pop(threading.current_thread().name, 0)
+    assert bool(of_loop) == bool(busy_poll_s)
+    assert sum(looks.values()) >= 300

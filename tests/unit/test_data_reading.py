@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -25,6 +26,7 @@ class Asking:
         self.peer = Peer()
         self.streams = DataStreams(lambda _: self.link())
         self.read_by: dict[bytes, str] = {}
+        self.looks: Counter[str] = Counter()  # by the threads' names, where they look before they sleep
         self._threads = ThreadPoolExecutor(4, "asking")
 
     def link(self) -> DataLink:
@@ -93,11 +95,11 @@ class Asking:
 
 @pytest.fixture(params=["sleeping", "polling"])
 def asking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Asking]:
-    if request.param == "polling":
-        poll_always(monkeypatch)
+    looks = poll_always(monkeypatch) if request.param == "polling" else Counter()
     monkeypatch.setattr("penstock.client.cluster.data_stream.REST_S", 60.0)
     trust_silence(monkeypatch)
     made = Asking()
+    made.looks = looks
     first = made.ask(b"first")
     made.peer.greet()
     made.answer()
@@ -329,3 +331,23 @@ def test_what_is_late_before_there_is_a_connection_leaves_nothing_behind() -> No
     finally:
         may_connect.set()
         streams.close()
+
+
+@pytest.mark.parametrize("asking", ["polling"], indirect=True)
+def test_who_waits_for_an_answer_looks_for_it_and_who_waits_for_what_stands_sleeps(asking: Asking) -> None:
+    def has_looked() -> bool:
+        asking.rest()
+        asking.exchange(b"one")
+        return any(name.startswith("asking") for name in asking.looks)
+
+    wait_until(has_looked, what="a look")
+    wanted = asking.stand()
+    asking.exchange(b"beside")
+    asking.rest()
+    asking.looks.clear()
+    waiting = asking.attend(wanted, b"later")
+    wait_until(asking.streams._streams["a"]._reading.locked, what="the reader")
+    asking.tell(b"later")
+    assert waiting.result(30) == b"later"
+    assert asking.read_by[b"later"].startswith("asking")
+    assert not asking.looks
