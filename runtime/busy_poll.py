@@ -2,8 +2,7 @@
 
 Who waits looks for one window, if the wait before took no longer than a wake-up or two. That is the rule of KVM's halt
 polling (Linux, ``Documentation/virt/kvm/halt-polling.rst``); differs: where nothing comes in time, fewer and fewer
-waits look. Between two looks the processor is yielded. Where that takes a whole window, others need it, and few waits
-look.
+waits look. Between two looks the processor is yielded; where others keep it for long, that was a look in vain.
 """
 
 from __future__ import annotations
@@ -44,16 +43,13 @@ class BusyPoll:
         if self._skips:
             self._skips -= 1
         elif self._is_short:
-            looked, now, is_crowded = begun, begun, False
-            while now - begun < self.window_s:
+            while self._clock() - begun < self.window_s:
                 found = look()
                 if found is not None:
                     self._skipped //= 2
                     return found
                 os.sched_yield()
-                looked, now = now, self._clock()
-                is_crowded = now - looked >= self.window_s
-            self._skips = self._skipped = SKIPPED_MAX if is_crowded else min(2 * self._skipped + 1, SKIPPED_MAX)
+            self._skips = self._skipped = min(2 * self._skipped + 1, SKIPPED_MAX)
         self._is_short = False
         slept = sleep()
         self._is_short = self._clock() - begun < self.window_s * SHORT_WINDOWS

@@ -176,6 +176,17 @@ def test_a_slave_has_what_its_master_acknowledged_serves_reads_and_keeps_commits
     asyncio.run(check())
 
 
+@pytest.mark.parametrize(("settings", "looked_s"), [({}, 200e-6), ({"busyPollMicros": 0}, 0.0)])
+def test_the_data_port_looks_for_the_next_request_for_as_long_as_it_is_told(
+    tmp_path: Path, settings: dict[str, int], looked_s: float
+) -> None:
+    async def check() -> None:
+        async with serving(small_config(tmp_path, **settings)) as broker:
+            assert broker.data.busy_poll_s == looked_s
+
+    asyncio.run(check())
+
+
 def test_rocketmqs_tables_are_taken_over_into_the_log(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
