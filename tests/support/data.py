@@ -93,12 +93,12 @@ NEVER_S = 1000.0
 
 def poll_always(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Every wait that may look for what comes does so; how often it was looked, by the threads' names."""
-    waits: Counter[str] = Counter()
+    looks: Counter[str] = Counter()
     wait = BusyPoll.wait
 
     def counted(self: BusyPoll, look: Callable[[], T | None], sleep: Callable[[], T]) -> T:
         def noted() -> T | None:
-            waits[threading.current_thread().name] += 1
+            looks[threading.current_thread().name] += 1
             return look()
 
         return wait(self, noted, sleep)
@@ -107,7 +107,7 @@ def poll_always(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("penstock.runtime.busy_poll.SHORT_WINDOWS", 1e9)
     monkeypatch.setattr("penstock.runtime.busy_poll.SKIPPED_MAX", 0)
-    return waits
+    return looks
 
 
 def trust_silence(monkeypatch: pytest.MonkeyPatch) -> None:
