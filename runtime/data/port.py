@@ -151,14 +151,15 @@ class Link(asyncio.BufferedProtocol):
         self._transport = transport
         self._sending = Sending(transport, self._port.turns.ends_s, self._wait_to_send, self._on_full)
         self._sending.begin()
-        plain = transport.get_extra_info("socket")  # None: of a pipe, whose frames come in the loop's own rounds
-        if plain is not None and self._port.busy_poll_s and isinstance(self._loop, PollingLoop):
-            self._polling = self._loop
-        with contextlib.suppress(OSError, AttributeError):
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TAKEN_S * 1000))
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        plain = transport.get_extra_info("socket")
+        if plain is not None:  # a pipe has none, and its frames come in the loop's own rounds
+            if self._port.busy_poll_s and isinstance(self._loop, PollingLoop):
+                self._polling = self._loop
+            with contextlib.suppress(OSError):
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TAKEN_S * 1000))
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         self._port.connections.add(self)
         if self._port.is_closed:  # it was on its way then
             self.close()
