@@ -21,7 +21,7 @@ from penstock.broker.store.recovery.checkpoint import Checkpoint
 from penstock.formats.checkpoint import Positions, Standard
 from penstock.proto.errors import ConfigError, Corrupt, DiskFull, StorageError, StoreLocked, SyncFailed, WrongStore
 from penstock.runtime.clock import boot_id
-from tests.support.broker.stores import batch, bodies, dispatch_all, flush, store_config, tree
+from tests.support.broker.stores import batch, bodies, dispatch_all, store_config, tree
 from tests.support.crash.failing_disk import FailingDisk
 from tests.support.waiting import wait_until
 
@@ -251,10 +251,12 @@ def test_no_space_for_the_next_file_refuses_and_reading_goes_on(tmp_path: Path, 
 def test_the_first_failed_sync_fences_the_store(tmp_path: Path) -> None:
     disk = FailingDisk()
     store = Store.open(store_config(tmp_path, flush_mode=FlushMode.SYNC_FLUSH), disk=disk)
-    store.append("t", batch("t", [b"kept"]), queues=1)
-    flush(store)
     flushed, told = [], []
     store.on_flushed, store.on_fatal = flushed.append, told.append
+    store.append("t", batch("t", [b"kept"]), queues=1)
+    kept = store.end_offset
+    store.request_flush(kept)
+    wait_until(lambda: flushed, what="the notice of what is kept")
     disk.kind, disk.nth, disk.count = "sync", 1, 0
     store.append("t", batch("t", [b"lost?"]), queues=1)
     store.request_flush(store.end_offset)
@@ -266,7 +268,7 @@ def test_the_first_failed_sync_fences_the_store(tmp_path: Path) -> None:
     syncs = disk.count
     store.close()
     assert disk.count == syncs, "a failed sync is not repeated"
-    assert (flushed, len(told)) == ([], 1)
+    assert (flushed, len(told)) == ([kept], 1)
     assert (tmp_path / "abort").exists()
     reopened = Store.open(store_config(tmp_path))
     assert bodies(reopened, "t")[0] == b"kept"
