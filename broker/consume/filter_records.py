@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from penstock.formats.sql92 import EXPRESSION_LENGTH_MAX, parse_condition
 from penstock.proto import names
 from penstock.proto.errors import InvalidArgument, PenstockError
 from penstock.proto.wire.broker_pb2 import ConsumerRequest, Filter
@@ -18,9 +19,7 @@ from ..core.tables.consumer_filters import (
     ConsumerFilters,
     name_of,
 )
-from ..core.tables.filters import EXPRESSION_LENGTH_MAX
 from ..core.wire import in_turns
-from ..store.filter.sql92 import parse_condition
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.formats.record.properties import TAGS
+from penstock.formats.sql92 import EXPRESSION_LENGTH_MAX, parse_condition
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.names import check_topic
 from penstock.proto.wire.broker_pb2 import Filter
@@ -19,7 +20,8 @@ _NAME_SEPARATOR, _PAIR_SEPARATOR = b"\x01", b"\x02"
 class Sql:
     """An SQL92 condition on message properties, evaluated by the broker: ``Sql("amount > 10 AND region = 'eu'")``.
 
-    A broker that is set not to (``enablePropertyFilter``) refuses it; the consumer then raises that error by name.
+    One that is wrong is refused by :meth:`subscribe`. A broker that is set not to (``enablePropertyFilter``) refuses
+    all of them; the consumer then raises that error.
     """
 
     expression: str
@@ -65,22 +67,32 @@ def parse_subscription(topic: str, expression: Expression | Sequence[str] = ALL)
 
     Raises:
         InvalidName: not a topic name.
-        InvalidArgument: an expression without any tag, an empty SQL92 condition, or no text.
+        InvalidArgument: an expression without any tag, an SQL92 condition that is empty or wrong, or no text.
     """
     check_topic(topic)
     try:
-        return _parsed(topic, expression)
+        parsed = _parsed(topic, expression)
     except (TypeError, AttributeError, UnicodeEncodeError):
         raise InvalidArgument(
             f"subscription of topic {topic!r}: {expression!r:.80} must be text that is valid Unicode, a list of such "
             "tags, or Sql of one"
         ) from None
+    if len(parsed.filter.expression) > EXPRESSION_LENGTH_MAX:
+        raise InvalidArgument(
+            f"subscription of topic {topic!r}: an expression of {len(parsed.filter.expression)} characters: at most "
+            f"{EXPRESSION_LENGTH_MAX} are allowed"
+        )
+    return parsed
 
 
 def _parsed(topic: str, expression: Expression | Sequence[str]) -> Subscription:
     if isinstance(expression, Sql):
         if not expression.expression.strip():
             raise InvalidArgument(f"subscription of topic {topic!r}: the SQL92 condition is empty")
+        try:
+            parse_condition(expression.expression)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"subscription of topic {topic!r}: {error.message}") from None
         return Subscription(topic, Filter(kind=Filter.SQL92, expression=expression.expression))
     text = expression if isinstance(expression, str) else " || ".join(expression)
     if text.strip() in ("", ALL):

@@ -13,7 +13,7 @@ from penstock.proto.names import check_group, check_topic
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .. import arguments
-from ..cluster import Calls, Subscription, readable_queues
+from ..cluster import Calls, Subscription, readable_queues, reworded
 from ..inherited import Client
 from ..message import MessageQueue
 from ..statistics import ConsumerStatistics, Latency
@@ -114,8 +114,10 @@ class ConsumerCore:
     def fail(self, error: PenstockError) -> None:
         """The consumer cannot go on; whoever uses it next is told."""
         if self.failure is None:
-            log.error("consumer cannot go on group=%s error=%s", self.group, error.message)
-            self.failure = error
+            wanted = "; ".join(f"{each.topic}: {each.filter.expression or '*'}" for each in self.subscriptions.values())
+            told = f"group {self.group} gets nothing more here, which subscribes {wanted:.500}: make a new consumer"
+            self.failure = reworded(error, told)
+            log.error("consumer cannot go on error=%s", self.failure.message)
         self._wake_waiting()
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
@@ -201,7 +203,7 @@ class Consumer(Client):
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``; running listeners finish."""
-        self._core.unsubscribe(topic)
+        self._core.unsubscribe(check_topic(topic))
 
     def statistics(self) -> ConsumerStatistics:
         """Counts since it was made, and latencies. Cheap."""

@@ -9,13 +9,14 @@ from penstock.broker.admin import administration, topics
 from penstock.broker.config import RECORD_OVERHEAD_BYTES, BrokerConfig
 from penstock.broker.consume import answer, consumer_sessions, fetch, fetch_load, groups, offsets, session
 from penstock.broker.core import data_calls, intake, wire
-from penstock.broker.core.tables import filters, producers
+from penstock.broker.core.tables import producers
 from penstock.broker.features.exactly_once import staging, staging_table, writers
 from penstock.broker.features.pop import request
 from penstock.broker.features.replies import pushing
 from penstock.broker.features.transactions import producers as sessions
 from penstock.broker.limits import Limits
 from penstock.broker.produce import send
+from penstock.formats import sql92
 from penstock.formats.record import replies
 from penstock.nameserver import watches
 from penstock.proto import data_frames, errors, frames, names
@@ -80,7 +81,7 @@ FIXED: tuple[tuple[str, int, Error | str], ...] = (
     ("Seconds in which an answer of a data port is to be taken", int(data_sending.TAKEN_S), "the connection ends"),
     ("Bytes of the reply to a fetch", answer.REPLY_BYTES_MAX, "the rest comes with the next"),
     ("Milliseconds that a fetch waits", fetch.WAIT_MS_MAX, "an empty reply"),
-    ("Characters of a filter", filters.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
+    ("Characters of a filter", sql92.EXPRESSION_LENGTH_MAX, errors.InvalidArgument),
     ("Characters of a topic's name", names.TOPIC_LENGTH_MAX, errors.InvalidName),
     ("Characters of a group's name", names.GROUP_LENGTH_MAX, errors.InvalidName),
     ("Characters of a client id", consumer_sessions.CLIENT_ID_LENGTH_MAX, errors.InvalidArgument),

@@ -55,11 +55,9 @@ def test_a_pull_consumer_gets_it_too_and_a_wrong_condition_is_named(brokers: Clu
         consumer.subscribe("orders", Sql(CONDITION))
         got: list[bytes] = []
         wait_until(lambda: got.extend(m.body for m in consumer.poll(1)) or len(got) >= len(WANTED), 20, "all")
-    assert sorted(got) == WANTED
-    with PullConsumer(brokers.nameservers, group="wrong-sql", consume_from="first") as consumer:
-        consumer.subscribe("orders", Sql("amount >"))
         with pytest.raises(InvalidArgument, match="SQL92 condition, character 9: expected a property, a value"):
-            wait_until(lambda: list(consumer.poll(1)), 20, "the refusal")
+            consumer.subscribe("orders", Sql("amount >"))
+    assert sorted(got) == WANTED
 
 
 def test_the_spark_source_reads_it(brokers: Cluster) -> None:

@@ -15,7 +15,7 @@ from tests.fuzz.targets import TARGETS
 
 INSTRUMENTED = (
     "penstock.broker.config",
-    "penstock.broker.store.filter.sql92",
+    "penstock.formats.sql92",
     "penstock.formats.checkpoint",
     "penstock.formats.epochs",
     "penstock.formats.record.compression",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Final
 
 from penstock.formats.hashing import string_hash
+from penstock.formats.sql92 import EXPRESSION_LENGTH_MAX
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.broker_pb2 import Filter
 
 from ...store.filter.conditions import Condition
-
-EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 
 
 def wanted_by(wanted: Filter, takes_sql: bool) -> tuple[frozenset[int] | None, Condition | None]:

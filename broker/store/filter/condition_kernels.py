@@ -1,8 +1,6 @@
-"""The kernel that runs SQL92 conditions over the properties of records; see :mod:`.sql92` for what they mean."""
+"""The kernel that runs SQL92 conditions over records; see :mod:`penstock.formats.sql92` for what they mean."""
 
 from __future__ import annotations
-
-from enum import IntEnum
 
 import numpy as np
 from numba import float64, int64, types, void
@@ -12,34 +10,7 @@ from penstock.formats.intrinsics.memory import address_of, load_u8
 from penstock.formats.intrinsics.text import find_byte_at
 from penstock.formats.record.kernels import measure_at
 from penstock.formats.record.kernels.scanning import RECORD
-
-
-class Op(IntEnum):
-    """What one step does; it takes values from the stack and leaves one there."""
-
-    NULL = 0
-    BOOL = 1
-    LONG = 2
-    DOUBLE = 3
-    TEXT = 4
-    PROPERTY = 5
-    NEGATE = 6
-    EQUAL = 7
-    UNEQUAL = 8
-    LESS = 9
-    LESS_EQUAL = 10
-    GREATER = 11
-    GREATER_EQUAL = 12
-    IS_NULL = 13
-    AND = 14
-    OR = 15
-    NOT = 16
-    CONTAINS = 17
-    STARTS_WITH = 18
-    ENDS_WITH = 19
-    IN = 20
-    TO_BOOL = 21
-
+from penstock.formats.sql92 import Op
 
 _DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 _STEPS = types.Array(types.int64, 2, "C", readonly=True)

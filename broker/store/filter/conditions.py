@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.formats.sql92 import Op, Program, parse_condition
+
 from ..disk import Bytes
-from .condition_kernels import DAMAGED, STACK_COLUMNS, YES, Op, judge_records, number_of
-from .sql92 import Program, parse_condition
+from .condition_kernels import DAMAGED, STACK_COLUMNS, YES, judge_records, number_of
 
 __all__ = ["DAMAGED", "YES", "Condition"]
 

@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 BATCH_MAX: Final = 32
 INVISIBLE_MS_MIN: Final = 10_000
 POLL_MS_MAX: Final = 20_000
-EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 ATTEMPT_ID_LENGTH_MAX: Final = 128
 BYTES_MAX: Final = 16 * 1024 * 1024
 MARGIN_S: Final = 0.25
@@ -294,11 +293,6 @@ def _receipts_of(received: Iterable[Given]) -> list[Receipt]:
 def subscription_of(topic: str, given: FilterExpression) -> Subscription:
     """What a filter expression selects of a topic. Raises Refusal: ILLEGAL_FILTER_EXPRESSION."""
     expression = given.expression
-    if len(expression) > EXPRESSION_LENGTH_MAX:
-        raise Refusal(
-            Code.ILLEGAL_FILTER_EXPRESSION,
-            f"expression of {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}",
-        )
     if given.type not in (FilterType.FILTER_TYPE_UNSPECIFIED, FilterType.TAG, FilterType.SQL):
         raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, f"filter type {given.type} is not known")
     try:

@@ -311,10 +311,29 @@ def test_tags_are_compared_by_text(cluster: RunningCluster) -> None:
 def test_sql_reaches_the_broker_and_its_refusal_the_caller() -> None:
     with RunningCluster(topics={"orders": 2}, enablePropertyFilter="false") as cluster, consumer(cluster) as puller:
         puller.subscribe("orders", Sql("amount > 10"))
-        with pytest.raises(InvalidArgument, match="SQL92 filters are off"):
+        told = "SQL92 filters are off.* group g gets nothing more here, which subscribes orders: amount > 10"
+        with pytest.raises(InvalidArgument, match=told):
             puller.poll(10)
         (topic,) = cluster.brokers["broker-a"].faults.requests["Fetch"][0].topics
         assert (topic.filter.kind, topic.filter.expression) == (Filter.SQL92, "amount > 10")
+
+
+def test_an_expression_that_no_broker_takes_is_refused_at_once_and_the_consumer_goes_on(
+    cluster: RunningCluster,
+) -> None:
+    cluster.put("orders", [b"0"], 0)
+    with consumer(cluster) as puller:
+        for wrong in (
+            Sql("amount >"),
+            Sql("amount LIKE 1"),
+            Sql("a = 1" + " AND a = 1" * 2000),
+            Sql(b"a = 1"),
+            "x" * 16385,
+        ):  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument, match="subscription of topic 'orders'"):
+                puller.subscribe("orders", wrong)
+        puller.subscribe("orders", Sql("amount IS NULL"))
+        assert [each.body for each in puller.poll(5)] == [b"0"]
 
 
 def test_poll_batch_gives_columns_of_one_queue(cluster: RunningCluster) -> None:

@@ -1,4 +1,4 @@
-"""SQL92 conditions on message properties: from text to a program for :mod:`.condition_kernels`.
+"""SQL92 conditions on message properties: from text to the program that brokers run.
 
 ``NOT``, ``AND``, ``OR``, ``= <> > >= < <=``, ``[NOT] BETWEEN`` (numbers, properties), ``[NOT] IN`` (texts), ``IS [NOT]
 NULL``, ``[NOT] CONTAINS``, ``STARTSWITH``, ``ENDSWITH`` (a text), ``TRUE``, ``FALSE``, ``NULL``, unary ``+`` and ``-``,
@@ -16,18 +16,46 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from penstock.proto.errors import InvalidArgument
 
-from .condition_kernels import Op
-
+EXPRESSION_LENGTH_MAX: Final = 16 * 1024
+"""Characters of a condition, or of tags, that one subscription may have."""
 DEPTH_MAX: Final = 16
 """So deep may parentheses, NOT and signs be nested."""
 OPS_MAX: Final = 2048
 PART_BYTES_MAX: Final = 255
 NAMES_MAX: Final = 64
 """Properties that one condition may name."""
+
+
+class Op(IntEnum):
+    """What one step does; it takes values from the stack and leaves one there."""
+
+    NULL = 0
+    BOOL = 1
+    LONG = 2
+    DOUBLE = 3
+    TEXT = 4
+    PROPERTY = 5
+    NEGATE = 6
+    EQUAL = 7
+    UNEQUAL = 8
+    LESS = 9
+    LESS_EQUAL = 10
+    GREATER = 11
+    GREATER_EQUAL = 12
+    IS_NULL = 13
+    AND = 14
+    OR = 15
+    NOT = 16
+    CONTAINS = 17
+    STARTS_WITH = 18
+    ENDS_WITH = 19
+    IN = 20
+    TO_BOOL = 21
 
 
 @dataclass(slots=True)
