@@ -13,6 +13,7 @@ from penstock.proto.wire.common_pb2 import Empty
 from penstock.proto.wire.nameserver_pb2 import ShardName, TopicRoute
 from penstock.runtime.security.credentials import Credentials, Tls
 
+from . import arguments
 from .administer import group_offsets, message_lookup, topics
 from .administer.admin_results import (
     ClusterInfo,
@@ -92,7 +93,7 @@ class Admin(Client):
             perm,
             topics.with_type(attributes, type),
         )
-        if order_topic:
+        if arguments.flag("order_topic", order_topic, errors.InvalidArgument):
             brokers, others = (brokers, []) if brokers is not None else self._directory.masters(timeout_s)
             topics.order_queues(config, brokers, others)
         return self._put_topic(CreateTopicRequest(config=config), brokers, timeout_s)
@@ -121,6 +122,8 @@ class Admin(Client):
             BrokerUnavailable: it is changed where it could be; a broker group that is down has it as it was. Of an
                 order topic nothing was changed.
         """
+        if order_topic is not None:
+            arguments.flag("order_topic", order_topic, errors.InvalidArgument)
         brokers = topics.checked_brokers(brokers)
         known = self.topic(topic, timeout_s=timeout_s)
         config = topics.topic_config(
@@ -321,6 +324,7 @@ class Admin(Client):
         names.check_topic(topic)
         if sum(choice is not None for choice in (to, timestamp_ms, offset)) != 1:
             raise errors.InvalidArgument("give exactly one of to, timestamp_ms and offset")
+        arguments.flag("dry_run", dry_run, errors.InvalidArgument)
         if to not in (None, "first", "last"):
             raise errors.InvalidArgument(f"to={to!r}: must be 'first' or 'last'")
         return group_offsets.reset(self._calls, group, topic, to, timestamp_ms, offset, queues, timeout_s, dry_run)
@@ -340,6 +344,7 @@ class Admin(Client):
         ``target`` is made when it does not exist. Raises GroupNotFound: ``source`` does not.
         """
         names.check_group(source)
+        arguments.flag("dry_run", dry_run, errors.InvalidArgument)
         return group_offsets.clone(self._calls, source, names.check_group(target), topic, timeout_s, dry_run)
 
     # The cluster and single messages.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, SupportsIndex
 
 from penstock.proto.errors import ConfigError, InvalidArgument, PenstockError
@@ -39,24 +39,41 @@ def offset(name: str, value: object) -> int:
 
 def seconds(name: str, value: Any, most_s: float, *, has_zero: bool = False) -> float:
     """``value``, a length of time up to ``most_s``. Raises ConfigError for anything else."""
+    return number(name, value, most_s, "seconds", has_zero=has_zero)
+
+
+def number(name: str, value: Any, most: float, unit: str, *, has_zero: bool = False) -> float:
+    """``value``, a number of that unit up to ``most``. Raises ConfigError for anything else; NaN is no number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and (value > 0 or (has_zero and value == 0)) and value <= most_s:
+    if is_number and (value > 0 or (has_zero and value == 0)) and value <= most:
         return float(value)
-    raise wrong(name, value, f"{'0 or more' if has_zero else 'above 0'} and at most {most_s:g} seconds")
+    raise wrong(name, value, f"a number, {'0 or more' if has_zero else 'above 0'} and at most {most:g} {unit}")
+
+
+def flag(name: str, value: object, kind: type[PenstockError] = ConfigError) -> bool:
+    """``value``, True or False. Raises ``kind`` for anything else: None is no answer."""
+    if value is True or value is False:
+        return value
+    raise wrong(name, value, "True or False", kind)
+
+
+def several(name: str, value: Any, what: str, kind: type[PenstockError] = InvalidArgument) -> list[Any]:
+    """The items of ``value``. Raises ``kind`` for what is no list, or is one thing: a text, bytes, a mapping."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        raise wrong(name, value, what, kind)
+    return list(value)
 
 
 def client_id(value: object) -> str:
     """``value``, a client id. Raises ConfigError for anything else."""
-    if isinstance(value, str) and value.isprintable():  # half of a surrogate pair is not
+    if isinstance(value, str) and value and value.isprintable():  # half of a surrogate pair is not
         return value
     raise wrong("client_id", value, "printable text")
 
 
 def queues(value: Any) -> list[MessageQueue]:
     """``value``, queues. Raises InvalidArgument for anything else."""
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        raise wrong("queues", value, "a list of MessageQueue", InvalidArgument)
-    return [queue(each) for each in value]
+    return [queue(each) for each in several("queues", value, "a list of MessageQueue")]
 
 
 def queue(value: Any) -> MessageQueue:
@@ -70,8 +87,9 @@ def queue(value: Any) -> MessageQueue:
 
 def messages(value: Any) -> Iterable[MessageView]:
     """``value``, a message that was received or several. Raises InvalidArgument for anything else."""
-    found = [value] if isinstance(value, MessageView) else list(value) if isinstance(value, Iterable) else [value]
+    what = "a message that was received, or a list of such"
+    found = [value] if isinstance(value, MessageView) else several("message", value, what)
     for each in found:
         if not isinstance(each, MessageView):
-            raise wrong("message", each, "a message that was received, or a list of such", InvalidArgument)
+            raise wrong("message", each, what, InvalidArgument)
     return found

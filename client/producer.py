@@ -243,9 +243,11 @@ class Producer(Client):
             ClientClosed: another thread has closed the producer; not accepted.
         """
         # About 0.3 µs. No lock, object or future per message: accumulator.py says why that is safe.
-        accumulator = self._open.get(topic)
+        accumulator = self._open.get(topic) if isinstance(topic, str) else None
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
+        if timeout_s is not None:
+            check_timeout(timeout_s)
         if queue is not None or selector is not None:
             message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
             encoded = property_bytes(tag, keys, properties, sharding_key)
@@ -328,8 +330,7 @@ class Producer(Client):
                 their delivery goes on.
         """
         wait_s = check_timeout(self.config.delivery_timeout_s + 1.0 if timeout_s is None else timeout_s)
-        is_settled = self._wait_settled(wait_s)
-        if not is_settled:
+        if not self._wait_settled(wait_s):
             left = self._buffer.pending
             late = OutcomeUnknown(f"{left} messages are not acknowledged after {wait_s:g} s; delivery goes on")
             self._shipping.failures.add(FailedDelivery("", left, late))
@@ -346,7 +347,7 @@ class Producer(Client):
 
     def would_block(self, topic: str, body_bytes: int) -> bool:
         """True if a message to ``topic`` would wait now, for its route or for room in the buffer."""
-        accumulator = self._open.get(topic)
+        accumulator = self._open.get(topic if isinstance(topic, str) else names.check_topic(topic))
         if accumulator is None:
             return True
         held = self._buffer.used + accumulator.cost

@@ -81,14 +81,14 @@ class PullConsumer(Consumer):
             ConfigError, InvalidName: an argument is wrong.
         """
         self._callbacks = Callbacks(on_assigned, on_revoked)
-        self._auto_commit = auto_commit
+        self._auto_commit = arguments.flag("auto_commit", auto_commit)
         self._strategy = strategy_named(strategy)
         self._core = ConsumerCore(
             nameservers,
             group=group,
-            client_id=client_id or new_client_id(),
+            client_id=new_client_id() if client_id is None else client_id,
             consume_from=consume_from,
-            config=config or ConsumerConfig(),
+            config=ConsumerConfig() if config is None else config,
             tls=tls,
             credentials=credentials,
             new_queue=lambda queue: PulledQueue(queue, auto_commit),

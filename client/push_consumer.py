@@ -122,14 +122,17 @@ class PushConsumer(Consumer):
         self._callbacks = Callbacks(on_assigned, on_revoked)
         is_shared = model == CLUSTERING or not self._callbacks
         require(is_shared, "on_assigned and on_revoked are for clustering; broadcasting has all queues, not", model)
+        orderly = arguments.flag("orderly", orderly)
         self._model = model
         self._strategy = strategy_named(strategy)
+        if client_id is None:
+            client_id = new_client_id() if model == CLUSTERING else stable_client_id()
         self._core = ConsumerCore(
             nameservers,
             group=group,
-            client_id=client_id or (new_client_id() if model == CLUSTERING else stable_client_id()),
+            client_id=client_id,
             consume_from=consume_from,
-            config=config or ConsumerConfig(),
+            config=ConsumerConfig() if config is None else config,
             tls=tls,
             credentials=credentials,
             new_queue=PushedQueue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.proto import names
@@ -19,7 +19,7 @@ from .cluster import Calls, Expression, Subscription, all_queues, parse_subscrip
 from .cluster.subscription import ALL
 from .consume.consumer_config import CONSUME_FROM_FIRST, CONSUME_FROM_LAST, new_client_id
 from .consume.pop.receipts import Lot, Lots, Settling
-from .consume.pop.receiving import SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
+from .consume.pop.receiving import MESSAGES_MAX, SUBSCRIPTIONS_MAX, ReceivedMessage, Receiving
 from .inherited import Client
 
 RECEIVE_TIMEOUT_S = 5.0
@@ -83,7 +83,7 @@ class SimpleConsumer(Client):
             consume_from,
         )
         self.group = names.check_group(group)
-        self.client_id = arguments.client_id(client_id or new_client_id())
+        self.client_id = arguments.client_id(new_client_id() if client_id is None else client_id)
         self._invisible_s = arguments.seconds("invisible_s", invisible_s, INVISIBLE_S_MAX)
         self._calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self._receiving = Receiving(self._calls, self.group, self.client_id)
@@ -114,13 +114,14 @@ class SimpleConsumer(Client):
 
     def unsubscribe(self, topic: str) -> None:
         """Receive nothing more of ``topic``. What was received can be acknowledged all the same."""
+        names.check_topic(topic)
         with self._lock:
             self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
 
     def receive(
         self, max_messages: int = 32, timeout_s: float = RECEIVE_TIMEOUT_S, *, invisible_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Some messages, as soon as there are any; none when ``timeout_s`` runs out.
+        """Some messages, at most 1024, as soon as there are any; none when ``timeout_s`` runs out.
 
         ``invisible_s``: of these, in place of the consumer's. An answer that is lost on its way costs the messages
         that time.
@@ -131,7 +132,7 @@ class SimpleConsumer(Client):
             Retryable: nobody could be asked within ``timeout_s``.
             ClientClosed: the consumer is closed.
         """
-        max_messages = arguments.whole("max_messages", max_messages, 1)
+        max_messages = arguments.whole("max_messages", max_messages, 1, MESSAGES_MAX, InvalidArgument)
         timeout_s = require_timeout(timeout_s)
         if invisible_s is None:
             invisible_s = self._invisible_s
@@ -278,11 +279,9 @@ class SimpleConsumer(Client):
 
 def _lots(messages: Receivable | Sequence[Receivable]) -> tuple[Lots, list[object]]:
     """The receipts of messages, and what cannot be one. Raises InvalidArgument for all but messages and lists."""
-    several: Sequence[Any] = [messages] if isinstance(messages, (ReceivedMessage, str)) else messages
-    if not isinstance(several, Iterable):
-        raise arguments.wrong(
-            "messages", messages, "a message that was received, its receipt, or a list", InvalidArgument
-        )
+    what = "a message that was received, its receipt, or a list"
+    is_one = isinstance(messages, (ReceivedMessage, str))
+    several: Sequence[Any] = [messages] if is_one else arguments.several("messages", messages, what)
     lots: dict[Lot, list[int]] = {}
     void: list[object] = []
     last, offsets = None, []

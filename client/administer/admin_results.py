@@ -12,6 +12,8 @@ from penstock.formats.attributes.order_conf import ORDER_CONF
 from penstock.proto.errors import InvalidArgument
 from penstock.proto.wire.common_pb2 import RetryPolicy as WirePolicy
 
+from ..arguments import several
+
 
 @dataclass(frozen=True, slots=True)
 class TopicShard:
@@ -101,10 +103,9 @@ class RetryPolicy:
     @classmethod
     def of(cls, given: RetryPolicy | Sequence[float]) -> RetryPolicy:
         """The policy, or that of just the delays."""
-        try:
-            return given if isinstance(given, RetryPolicy) else cls(tuple(given))
-        except TypeError:
-            raise InvalidArgument(f"retry_policy={given!r:.80}: must be a RetryPolicy, or a list of seconds") from None
+        if isinstance(given, RetryPolicy):
+            return given
+        return cls(tuple(several("retry_policy", given, "a RetryPolicy, or a list of seconds")))
 
     def to_wire(self) -> WirePolicy:
         """The wire's message of it. Raises InvalidArgument: what is no number of seconds."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.proto.errors import GroupNotFound, InvalidArgument, OffsetOutOfRange, RouteNotFound
 from penstock.proto.wire.broker_pb2 import CommitOffsetsRequest, GroupDescription, SearchOffsetRequest
 from penstock.proto.wire.common_pb2 import TopicQueues
 
-from ..arguments import whole
+from ..arguments import several, whole
 from ..cluster import Calls, asked, offsets_by_broker, offsets_in, queues_in, topic_offsets
 from ..message import MessageQueue
 from .admin_results import GroupLag, QueueLag, QueuePosition, QueueStats, TopicStats, same_fields
@@ -94,9 +94,8 @@ def reset(
         )
     if offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
         raise InvalidArgument(f"offset={offset!r:.60}: must be a whole number")
-    if isinstance(queues, str) or not isinstance(queues, (Iterable, type(None))):
-        raise InvalidArgument(f"queues={queues!r:.60}: must be a list of (broker name, queue id)")
-    queues = None if queues is None else [_place(each) for each in queues]
+    if queues is not None:
+        queues = [_place(each) for each in several("queues", queues, "a list of (broker name, queue id)")]
     committed = _committed(calls.describe_group(group, timeout_s)[0])  # a misspelt name must not make a group
     stats = topic_stats(calls, topic, timeout_s)
     if stats.unreachable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from penstock.formats.attributes.message_types import MESSAGE_TYPE, MessageType
@@ -12,6 +12,7 @@ from penstock.proto.names import check_broker_name
 from penstock.proto.wire.common_pb2 import TopicConfig
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 
+from ..arguments import several
 from ..cluster import asked
 from .admin_results import TopicInfo, TopicShard
 
@@ -41,10 +42,10 @@ def topic_config(
 
 def checked_brokers(brokers: Sequence[str] | None) -> list[str] | None:
     """The names as a list, or None. Raises InvalidArgument, InvalidName."""
-    if brokers is not None and (isinstance(brokers, str) or not isinstance(brokers, Iterable)):
-        raise InvalidArgument(f"brokers={brokers!r:.60}: must be a list of names of broker groups")
-    names = None if brokers is None else [check_broker_name(name) for name in brokers]
-    if names == []:  # nothing would be done, and nobody told
+    if brokers is None:
+        return None
+    names = [check_broker_name(name) for name in several("brokers", brokers, "a list of names of broker groups")]
+    if not names:  # nothing would be done, and nobody told
         raise InvalidArgument("brokers=[]: must name at least one broker group; leave it out for all of them")
     return names
 

@@ -265,7 +265,7 @@ class AsyncProducer(Twin):
         await super().__aexit__(*outcome)
 
     def _must_wait(self, topic: str, body: bytes) -> bool:
-        return self._turns.is_waiting(topic) or self._sync.would_block(topic, _size(body))
+        return self._sync.would_block(topic, _size(body)) or self._turns.is_waiting(topic)
 
     def _blocking(self, topic: str, body: bytes) -> Callable[[], bool]:
         """True from it if the message would still block when its turn comes."""

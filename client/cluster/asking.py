@@ -9,12 +9,13 @@ from google.protobuf.message import Message
 
 from penstock.proto.errors import InvalidArgument
 
+from .. import arguments
+
 M = TypeVar("M", bound=Message)
 
 _ALLOWED: Final = {
     FieldDescriptor.CPPTYPE_INT32: "a whole number of 32 bits",
     FieldDescriptor.CPPTYPE_INT64: "a whole number of 64 bits",
-    FieldDescriptor.CPPTYPE_BOOL: "True or False",
     FieldDescriptor.CPPTYPE_STRING: "text",
 }
 
@@ -26,6 +27,10 @@ def asked(kind: type[M], **fields: Any) -> M:
         InvalidArgument: a value of another type than its field's, or out of its range.
     """
     fields = {name: value for name, value in fields.items() if value is not None}
+    known = kind.DESCRIPTOR.fields_by_name
+    for name, value in fields.items():
+        if known[name].cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+            arguments.flag(name, value, InvalidArgument)
     try:
         return kind(**fields)
     except (TypeError, ValueError, AttributeError):

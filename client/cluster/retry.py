@@ -145,7 +145,7 @@ def check_timeout(timeout_s: float | None) -> float | None:
         InvalidArgument: it is negative, or not a number.
     """
     try:
-        is_length = timeout_s is None or timeout_s >= 0
+        is_length = timeout_s is None or (timeout_s >= 0 and not isinstance(timeout_s, bool))
     except TypeError:
         is_length = False
     if not is_length:

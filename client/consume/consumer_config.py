@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.proto.errors import ConfigError
 from penstock.runtime.conf import require
 
 from .. import arguments
@@ -44,14 +45,17 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
+            name, value = f"consumer {each.name}", getattr(self, each.name)
             if each.type == "int":
-                arguments.whole(f"consumer {each.name}", getattr(self, each.name), 1)
+                most = arguments.OFFSET_MAX if each.name in ("queue_bytes", "buffer_bytes") else arguments.LEVEL_MAX
+                arguments.whole(name, value, 1, most)
+            elif each.type == "bool":
+                arguments.flag(name, value)
         require(self.fetch_wait_ms <= 60_000, "consumer fetch_wait_ms must be at most 60000", self.fetch_wait_ms)
-        require(
-            bool(self.retry_delays_ms) and all(delay >= 0 for delay in self.retry_delays_ms),
-            "consumer retry_delays_ms must name at least one delay, none negative",
-            self.retry_delays_ms,
-        )
+        delays = arguments.several("consumer retry_delays_ms", self.retry_delays_ms, "a list of delays", ConfigError)
+        require(bool(delays), "consumer retry_delays_ms must name at least one delay", self.retry_delays_ms)
+        for delay in delays:
+            arguments.whole("one of consumer retry_delays_ms", delay, 0, arguments.LEVEL_MAX)
         require(
             isinstance(self.offsets_directory, (str, os.PathLike, type(None))),
             "consumer offsets_directory must be a path",

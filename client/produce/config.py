@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from penstock.formats.record.layout import BODY_BYTES_MAX
 from penstock.formats.trace import TRACE_TOPIC
@@ -13,7 +13,19 @@ from penstock.proto.errors import ConfigError
 from penstock.runtime.conf import require
 from penstock.runtime.nearest import hint
 
+from .. import arguments
+
 COMPRESSIONS = (None, "zlib", "lz4", "zstd")
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "batch_count_max": (1, 65_536),
+    "batch_bytes_max": (1024, 4 * 1024 * 1024),
+    "buffer_bytes": (64 * 1024, arguments.OFFSET_MAX),
+    "send_retries": (0, arguments.LEVEL_MAX),
+    "in_flight_per_broker": (1, 8),
+    "body_bytes_max": (1, 16 * 1024 * 1024),
+    "compress_bytes_min": (1, arguments.LEVEL_MAX),
+    "topic_queues": (0, 65_536),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,25 +90,14 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if each.type in ("int", "float"):
-                is_number = isinstance(value, Real) and not isinstance(value, bool)
-                require(is_number, f"{each.name} must be a number", repr(value))
-        require(0 <= self.linger_ms <= 30_000, "linger_ms must be 0..30000", self.linger_ms)
-        require(1 <= self.batch_count_max <= 65_536, "batch_count_max must be 1..65536", self.batch_count_max)
-        require(
-            1024 <= self.batch_bytes_max <= 4 * 1024 * 1024,
-            "batch_bytes_max must be 1024..4194304",
-            self.batch_bytes_max,
-        )
-        require(self.buffer_bytes >= 64 * 1024, "buffer_bytes must be at least 65536", self.buffer_bytes)
-        require(self.send_timeout_s > 0, "send_timeout_s must be positive", self.send_timeout_s)
-        require(self.send_retries >= 0, "send_retries must not be negative", self.send_retries)
-        require(self.delivery_timeout_s > 0, "delivery_timeout_s must be positive", self.delivery_timeout_s)
-        require(1 <= self.in_flight_per_broker <= 8, "in_flight_per_broker must be 1..8", self.in_flight_per_broker)
-        require(1 <= self.body_bytes_max <= 16 * 1024 * 1024, "body_bytes_max must be 1..16777216", self.body_bytes_max)
+            if each.type == "int":
+                arguments.whole(each.name, value, *_RANGES[each.name])
+            elif each.type == "bool":
+                arguments.flag(each.name, value)
+        arguments.seconds("send_timeout_s", self.send_timeout_s, math.inf)
+        arguments.seconds("delivery_timeout_s", self.delivery_timeout_s, math.inf)
+        arguments.number("linger_ms", self.linger_ms, 30_000, "ms", has_zero=True)
         require(self.compression in COMPRESSIONS, f"compression must be one of {COMPRESSIONS}", self.compression)
-        require(self.compress_bytes_min >= 1, "compress_bytes_min must be positive", self.compress_bytes_min)
-        require(0 <= self.topic_queues <= 65_536, "topic_queues must be 0..65536", self.topic_queues)
 
     def replaced(self, settings: dict[str, Any]) -> ProducerConfig:
         """This configuration with ``settings`` in place of the same fields.

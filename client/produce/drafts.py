@@ -21,7 +21,9 @@ from penstock.formats.record.compression import Packed, compress
 from penstock.formats.record.layout import SysFlag
 from penstock.formats.record.unique_key import new_unique_key
 from penstock.proto.errors import InvalidArgument, MessageTooLarge
+from penstock.proto.names import check_topic
 
+from .. import arguments
 from ..cluster.choices import Choices, Selector
 from ..message import DeliverAt, Message, MessageQueue
 from ..telemetry import Telemetry
@@ -94,8 +96,9 @@ class Draft:
     def of(cls, message: Message) -> Draft:
         if not isinstance(message, Message):
             raise InvalidArgument(f"a batch is of Message, not of {message!r:.60}")
+        topic = message.topic if isinstance(message.topic, str) else check_topic(message.topic)
         return cls(
-            *(message.topic, message.body, message.tag, message.keys, message.properties, message.sharding_key),
+            *(topic, message.body, message.tag, message.keys, message.properties, message.sharding_key),
             *(message.deliver_at, message.delay_s, message.delay_level),
             message_id=message.message_id,
         )
@@ -137,7 +140,7 @@ class Draft:
     @property
     def no_wait(self) -> bool:
         """True if the answer is to come when the master has it: ``wait`` or RocketMQ's property says so."""
-        if not self.wait:
+        if self.wait is False:
             return True
         wish = self.properties.get(names.WAIT) if self.properties else None
         return isinstance(wish, str) and wish.lower() not in ("", "true")
@@ -145,7 +148,8 @@ class Draft:
     def encoded(self, unique_key: str | None = None) -> bytes | None:
         """The property string, or None where there are no properties. Raises what :func:`.keys.property_bytes` does."""
         try:
-            properties = self.properties if self.wait else {**(self.properties or {}), names.WAIT: "false"}
+            waits = self.wait is True or arguments.flag("wait", self.wait, InvalidArgument)
+            properties = self.properties if waits else {**(self.properties or {}), names.WAIT: "false"}
         except TypeError:
             raise no_properties(self.properties) from None
         return property_bytes(self.tag, self.keys, properties, self.sharding_key, unique_key, self.due_ms)
@@ -226,10 +230,10 @@ class PartMaker:
         return self._one(kind, draft, deadline)
 
     def _one(self, kind: Kind, draft: Draft, deadline: float) -> Part:
-        unique_key = (draft.message_id or new_unique_key()) if kind is Kind.SEND else None
+        unique_key = _id_of(draft) if kind is Kind.SEND else draft.message_id
         part = self.single(kind, draft.body, draft.encoded(unique_key), draft.sharding_key, deadline)
         part.no_wait = draft.no_wait
-        if unique_key is not None:
+        if kind is Kind.SEND and unique_key is not None:
             part.futures.append(Future())
             part.message_ids.append(unique_key)
             if draft.due_ms is not None:
@@ -245,7 +249,7 @@ class PartMaker:
         return self._together(drafts, deadline)
 
     def _together(self, drafts: Sequence[Draft], deadline: float) -> Part:
-        ids = [draft.message_id or new_unique_key() for draft in drafts]
+        ids = [_id_of(draft) for draft in drafts]
         bodies = [checked_body(draft.body, self._config.body_bytes_max) for draft in drafts]
         encoded = [draft.encoded(unique_key) for draft, unique_key in zip(drafts, ids, strict=True)]
         part = new_part(Kind.SEND, bodies, encoded, deadline)
@@ -344,6 +348,11 @@ class PartMaker:
             piece.sys_flag = flags[int(run[0])]
             piece.cost = UNCUT
             yield from limited(piece, self._config.batch_bytes_max, self._config.batch_count_max)
+
+
+def _id_of(draft: Draft) -> str:
+    """The id of a message whose receipt is waited for."""
+    return new_unique_key() if draft.message_id is None or draft.message_id == "" else draft.message_id
 
 
 def _with_own_bodies(part: Part) -> Part:

@@ -51,6 +51,8 @@ def property_bytes(
     if keys:
         text += f"{KEYS}\x01{keys if type(keys) is str and ' ' not in keys else joined_keys(keys)}\x02"
         pairs += 1
+    elif keys is not None and keys != "":
+        joined_keys(keys)  # of none
     if unique_key is not None:
         try:
             text += _UNIQUE + unique_key + "\x02"
@@ -69,6 +71,8 @@ def property_bytes(
         except AttributeError:
             raise no_properties(properties) from None
         pairs += len(properties)
+    elif properties is not None and not isinstance(properties, Mapping):
+        raise no_properties(properties)
     if not pairs:
         return None
     if text.count("\x01") != pairs or text.count("\x02") != pairs or "\0" in text:

@@ -15,6 +15,7 @@ from penstock.formats.attributes.message_types import MessageType, conflict, dem
 from penstock.formats.destination import Destination, Ordinary
 from penstock.formats.recall_handle import RecallHandle
 from penstock.proto.errors import ClientClosed, InvalidArgument
+from penstock.proto.names import check_topic
 from penstock.proto.wire.later_pb2 import RecallRequest
 from penstock.proto.wire.later_pb2_grpc import LaterStub
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
@@ -187,7 +188,11 @@ class Deliveries:
             ClientClosed: the producer is closed.
             Refused, Retryable: the topic does not exist, or has no writable queue before ``deadline``.
         """
-        delivery = self.known.get(destination)
+        try:
+            delivery = self.known.get(destination)
+        except TypeError:  # a list, perhaps
+            check_topic(destination.topic)
+            raise
         if delivery is not None and not self.is_closed:
             self._check_type(destination, are_keyed)
             return delivery

@@ -19,6 +19,7 @@ from penstock.proto.errors import BufferFull, ClientClosed, OutcomeUnknown, Pens
 
 from ..cluster import Calls
 from ..message import SendReceipt
+from ..produce.keys import no_properties
 from .line import Line
 from .replies import Reply
 
@@ -49,6 +50,8 @@ class Request:
     def properties(self, own: Mapping[str, str] | None) -> dict[str, str]:
         """The properties of its message, with its sender's ``own``."""
         told = {CORRELATION_ID: self.correlation_id, REPLY_TO_CLIENT: self._requests.client_id, TTL: str(self._ttl_ms)}
+        if not isinstance(own, (Mapping, type(None))):
+            raise no_properties(own)
         return {**(own or {}), **told}
 
     def on_sent(self, receipt: SendReceipt) -> None:

@@ -115,7 +115,7 @@ class Receiving:
                 subscriptions=[
                     wire.ReceiveHeader.Subscription(topic=each.topic, filter=each.filter) for each in subscriptions
                 ],
-                max_messages=min(max_messages, MESSAGES_MAX),
+                max_messages=max_messages,
                 invisible_ms=invisible_ms,
                 max_wait_ms=max_wait_ms,
                 begin=wire.ReceiveHeader.FIRST if place[1] else wire.ReceiveHeader.LAST,

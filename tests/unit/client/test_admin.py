@@ -222,6 +222,9 @@ def test_what_is_not_given_of_a_group_stays_as_it_is(cluster: RunningCluster, ad
         ({"retry_policy": 5}, "retry_policy=5: must be a RetryPolicy, or a list of seconds"),
         ({"attributes": {"a": 5}}, "attributes={'a': 5}: must be a mapping of texts to texts"),
         ({"orderly": "x"}, "orderly='x': must be True or False"),
+        ({"orderly": -1}, "orderly=-1: must be True or False"),
+        ({"consume_enable": 2**70}, f"consume_enable={2**70}: must be True or False"),
+        ({"retry_policy": b"15"}, "retry_policy=b'15': must be a RetryPolicy, or a list of seconds"),
     ],
 )
 def test_settings_of_a_group_of_a_wrong_type_are_refused_by_name(
@@ -236,6 +239,11 @@ def test_settings_of_a_group_of_a_wrong_type_are_refused_by_name(
     [
         (lambda admin: admin.create_topic("x", brokers="broker-a"), "brokers='broker-a': must be a list of names"),
         (lambda admin: admin.update_topic("orders", brokers="broker-a"), "brokers='broker-a': must be a list of names"),
+        (lambda admin: admin.create_topic("x", brokers={}), "brokers={}: must be a list of names"),
+        (lambda admin: admin.create_topic("x", order_topic=None), "order_topic=None: must be True or False"),
+        (lambda admin: admin.update_topic("orders", order_topic=1), "order_topic=1: must be True or False"),
+        (lambda admin: admin.reset_offset("g", "orders", "first", dry_run=None), "dry_run=None: must be True or False"),
+        (lambda admin: admin.clone_offsets("g", "h", dry_run="no"), "dry_run='no': must be True or False"),
         (lambda admin: admin.create_topic("x", attributes={"a": 5}), "attributes={'a': 5}: must be a mapping of texts"),
         (lambda admin: admin.create_topic("x", attributes=5), "attributes=5: must be a mapping of texts"),
         (lambda admin: admin.create_topic("x", perm="x"), "perm='x': must be a whole number"),

@@ -21,15 +21,22 @@ NAN, INF = math.nan, math.inf
 NOWHERE = "127.0.0.1:1"
 Q0 = MessageQueue("orders", "broker-a", 0)
 
-NOT_OF_ANY = [{"client_id": 5}, {"client_id": "a\ud800"}, {"client_id": "a\nb"}, {"consume_from": 2**70}]
+NOT_OF_ANY = [
+    {"client_id": 5},
+    {"client_id": ""},
+    {"client_id": []},
+    {"client_id": "a\ud800"},
+    {"client_id": "a\nb"},
+    {"consume_from": 2**70},
+]
 NOT_OF_QUEUES = [
     *({"strategy": 5}, {"strategy": None}, {"config": 5}, {"consume_from": True}, {"consume_from": -1}),
-    {"consume_from": NAN},
+    *({"consume_from": NAN}, {"config": 0}, {"config": {}}),
 ]
 NOT_OF_PUSH: list[dict[str, Any]] = [
     *({"consume_threads": 1.5}, {"consume_threads": "4"}, {"consume_batch_max": 1.5}, {"consume_batch_max": NAN}),
     *({"max_reconsume_times": 1.5}, {"max_reconsume_times": "x"}, {"max_reconsume_times": -1}),
-    *({"consume_timeout_s": NAN}, {"consume_timeout_s": "x"}, {"consume_timeout_s": 0}),
+    *({"consume_timeout_s": NAN}, {"consume_timeout_s": "x"}, {"consume_timeout_s": 0}, {"orderly": None}),
 ]
 NOT_OF_SIMPLE = [{"invisible_s": each} for each in (NAN, INF, 1e30, 0, -1, "x", True)]
 
@@ -41,7 +48,7 @@ def refused(name: str, call: Callable[[], object]) -> None:
     assert "must be" in error.value.message or "choose one" in error.value.message
 
 
-@pytest.mark.parametrize("options", [*NOT_OF_ANY, *NOT_OF_QUEUES])
+@pytest.mark.parametrize("options", [*NOT_OF_ANY, *NOT_OF_QUEUES, {"auto_commit": None}, {"auto_commit": "no"}])
 def test_pull_consumers_are_not_made_of_it(options: dict[str, Any]) -> None:
     (name,) = options
     refused(name, lambda: PullConsumer(NOWHERE, group="g", **options))
@@ -59,8 +66,15 @@ def test_simple_consumers_are_not_made_of_it(options: dict[str, Any]) -> None:
     refused(name, lambda: SimpleConsumer(NOWHERE, group="g", **options))
 
 
-@pytest.mark.parametrize("options", [{"fetch_bytes": 1.5}, {"queue_messages": True}, {"close_timeout_ms": 0}])
-def test_a_configuration_has_whole_numbers(options: dict[str, Any]) -> None:
+NOT_OF_A_CONFIGURATION: list[dict[str, Any]] = [
+    *({"fetch_bytes": 1.5}, {"fetch_bytes": 1 << 31}, {"queue_messages": True}, {"close_timeout_ms": 0}),
+    *({"retry_delays_ms": 5}, {"retry_delays_ms": "15"}, {"retry_delays_ms": b"15"}, {"retry_delays_ms": [NAN]}),
+    *({"retry_delays_ms": [-1]}, {"check_crc": None}, {"skip_damaged": 0}),
+]
+
+
+@pytest.mark.parametrize("options", NOT_OF_A_CONFIGURATION)
+def test_a_configuration_is_of_values_that_it_can_have(options: dict[str, Any]) -> None:
     (name,) = options
     refused(name, lambda: ConsumerConfig(**options))
 
@@ -79,9 +93,9 @@ def test_a_pull_consumer_goes_on_after_what_it_has_refused() -> None:
             for value in (NAN, 1.5, "x", 0):
                 refused("max_messages", lambda value=value: puller.poll(0, max_messages=value))
                 refused("max_messages", lambda value=value: puller.poll_batch(0, max_messages=value))
-            for value in (None, NAN, -1):
+            for value in (None, NAN, -1, True):
                 refused("timeout_s", lambda value=value: puller.poll(value))
-            for value in (None, 5, "x"):
+            for value in (None, 5, "x", "", {}, b"x"):
                 refused("message", lambda value=value: puller.send_back(value))
                 refused("queues", lambda value=value: puller.assign(value))
                 refused("queue", lambda value=value: puller.committed(value))
@@ -91,6 +105,7 @@ def test_a_pull_consumer_goes_on_after_what_it_has_refused() -> None:
             refused("timeout_s", lambda: puller.send_back([], timeout_s=None))  # type: ignore[arg-type]
             refused("timeout_s", lambda: puller.commit(timeout_s=None))  # type: ignore[arg-type]
             refused("topic name", lambda: puller.queues(None))  # type: ignore[arg-type]
+            refused("topic name", lambda: puller.unsubscribe(None))  # type: ignore[arg-type]
             assert [each.body for each in puller.poll(INF, max_messages=2)] == [b"0", b"1"]
             puller.commit({Q0: np.int64(2)})  # as columns have them
             puller.seek(Q0, np.int64(1))
@@ -128,10 +143,13 @@ def test_a_simple_consumer_goes_on_after_what_it_has_refused() -> None:
             simple.subscribe("orders")
             for value in (NAN, INF, 1e30, 0, "x"):
                 refused("invisible_s", lambda value=value: simple.receive(timeout_s=0, invisible_s=value))
-            for value in (NAN, 1.5, "x", 0, None):
+            for value in (NAN, 1.5, "x", 0, None, 1025):
                 refused("max_messages", lambda value=value: simple.receive(value))
             refused("timeout_s", lambda: simple.receive(timeout_s=None))  # type: ignore[arg-type]
             (message,) = simple.receive(timeout_s=INF)
             for value in (NAN, INF, 1e30, -1, "x", None):
                 refused("invisible_s", lambda value=value: simple.change_invisible(message, value))
+            for settle in (simple.ack, simple.give_back, simple.forward_to_dead_letters):
+                for value in (None, 5, b"receipt", {}):
+                    refused("messages", lambda settle=settle, value=value: settle(value))
             simple.ack(message)

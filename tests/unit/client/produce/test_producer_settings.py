@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
+import asyncio
+from math import inf, nan
 from typing import Any
 
 import pytest
 
 from penstock.client import Admin, Message, Producer, PullConsumer, TransactionProducer
+from penstock.client.aio import AsyncProducer
 from penstock.formats.record.reading import RecordBatch
 from penstock.proto.errors import (
     ConfigError,
@@ -36,9 +38,14 @@ def test_oneway_sends_once_and_tells_nothing(one: RunningCluster, broker: Runnin
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"linger_ms": None}, "linger_ms must be a number, not 'None'"),
-        ({"send_timeout_s": "3"}, "send_timeout_s must be a number, not '3'"),
-        ({"send_retries": True}, "send_retries must be a number, not True"),
+        ({"linger_ms": None}, "linger_ms=None: must be a number, 0 or more and at most 30000 ms"),
+        ({"send_timeout_s": "3"}, "send_timeout_s='3': must be a number, above 0"),
+        ({"delivery_timeout_s": nan}, "delivery_timeout_s=nan: must be a number, above 0"),
+        ({"send_retries": True}, "send_retries=True: must be a whole number, 0.."),
+        ({"send_retries": inf}, "send_retries=inf: must be a whole number, 0.."),
+        ({"batch_count_max": 1.5}, "batch_count_max=1.5: must be a whole number, 1..65536"),
+        ({"auto_create_topics": None}, "auto_create_topics=None: must be True or False"),
+        ({"retry_another_shard_on_unknown": "no"}, "retry_another_shard_on_unknown='no': must be True or False"),
         ({"config": {"linger_ms": 1}}, "config must be a ProducerConfig"),
         ({"config": {}}, "config must be a ProducerConfig"),
         ({"on_delivery": 5}, "on_delivery must be callable, not '5'"),
@@ -77,6 +84,54 @@ def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, 
             with pytest.raises(InvalidArgument, match=r"messages=.*: must be a list of Message"):
                 producer.send_batch(value)  # type: ignore[arg-type]
     assert not broker.faults.requests["Append"]
+
+
+NOT_TO_SEND: list[dict[str, Any]] = [
+    *({"topic": ["orders"]}, {"topic": {}}, {"wait": None}, {"wait": 0}, {"wait": "no"}, {"timeout_s": True}),
+    *({"keys": 0}, {"properties": 0}, {"properties": []}, {"message_id": 0}, {"message_id": []}),
+]
+
+
+@pytest.mark.parametrize("options", NOT_TO_SEND)
+def test_what_is_no_value_of_an_argument_is_refused_by_name_however_it_is_sent(
+    one: RunningCluster, options: dict[str, Any]
+) -> None:
+    message = {"topic": TOPIC, "body": b"x", **options}
+    (name,) = options
+    fields = {key: value for key, value in message.items() if key not in ("wait", "timeout_s")}
+    others = {key: value for key, value in options.items() if key in ("wait", "timeout_s")}
+    with Producer(one.namesrv) as producer:
+        calls = [
+            lambda send=send: send(**message) for send in (producer.send, producer.send_async, producer.send_oneway)
+        ]
+        calls.append(lambda: producer.send_batch([Message(**fields)], **others))
+        if name not in ("wait", "message_id"):
+            calls.append(lambda: producer.produce(**message))
+        if name in ("topic", "properties"):
+            calls.append(lambda: producer.request(**message))
+        for call in calls:
+            with pytest.raises((InvalidArgument, InvalidName)) as refused:
+                call()
+            assert name.replace("_", " ") in refused.value.message.replace("_", " ")
+            assert "must be" in refused.value.message or "1-127" in refused.value.message
+    assert stored(one) == []
+
+
+def test_a_topic_that_cannot_be_one_is_refused_by_twins_too(one: RunningCluster) -> None:
+    async def work() -> None:
+        async with AsyncProducer(one.namesrv) as producer:
+            for send in (producer.send, producer.produce):
+                with pytest.raises(InvalidName):
+                    await send([], b"x")  # type: ignore[arg-type]
+
+    asyncio.run(work())
+
+
+def test_a_message_keeps_its_own_id_when_nobody_waits_for_it(one: RunningCluster) -> None:
+    with Producer(one.namesrv) as producer, Admin(one.namesrv) as admin:
+        producer.send_oneway(TOPIC, b"x", message_id="mine")
+        producer.flush()
+        assert admin.message_by_id("mine", TOPIC).body == b"x"
 
 
 def test_a_send_to_a_topic_that_is_closed_everywhere_ends_before_its_time_is_up(one: RunningCluster) -> None:
