@@ -426,7 +426,7 @@ class Producer(Client):
         delivery.seal()
         self._sender.wake()
         self._shipping.wait_for_room(cost, wait_s)
-        delivery.open.limit = self.config.batch_bytes_max
+        delivery.open.limit = self._buffer.room(self.config.batch_bytes_max)
 
     def _produce_unusual(
         self,

@@ -35,6 +35,10 @@ class Buffer:
     def has_room(self, cost: int) -> bool:
         return self._used + cost <= self.bytes_max or not self._used
 
+    def room(self, most: int) -> int:
+        """How much there is room for, at most so much."""
+        return max(min(most, self.bytes_max - self._used), 0)
+
     def wait_for_room(self, cost: int, timeout_s: float, on_wait: Callable[[], None]) -> None:
         """Return when ``cost`` fits; calls ``on_wait`` once before it waits.
 

@@ -72,7 +72,7 @@ class TopicDelivery:
     def __init__(self, destination: Destination, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
         self.destination = destination
         self.topic = destination.topic
-        self.open = Accumulator(shipping.config.batch_bytes_max)
+        self.open = Accumulator(shipping.buffer.room(shipping.config.batch_bytes_max))
         self._shipping = shipping
         self._config = shipping.config
         self._lock = threading.Lock()
@@ -214,6 +214,8 @@ class TopicDelivery:
                     timeout_ms=max(int(timeout_s * 900), 1),
                     no_wait=batch.parts[0].no_wait or batch.parts[0].kind is Kind.ONEWAY,
                 )
+            if batch.lane.batch is not batch:
+                return  # given up, and told so: nobody may send it now
             message = shipping.encoder.again(batch.message) if batch.attempts else batch.message
             answer = shipping.connections.append(address, message, timeout_s, is_awaited=wait)
             if shipping.directory.master(name) not in (address, None):
@@ -269,8 +271,7 @@ class TopicDelivery:
         if keys is not None:
             part.set_hashes(keys)
         self.hold(part)
-        if not self._shipping.buffer.has_room(self._config.batch_bytes_max):
-            self.open.limit = 0  # the next message looks at the buffer first
+        self.open.limit = self._shipping.buffer.room(self._config.batch_bytes_max)
         # Threads that append at the same time may overshoot the limits a little, which is harmless.
         self._lanes.add(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
 

@@ -347,6 +347,22 @@ def test_a_full_buffer_blocks_and_then_refuses_without_accepting(one: RunningClu
         assert len(stored(one)) == accepted
 
 
+def test_a_buffer_that_is_smaller_than_a_batch_holds_no_more_than_it_says(
+    one: RunningCluster, broker: RunningBroker
+) -> None:
+    with Producer(one.namesrv, buffer_bytes=64 * 1024, linger_ms=10_000) as producer:
+        producer.prepare(TOPIC)
+        accepted = 0
+        with broker.faults.holding("Append"):
+            with pytest.raises(BufferFull):  # noqa: PT012  which call is refused is the question
+                for _ in range(10_000):
+                    producer.produce(TOPIC, b"x" * 500, timeout_s=0)
+                    accepted += 1
+            assert 0 < accepted * 500 <= 64 * 1024
+        producer.flush()
+        assert len(stored(one)) == accepted
+
+
 def test_messages_with_futures_fill_the_buffer_sooner_and_leave_nothing_counted(
     one: RunningCluster, broker: RunningBroker
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Message, Producer
+from penstock.client.produce.parts import Batch, Part
 from penstock.formats.destination import Ordinary
 from penstock.proto.errors import ClientClosed, DeliveryFailed
 from tests.support.client.running_cluster import RunningCluster
@@ -70,6 +71,25 @@ def test_every_way_to_send_says_closed_when_it_comes_after_the_last_look(one: Ru
     assert len(delivery.open) == 0
     assert producer.pending == 0
     assert stored(one) == []
+
+
+def test_what_was_given_up_before_it_left_is_not_sent_any_more(one: RunningCluster) -> None:
+    with Producer(one.namesrv) as producer:
+        producer.prepare(TOPIC)
+        delivery = producer._deliveries.known[Ordinary(TOPIC)]
+        start, calls = delivery.start_now, []
+
+        def start_and_be_overtaken(part: Part) -> Batch | None:
+            batch = start(part)
+            delivery.give_up(ClientClosed("closed by another thread"))
+            calls.append(batch)
+            return batch
+
+        delivery.start_now = start_and_be_overtaken  # type: ignore[method-assign]
+        with pytest.raises(ClientClosed):
+            producer.send(TOPIC, b"not to be stored")
+        assert calls[0] is not None
+        assert stored(one) == []
 
 
 def test_close_lists_what_it_gave_up_and_nothing_twice(one: RunningCluster) -> None:
