@@ -14,7 +14,8 @@ from penstock.runtime.conf import IGNORED_KEY, bind, check_listening, key, load_
 from penstock.runtime.security.settings import SecuritySettings, TlsServerMode, TlsSettings
 
 PORT_DEFAULT = 8081
-_HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}|[0-9A-Fa-f:.]{2,45}|\[[0-9A-Fa-f:.]{2,45}\]", re.ASCII)
+_IPV6 = r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,32})?"  # with a zone: for clients of the same network interface
+_HOST = re.compile(rf"[A-Za-z0-9_.-]{{1,255}}|{_IPV6}|\[{_IPV6}\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,8 @@ class GatewayConfig:
         except ConfigError as error:
             raise ConfigError(f"namesrvAddr: {error.message}") from None
         check_listening(self.bind_address, self.listen_port)
-        is_host = _HOST.fullmatch(self.host) is not None and self.host.strip("[]") not in ("0.0.0.0", "::")  # noqa: S104  compared
+        bare = self.host.strip("[]").split("%")[0]
+        is_host = _HOST.fullmatch(self.host) is not None and bare not in ("0.0.0.0", "::")  # noqa: S104  compared
         require(not self.host or is_host, "gatewayIP1 must be a host or an address that clients can reach", self.host)
 
 

@@ -79,6 +79,7 @@ def test_a_bad_configuration_is_refused_by_its_key(tmp_path: Path) -> None:
         ("gatewayIP1 = http://here:8081", "gatewayIP1 must be a host or an address that clients can reach"),
         ("gatewayIP1 = 0.0.0.0", "gatewayIP1 must be a host or an address that clients can reach"),
         ("gatewayIP1 = [::]", "gatewayIP1 must be a host or an address that clients can reach"),
+        ("gatewayIP1 = ::%eth0", "gatewayIP1 must be a host or an address that clients can reach"),
         ("ignoreUnsupported = nonsense", "ignoreUnsupported: 'nonsense' cannot be ignored"),
     ],
 )
@@ -89,7 +90,9 @@ def test_a_value_that_no_client_could_use_is_refused_with_file_and_line(tmp_path
         load_gateway_config(config)
 
 
-@pytest.mark.parametrize("host", ["10.0.0.7", "::1", "[2001:db8::1]", "broker-1.example.org", "my_host"])
+@pytest.mark.parametrize(
+    "host", ["10.0.0.7", "::1", "[2001:db8::1]", "fe80::1%eth0", "[fe80::1%eth0]", "broker-1.example.org", "my_host"]
+)
 def test_a_gateways_own_host_is_a_name_or_an_address(tmp_path: Path, host: str) -> None:
     config = tmp_path / "gateway.conf"
     config.write_text(f"gatewayIP1 = {host}\n")
