@@ -103,7 +103,10 @@ def list_store(root: Path, log_directories: Sequence[Path] = ()) -> StoreDirecto
     logs = list(log_directories) or [root / COMMIT_LOG]
     for directory in logs:
         if not directory.is_dir():
-            raise WrongStore(f"{root} holds no store: there is no directory {directory}")
+            raise WrongStore(
+                f"{root} holds no store: there is no directory {directory}; if its log lies elsewhere "
+                "(storePathCommitLog), name that directory: --commitlog DIR"
+            )
     store = StoreDirectory(root, logs)
     _list_log(store)
     _list_queues(store)

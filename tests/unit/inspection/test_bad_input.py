@@ -48,7 +48,7 @@ def test_a_missing_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda root: None, "holds no store: there is no directory"),
+        (lambda root: None, "if its log lies elsewhere (storePathCommitLog), name that directory: --commitlog DIR"),
         (lambda root: (root / "commitlog").mkdir(), "holds no log file"),
         (lambda root: (root / "commitlog").write_text("a file"), "holds no store"),
         (lambda root: _log_file(root, b""), "the log files are empty"),
