@@ -169,7 +169,7 @@ class PullConsumer(Consumer):
             Refused: a broker refused the group or the filter, by its own error.
             DamagedRecord: the next record of a queue cannot be read: once, and whenever there is nothing else, until
                 :meth:`seek` steps over it (``details['next_offset']``).
-            ClientClosed: the consumer is closed.
+            InvalidArgument: nothing is subscribed or assigned. ClientClosed: the consumer is closed.
         """
         max_messages = arguments.whole("max_messages", max_messages, 1)
         began_ns = time.time_ns() if self._is_watched else 0
@@ -267,9 +267,7 @@ class PullConsumer(Consumer):
                     if offset < local.committed:
                         local.may_go_back = object()
                     local.processed = offset
-        owner = self._core.owner
-        if owner is None:
-            raise InvalidArgument("nothing is subscribed or assigned: there is nothing to commit")
+        owner = self._core.begun()
         if chosen:
             owner.commit(chosen, timeout_s)
         owner.poke()
@@ -386,7 +384,7 @@ class PullConsumer(Consumer):
         self, take: Callable[[], list[tuple[MessageQueue, Taken]]], timeout_s: float
     ) -> list[tuple[MessageQueue, Taken]]:
         timeout_s = require_timeout(timeout_s)
-        self._core.require_open()
+        self._core.begun()
         self._settle(self._auto_commit)
         deadline_s = time.monotonic() + timeout_s
         with self._lock:

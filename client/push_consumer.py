@@ -194,11 +194,12 @@ class PushConsumer(Consumer):
 
         Raises:
             InvalidArgument: no topic is subscribed.
-            NameserverUnavailable: no nameserver answers.
+            NameserverUnavailable: no nameserver answers. ClientClosed: it was closed: make a new one.
             ConfigError: the offsets of a broadcasting consumer are in use or damaged.
         """
-        if self._is_started:
+        if self._is_started and not self._core.is_closed:
             return
+        self._core.require_open()
         if not self._core.subscriptions:
             raise InvalidArgument("no topic is subscribed: call subscribe before start")
         core = self._core

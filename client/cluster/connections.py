@@ -58,7 +58,7 @@ def parse_addresses(nameservers: str | Sequence[str]) -> list[str]:
         raise ConfigError(f"nameservers {nameservers!r}: name at least one, as host:port")
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        if not host or "/" in host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
             raise ConfigError(f"nameserver address {address!r}: must be host:port with a port of 1..65535")
     return addresses
 

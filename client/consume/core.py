@@ -86,9 +86,17 @@ class ConsumerCore:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Want a topic, or other messages of it; the owner is told, if there is one already."""
+        self.require_open()
         self.subscriptions[subscription.topic] = subscription
         if self.owner is not None:
             self.owner.subscribe(subscription)
+
+    def begun(self) -> QueueOwner:
+        """Who decides on queues. Raises InvalidArgument where nobody does; ClientClosed, or what it failed with."""
+        self.require_open()
+        if self.owner is None:
+            raise InvalidArgument(f"consumer of group {self.group}: nothing is subscribed or assigned: do so first")
+        return self.owner
 
     def unsubscribe(self, topic: str) -> None:
         self.subscriptions.pop(topic, None)
@@ -114,8 +122,10 @@ class ConsumerCore:
     def fail(self, error: PenstockError) -> None:
         """The consumer cannot go on; whoever uses it next is told."""
         if self.failure is None:
-            wanted = "; ".join(f"{each.topic}: {each.filter.expression or '*'}" for each in self.subscriptions.values())
-            told = f"group {self.group} gets nothing more here, which subscribes {wanted:.500}: make a new consumer"
+            wanted = ", ".join(
+                f"{each.topic} {each.filter.expression or '*'!r}" for each in self.subscriptions.values()
+            )
+            told = f"this consumer of group {self.group} ({wanted:.500}) gets nothing more: make a new one"
             self.failure = reworded(error, told)
             log.error("consumer cannot go on error=%s", self.failure.message)
         self._wake_waiting()

@@ -61,7 +61,9 @@ def test_addresses_may_be_text_or_a_list() -> None:
     assert parse_addresses(["a:1", "[::1]:2"]) == ["a:1", "[::1]:2"]
 
 
-@pytest.mark.parametrize("wrong", ["", " ; ", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:²"])
+@pytest.mark.parametrize(
+    "wrong", ["", " ; ", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:²", "http://host:1"]
+)
 def test_wrong_addresses_are_named(wrong: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         parse_addresses(wrong)

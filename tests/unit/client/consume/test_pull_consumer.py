@@ -311,7 +311,7 @@ def test_tags_are_compared_by_text(cluster: RunningCluster) -> None:
 def test_sql_reaches_the_broker_and_its_refusal_the_caller() -> None:
     with RunningCluster(topics={"orders": 2}, enablePropertyFilter="false") as cluster, consumer(cluster) as puller:
         puller.subscribe("orders", Sql("amount > 10"))
-        told = "SQL92 filters are off.* group g gets nothing more here, which subscribes orders: amount > 10"
+        told = r"SQL92 filters are off.* consumer of group g \(orders 'amount > 10'\) gets nothing more"
         with pytest.raises(InvalidArgument, match=told):
             puller.poll(10)
         (topic,) = cluster.brokers["broker-a"].faults.requests["Fetch"][0].topics
@@ -334,6 +334,15 @@ def test_an_expression_that_no_broker_takes_is_refused_at_once_and_the_consumer_
                 puller.subscribe("orders", wrong)
         puller.subscribe("orders", Sql("amount IS NULL"))
         assert [each.body for each in puller.poll(5)] == [b"0"]
+
+
+def test_a_poll_before_anything_is_subscribed_says_so(cluster: RunningCluster) -> None:
+    with consumer(cluster) as puller:
+        for call in (puller.poll, puller.poll_batch, lambda: next(iter(puller)), puller.commit):
+            with pytest.raises(InvalidArgument, match="group g: nothing is subscribed or assigned"):
+                call()
+        puller.assign([])
+        assert puller.poll(0) == []
 
 
 def test_poll_batch_gives_columns_of_one_queue(cluster: RunningCluster) -> None:

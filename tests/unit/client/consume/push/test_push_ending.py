@@ -17,7 +17,7 @@ from penstock.client import Admin, PushConsumer
 from penstock.client.consume.consumer_config import ConsumerConfig
 from penstock.client.consume.push.worker_threads import WorkerThreads
 from penstock.client.message import MessageView
-from penstock.proto.errors import ConfigError, GroupNotFound
+from penstock.proto.errors import ClientClosed, ConfigError, GroupNotFound
 from tests.support.client.push_consumers import Seen, consumer, numbered
 from tests.support.client.running_cluster import RunningCluster
 from tests.support.waiting import wait_until
@@ -111,6 +111,17 @@ def test_a_close_that_ctrl_c_interrupts_leaves_no_member_and_no_thread(
     own = ("penstock-member-g", "penstock-session", "penstock-fetch-g", "penstock-consume-g", "penstock-trace")
     wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith(own)], what="no thread")
     consumer.close()
+
+
+def test_a_push_consumer_that_was_closed_neither_begins_again_nor_takes_topics(cluster: RunningCluster) -> None:
+    consumer = PushConsumer(cluster.namesrv, group="g", listener=print)
+    consumer.subscribe("orders")
+    consumer.start()
+    consumer.start()
+    consumer.close()
+    for call in (consumer.start, consumer.__enter__, lambda: consumer.subscribe("payments")):
+        with pytest.raises(ClientClosed, match="group g is closed: make a new one"):
+            call()
 
 
 def test_wait_ends_when_closed_and_raises_what_broke_the_consumer() -> None:
