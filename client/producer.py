@@ -11,14 +11,14 @@ from typing import Any
 
 from penstock.formats.destination import Ordinary
 from penstock.proto import names
-from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, OutcomeUnknown
+from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed
 from penstock.runtime.security.credentials import Credentials, Tls
 
 from .cluster import Calls, check_timeout, local_host
 from .cluster.choices import Choices, Selector
 from .consume.consumer_config import new_client_id
 from .inherited import Client
-from .message import DeliverAt, Delivery, FailedDelivery, Message, MessageQueue, MessageView, SendReceipt
+from .message import DeliverAt, Delivery, Message, MessageQueue, MessageView, SendReceipt
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig, config_of
 from .produce.delivery import Shipping, TopicDelivery
@@ -331,9 +331,7 @@ class Producer(Client):
         """
         wait_s = check_timeout(self.config.delivery_timeout_s + 1.0 if timeout_s is None else timeout_s)
         if not self._wait_settled(wait_s):
-            left = self._buffer.pending
-            late = OutcomeUnknown(f"{left} messages are not acknowledged after {wait_s:g} s; delivery goes on")
-            self._shipping.failures.add(FailedDelivery("", left, late))
+            self._shipping.failures.add(self._buffer.late(wait_s))
         self._shipping.failures.raise_all()
 
     @property

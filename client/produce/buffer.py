@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.proto.errors import BufferFull
+from penstock.proto.errors import BufferFull, OutcomeUnknown
 
+from ..message import FailedDelivery
 from .parts import Part
 
 
@@ -22,6 +23,7 @@ class Buffer:
         self._used = 0
         self._last_ticket = 0
         self._live: dict[int, int] = {}  # ticket -> messages to settle, oldest first
+        self.trouble = ""  # that the last try of a batch ended with; empty once one is acknowledged; of any thread
 
     @property
     def used(self) -> int:
@@ -54,7 +56,7 @@ class Buffer:
             if not self._changed.wait_for(lambda: self.has_room(cost), timeout_s):
                 raise BufferFull(
                     f"buffer full: {self._used} of {self.bytes_max} bytes wait for acknowledgement, and none "
-                    f"came within {timeout_s:g} s: raise buffer_bytes, or look at the brokers"
+                    f"came within {timeout_s:.3g} s: raise buffer_bytes, or look at the brokers{self._told()}"
                 )
 
     def hold(self, cost: int, count: int) -> int:
@@ -80,6 +82,15 @@ class Buffer:
             else:
                 self._live.pop(part.ticket, None)
             self._changed.notify_all()
+
+    def late(self, waited_s: float) -> FailedDelivery:
+        """What is told of everything that is held after so long."""
+        left = self.pending
+        told = f"{left} messages are not acknowledged after {waited_s:g} s; delivery goes on{self._told()}"
+        return FailedDelivery("", left, OutcomeUnknown(told))
+
+    def _told(self) -> str:
+        return f"; the last try ended with: {self.trouble}" if self.trouble else ""
 
     def wait_settled(self, timeout_s: float) -> bool:
         """Wait for everything that is held now. Returns True if it is settled within ``timeout_s``."""

@@ -323,6 +323,7 @@ class TopicDelivery:
             self._lanes.acknowledged(batch)
             self.acknowledged += batch.count
             self.batches += 1
+            self._shipping.buffer.trouble = ""
             self.stopwatch.add(now - batch.sent_at)
             futures = [future for part in batch.parts for future in part.futures]
             has_more = bool(self._lanes.has_waiting or batch.lane.pending)
@@ -355,6 +356,7 @@ class TopicDelivery:
                 return
             lanes = self._lanes
             self.failed_tries += 1
+            self._shipping.buffer.trouble = error.message
             self._fail([lanes.failed(batch, error)] if is_final else lanes.on_error(batch, error, time.monotonic()))
         self._shipping.wake()
         self._tell_all()

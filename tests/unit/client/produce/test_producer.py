@@ -22,6 +22,7 @@ from penstock.proto.errors import (
     ClientClosed,
     CorruptBatch,
     DeliveryFailed,
+    DiskFull,
     NameserverUnavailable,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -361,6 +362,21 @@ def test_a_buffer_that_is_smaller_than_a_batch_holds_no_more_than_it_says(
             assert 0 < accepted * 500 <= 64 * 1024
         producer.flush()
         assert len(stored(one)) == accepted
+
+
+def test_who_waits_in_vain_for_room_or_for_all_is_told_what_brokers_say(
+    one: RunningCluster, broker: RunningBroker
+) -> None:
+    with Producer(one.namesrv, buffer_bytes=64 * 1024) as producer:
+        producer.prepare(TOPIC)
+        broker.faults.refuse("Append", DiskFull("disk 96 % full"))
+        with pytest.raises(BufferFull, match="look at the brokers; the last try ended with: disk 96 % full"):  # noqa: PT012
+            while True:
+                producer.produce(TOPIC, b"x" * 500, timeout_s=0.5)
+        with pytest.raises(DeliveryFailed, match="delivery goes on; the last try ended with: disk 96 % full"):
+            producer.flush(timeout_s=0.1)
+        broker.faults.heal()
+        producer.flush()
 
 
 def test_messages_with_futures_fill_the_buffer_sooner_and_leave_nothing_counted(
