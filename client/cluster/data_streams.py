@@ -141,7 +141,6 @@ class DataStreams:
 
     def _watch(self) -> None:
         while not self._is_closed:
-            self._changed.clear()
             now = time.monotonic()
             self._watch_at = NEVER  # a request that starts meanwhile sets it lower again
             due = min((stream.look(now) for stream in list(self._streams.values())), default=NEVER)
@@ -149,3 +148,4 @@ class DataStreams:
             pause = self._watch_at - time.monotonic()
             if pause > 0:
                 self._changed.wait(None if self._watch_at == NEVER else pause)
+                self._changed.clear()  # before looking: what happens from here on wakes again

@@ -92,7 +92,6 @@ class Sender:
     def _run(self) -> None:
         quiet = 0
         while not self._is_stopped and self._loop is None:
-            self._event.clear()
             due = self._pump_all()
             has_open = any(len(topic.open) for topic in self._topics)
             quiet = 0 if has_open else quiet + 1
@@ -108,6 +107,7 @@ class Sender:
                 pause = min(due - time.monotonic(), PAUSE_S_MAX) if due < NEVER else NEVER
             if pause > 0:
                 was_woken = self._event.wait(None if pause == NEVER else pause)
+                self._event.clear()  # before looking: what happens from here on wakes again
                 quiet = 0 if was_woken and self.is_sleeping else quiet
             self.is_sleeping = False
         self.is_sleeping = True  # whoever produces wakes it each time

@@ -100,9 +100,9 @@ class ProducerSessions:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._changed.clear()
             due = self._turn()
             self._changed.wait(max(due - time.monotonic(), 0.0))
+            self._changed.clear()  # before looking: what happens from here on wakes again
         for session in self._sessions.values():
             if session.version >= 0:
                 with contextlib.suppress(PenstockError):  # the client is closed, and its connections with it

@@ -219,9 +219,9 @@ class Checkpointer(threading.Thread):
         last = time.monotonic()
         while True:
             self._wake.wait(min(1.0, self._interval_s))
+            self._wake.clear()  # before looking: what happens from here on wakes again
             if self._is_stopping:
                 return
-            self._wake.clear()
             wanted, self._is_wanted = self._is_wanted, False
             new_bytes, files = self._progress()
             interval_s = self._interval_s if files <= _DERIVED_FILES_MANY else max(self._interval_s, _DERIVED_MANY_S)
