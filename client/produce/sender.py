@@ -173,7 +173,7 @@ class Deliveries:
         self._shipping = shipping
         self._pump = pump
         self._lock = threading.Lock()
-        self._demanded: dict[str, MessageType | None] = {}  # by topic; put by whoever hears of a route
+        self._demanded: dict[str, MessageType | None] = {}  # by topic; put under the lock by whoever hears of a route
         self._masters: dict[str, str] = {}  # addresses by broker name; the routes' thread alone touches it
         calls.directory.add_listener(self._on_route)
 
@@ -200,10 +200,11 @@ class Deliveries:
         topic, config = destination.topic, self._shipping.config
         left_s = max(deadline - time.monotonic(), 0.0)
         route = self._calls.writable_route(topic, left_s, create=config.auto_create_topics, queues=config.topic_queues)
-        self._demanded[topic] = demanded_type(route.attributes)
-        self._check_type(destination, are_keyed)
-        with self._lock:
+        with self._lock:  # a change of the route is in the one looked up here, or is told behind this
             self.require_open()
+            route = self._calls.directory.known(topic) or route
+            self._demanded[topic] = demanded_type(route.attributes)
+            self._check_type(destination, are_keyed)
             delivery = self.known.get(destination)
             if delivery is None:
                 turn = random.randrange(1 << 16)  # noqa: S311  spreads producers over queues
@@ -212,10 +213,6 @@ class Deliveries:
                 if destination == Ordinary(topic):
                     self.open[topic] = delivery.open
                 self._pump(delivery)
-        newest = self._calls.directory.known(topic)
-        if newest is not None:
-            self._demanded[topic] = demanded_type(newest.attributes)
-            delivery.on_route(WriteQueues.of(newest))
         return delivery
 
     def start_together(
@@ -319,7 +316,8 @@ class Deliveries:
                 self._masters[shard.broker_name] = master
                 if former is not None:  # frozen, or cut off, it would keep what is under way until keepalive tells
                     self._calls.connections.data.leave(former)
-        self._demanded[route.topic] = demanded_type(route.attributes)
-        for delivery in self.all():
-            if delivery.topic == route.topic:
-                delivery.on_route(WriteQueues.of(route))
+        with self._lock:
+            self._demanded[route.topic] = demanded_type(route.attributes)
+            for delivery in self.all():
+                if delivery.topic == route.topic:
+                    delivery.on_route(WriteQueues.of(route))

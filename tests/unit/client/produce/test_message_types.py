@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from penstock.client import Admin, Message, Producer, TransactionProducer, TransactionState
 from penstock.client.aio import AsyncAdmin, AsyncProducer
 from penstock.client.cluster.directory import Directory
+from penstock.formats.destination import Ordinary
 from penstock.proto.errors import DeliveryFailed, InvalidArgument, MessageTypeConflict
 from penstock.proto.wire.nameserver_pb2 import TopicRoute
 from tests.support.client.running_cluster import RunningCluster
@@ -128,3 +130,33 @@ def test_compacted_topics_are_refused_with_what_to_do(one: RunningCluster) -> No
             ):
                 make("orders", attributes={"cleanup.policy": "COMPACTION"})
         assert admin.create_topic("deleted", attributes={"cleanup.policy": "DELETE"}).attributes
+
+
+def test_a_change_that_is_told_while_a_topic_is_looked_up_is_not_forgotten(
+    one: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(one.namesrv) as admin, Producer(one.namesrv) as producer:
+        admin.create_topic("changing", queues=2, type="FIFO")
+        deliveries, known = producer._deliveries, Directory.known
+        changed = admin.update_topic("changing", queues=4, type="MIXED")
+        newer = admin._directory.route("changing")
+        older = TopicRoute.FromString(newer.SerializeToString())
+        older.queues[0].write_queues = 2
+        older.attributes["message.type"] = "FIFO"
+        telling = threading.Thread(target=deliveries._on_route, args=(newer,))
+
+        def known_before(self: Directory, topic: str) -> TopicRoute | None:
+            if telling.ident is None and topic == "changing" and self is producer._calls.directory:
+                telling.start()  # the route has changed since this look
+                if not deliveries._lock.locked():
+                    telling.join()
+                return older
+            return known(self, topic)
+
+        assert changed.message_type == "MIXED"
+        monkeypatch.setattr(Directory, "known", known_before)
+        producer.prepare("changing")
+        telling.join()
+        delivery = deliveries.known[Ordinary("changing")]
+        producer.send("changing", b"x")  # which a FIFO topic would not take
+        assert delivery._lanes.queues.total == 4
