@@ -85,7 +85,7 @@ class Line:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=TIMEOUT_S)
 
-    def _on_route(self, _: TopicRoute) -> None:
+    def _on_route(self, _: TopicRoute | None = None) -> None:
         """Another broker may be master: one that is frozen, or cut off, would keep the stream."""
         stream, master = self._stream, self._calls.directory.master(self._broker_name)
         if stream is not None and master is not None and stream.address != master:
@@ -113,11 +113,15 @@ class Line:
         Returns True if anything was heard, and its error.
         """
         stream: _Stream | None = None
+        directory = self._calls.directory
         try:
-            address = self._calls.directory.address(self._broker_name, TIMEOUT_S, fresh=fresh)
+            master = directory.master(self._broker_name)
+            address = directory.address(self._broker_name, TIMEOUT_S, fresh=fresh)
             stream = self._open(address)
             if stream is None:
                 return False, BrokerUnavailable(f"broker {address}: nobody waits for a reply any more")
+            if directory.master(self._broker_name) != master:
+                self._on_route()  # which found no stream when it was called
             while True:
                 error = stream.future.exception()
                 with self._lock:

@@ -139,6 +139,23 @@ def test_a_refusal_for_the_moment_and_a_new_master_begin_it_again_at_the_oldest(
     assert cluster.failed == []
 
 
+def test_a_new_master_that_is_told_while_the_former_one_is_asked_is_not_missed(cluster: Cluster, line: Line) -> None:
+    stand = cluster.stand
+
+    def overtaken(*arguments: Any) -> Future[None]:
+        standing = stand(*arguments)
+        if len(cluster.asked) == 1:
+            cluster.master_address = "second:1"
+            for told in list(cluster.listeners):
+                told(None)
+        return standing
+
+    cluster.stand = overtaken  # type: ignore[method-assign]
+    cluster.need(line, 100)
+    assert isinstance(standing(cluster, 1).future.exception(30), BrokerUnavailable)
+    assert standing(cluster, 2).address == "second:1"
+
+
 def test_a_refusal_for_good_is_told_and_nobody_is_asked_once_nobody_waits(cluster: Cluster, line: Line) -> None:
     cluster.need(line, 100)
     first = standing(cluster, 1)
