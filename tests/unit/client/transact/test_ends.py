@@ -139,7 +139,13 @@ class Handing:
             raise self.refusal
         offsets = [offset for each in request.halves for offset in range(each.offset, each.offset + each.count)]
         answer: Future[EndReply] = Future()
-        self.sent.append((broker_name, offsets, answer))
+        follow = answer.add_done_callback
+
+        def followed(then: Callable[[Future[EndReply]], object]) -> None:
+            follow(then)
+            self.sent.append((broker_name, offsets, answer))  # not before: what answers it is told then, at once
+
+        answer.add_done_callback = followed  # type: ignore[method-assign]
         return answer
 
     def hand_over(self, *offsets: int, name: str = "a", state: int = COMMIT) -> list[bool]:
