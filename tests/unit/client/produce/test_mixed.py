@@ -104,15 +104,16 @@ def test_only_senders_that_share_a_batch_with_produced_ones_are_told_before_its_
 
 
 def test_a_callback_of_a_future_that_is_no_exception_costs_nobody_their_outcome(
-    one: RunningCluster, caplog: pytest.LogCaptureFixture
+    one: RunningCluster, broker: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
         raise GeneratorExit
 
     with Producer(one.namesrv) as producer:
         for _ in range(2):
-            first, second = producer.send_async(TOPIC, b"x"), producer.send_async(TOPIC, b"y")
-            first.add_done_callback(fail)
+            with broker.faults.holding("Append"):  # a future that is done would raise it here
+                first, second = producer.send_async(TOPIC, b"x"), producer.send_async(TOPIC, b"y")
+                first.add_done_callback(fail)
             assert second.result(60).status is SendStatus.SEND_OK
         producer.flush()
     assert caplog.text.count("callback of a future failed") == 2
