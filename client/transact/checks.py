@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -54,7 +55,8 @@ class Checks:
                 self._waiting.put_nowait(None)
                 break
             except queue.Full:
-                self._waiting.get_nowait()
+                with contextlib.suppress(queue.Empty):  # the thread was quicker
+                    self._waiting.get_nowait()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
