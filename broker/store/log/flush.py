@@ -53,6 +53,7 @@ class Flusher(LogFollower):
         self._syncing = threading.Lock()  # held during a sync, and while the log is cut
         self._cuts = 0  # how often the log was cut: what a sync began before says nothing about the bytes behind
         self.failure: SyncFailed | None = None  # set once, by any thread, and never taken back
+        self._committing = threading.Lock()  # held until what a commit found is noted
         self.refusal: DiskFull | None = None  # the last commit found no space: nothing more may be appended
         # Called by any thread: a commit has moved the log's end there.
         self.on_committed: Callable[[int], None] = lambda end: None
@@ -86,14 +87,15 @@ class Flusher(LogFollower):
             return before
         if self.failure is not None:
             raise self.failure
-        try:
-            end = self._log.commit()
-        except OSError as error:
-            named = self.not_written(error)
-            if isinstance(named, DiskFull):
-                self.refusal = named
-            raise named from error
-        self.refusal = None
+        with self._committing:
+            try:
+                end = self._log.commit()
+            except OSError as error:
+                named = self.not_written(error)
+                if isinstance(named, DiskFull):
+                    self.refusal = named
+                raise named from error
+            self.refusal = None
         if end > before:
             if self._asked > self.flushed_offset:
                 with self._condition:

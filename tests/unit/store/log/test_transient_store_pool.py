@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -284,12 +285,37 @@ def test_a_full_disk_refuses_messages_until_a_commit_finds_space(tmp_path: Path)
             store.append(topic, batch(topic, [b"{}"]), queues=1)
     assert (store.end_offset, fatal) == (0, [])
     disk.kind = ""
-    wait_until(lambda: store.end_offset == end, what="the commit")
+    wait_until(lambda: store.end_offset == end and store._flusher.refusal is None, what="the commit")
     _append(store, 1)
     store.close()
     reopened = _open(tmp_path)
     assert _numbers(reopened) == [0, 1]
     reopened.close()
+
+
+def test_a_commit_that_found_no_space_says_so_before_another_finds_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FailingDisk()
+    store = _open(tmp_path, disk)
+    disk.kind, disk.nth, disk.code = "pwrite", 1, errno.ENOSPC
+    end = _append(store, 0)
+    flusher, other = store._flusher, threading.Thread(target=store._flusher.commit)
+    not_written = flusher.not_written
+
+    def overtaken(error: OSError) -> StorageError:
+        found = not_written(error)
+        other.start()
+        other.join(0.2)  # it has to wait
+        return found
+
+    monkeypatch.setattr(flusher, "not_written", overtaken)
+    with pytest.raises(DiskFull):
+        flusher.commit()
+    other.join(30)
+    assert store.end_offset == end
+    _append(store, 1)
+    store.close()
 
 
 def test_a_pool_does_not_go_with_sync_flush(tmp_path: Path) -> None:
