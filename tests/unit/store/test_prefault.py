@@ -11,10 +11,9 @@ from penstock.broker.store.log.prefault import NICER_BY, Prefaulter
 
 
 def test_pages_are_touched_by_a_thread_that_gives_way_to_the_event_loop() -> None:
-    before = set(threading.enumerate())
     prefaulter = Prefaulter()
     prefaulter.advance(np.zeros(1 << 20, np.uint8), 0)
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = prefaulter._worker._threads
     number = thread.native_id
     assert number is not None
     prefaulter._worker.submit(lambda: None).result()  # it has begun
