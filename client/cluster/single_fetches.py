@@ -31,7 +31,12 @@ class SingleFetches:
                 raise ClientClosed("the client is closed: make a new one")
             links = self._idle.pop() if self._idle else FetchLinks(self._open_link)
             self._used.add(links)
-        return SingleFetch(self, links, links.fetch(address, header, timeout_s))
+        try:
+            return SingleFetch(self, links, links.fetch(address, header, timeout_s))
+        except BaseException:  # closed meanwhile: nobody else would close these
+            links.close()
+            self.give_back(links)
+            raise
 
     def give_back(self, links: FetchLinks) -> None:
         """Nothing is under way on these."""

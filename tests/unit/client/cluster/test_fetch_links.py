@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -299,3 +300,23 @@ def test_single_fetches_use_a_connection_again_and_one_each_at_the_same_time(pee
     assert not singles._used
     with pytest.raises(ClientClosed):
         singles.fetch("a", HEADER, 60.0)
+
+
+def test_a_single_fetch_that_the_clients_end_overtakes_leaves_no_connection(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    singles = SingleFetches(opening(peer))
+    kept = FetchLinks(opening(peer))
+    kept._make_waker()
+    singles.give_back(kept)
+    fetch = FetchLinks.fetch
+
+    def overtaken(links: FetchLinks, *arguments: Any) -> FetchCall:
+        singles.close()
+        return fetch(links, *arguments)
+
+    monkeypatch.setattr(FetchLinks, "fetch", overtaken)
+    with pytest.raises(ClientClosed):
+        singles.fetch("a", HEADER, 60.0)
+    assert kept._waker is not None
+    assert kept._waker.fileno() < 0, "nobody else knows of it"
