@@ -41,9 +41,10 @@ class Overtaken(threading.Event):
 
 
 def overtake(owner: Any, name: str, end: Callable[[], object]) -> None:
-    """Have ``owner``'s thread, which waits for the event of that name, be overtaken by its ``end``."""
-    former = getattr(owner, name)
-    setattr(owner, name, Overtaken(end))
+    """Have ``owner``'s thread, which waits for the event of that name, or is about to, be overtaken by its ``end``."""
+    former, latter = getattr(owner, name), Overtaken(end)
+    setattr(owner, name, latter)
+    latter.set()
     former.set()
 
 
