@@ -17,6 +17,8 @@ from penstock.proto.register import NOBODY, Register
 LEASE_S = 0.75
 CLOCK_DRIFT_MAX = 0.1
 """Clocks of two machines may go up to so much faster or slower than they should."""
+HEARD_MAX = 64
+"""Answers of so many slaves are remembered: strangers choose their ids, so their number must be bounded."""
 
 
 def master_share_s(lease_s: float) -> float:
@@ -51,7 +53,7 @@ class MasterLease:
         self._own_id = own_id
         self._share_s = master_share_s(lease_s)
         self._needs_coordinator = needs_coordinator
-        self._heard: dict[int, float] = {}  # of every slave: who joins the set has answered before
+        self._heard: dict[int, float] = {}  # of the slaves heard last: who joins the set has answered before
         self._members: dict[int, float] = {}
         self._coordinator = -math.inf
         self.require(members)
@@ -62,6 +64,8 @@ class MasterLease:
 
     def on_member(self, member: int, sent_at: float) -> None:
         """A slave, ``member`` or not yet, has answered, in this epoch, what was sent to it at ``sent_at``."""
+        if member not in self._heard and len(self._heard) >= HEARD_MAX:
+            del self._heard[min(self._heard, key=self._heard.__getitem__)]
         heard = self._heard[member] = max(self._heard.get(member, -math.inf), sent_at)
         if member in self._members:
             self._members[member] = heard

@@ -20,15 +20,16 @@ class Standings:
 
     def at(self, now: float, progress: Progress, end: int, silent: Collection[int]) -> list[Standing]:
         """The slaves at ``now`` (seconds), when the log ends at ``end`` and the members ``silent`` are not heard."""
-        found = []
+        found, marks = [], {}
         for each in progress.replicas():
             is_level = progress.is_level(each)
             mark_end, marked_at, level_at = self._marks.get(each.broker_id, (end, now, now))
             if progress.has(each, mark_end):  # to be level with a log that grows is a matter of the moment
                 level_at, mark_end, marked_at = now if progress.has(each, end) else marked_at, end, now
-            self._marks[each.broker_id] = (mark_end, marked_at, level_at)
+            marks[each.broker_id] = (mark_end, marked_at, level_at)
             is_silent = each.broker_id in silent or not each.connected
             found.append(
                 Standing(each.broker_id, is_silent, is_level and each.in_sync, (now - level_at) * 1000, each.learner)
             )
+        self._marks = marks  # of those alone: strangers choose their ids
         return found

@@ -64,3 +64,12 @@ def test_who_is_gone_or_not_heard_is_silent() -> None:
     assert not stand(Standings(), primary, 1.0, 0, silent=(3,)).is_silent
     primary.slave.connected = False
     assert stand(Standings(), primary, 1.0, 0).is_silent
+
+
+def test_who_is_forgotten_by_the_master_leaves_no_mark() -> None:
+    """Strangers choose their ids; the master's own table of them is bounded."""
+    standings, primary = Standings(), Followers()
+    for stranger in range(1000):
+        primary.slave.broker_id = stranger
+        stand(standings, primary, 1.0, 100)
+    assert list(standings._marks) == [999]

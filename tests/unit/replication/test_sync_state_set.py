@@ -8,7 +8,7 @@ import pytest
 
 from penstock.proto.errors import InvalidArgument, NotMaster, StaleRegister
 from penstock.proto.register import NOBODY, Register, new_register, register_of_json, register_of_wire
-from penstock.replication.leases import LEASE_S, MasterLease, begins_at, master_share_s
+from penstock.replication.leases import HEARD_MAX, LEASE_S, MasterLease, begins_at, master_share_s
 from penstock.replication.master.sync_state_set import SetRules, Standing, wanted_set
 
 TWO = SetRules(in_sync_replicas=2)
@@ -97,6 +97,17 @@ def test_a_member_that_joins_has_not_confirmed_yet() -> None:
     lease.require((0, 1, 2))
     assert not lease.is_valid(10.0)
     lease.on_member(2, 10.0)
+    assert lease.is_valid(10.0)
+
+
+def test_strangers_of_ever_new_ids_cost_a_lease_no_memory_and_take_nothing_from_who_answers() -> None:
+    lease = MasterLease(0, (0, 1))
+    for stranger in range(1000, 2000):
+        lease.on_member(1, 10.0)
+        lease.on_member(2, 10.0)
+        lease.on_member(stranger, 9.0)
+    assert len(lease._heard) <= HEARD_MAX
+    lease.require((0, 1, 2))
     assert lease.is_valid(10.0)
 
 
