@@ -197,9 +197,10 @@ class LevelQueues:
                 left.append(missing)
             else:
                 self._deliver(journal, name, queue_id, first + count, waiting, records.offsets, missing)
-        if until and left:
-            chosen = np.sort(np.concatenate(left))
-            self._move(journal, queue_id, first + count, waiting, chosen, due[records.offsets[chosen] - first])
+        chosen = np.sort(np.concatenate(left)) if left else np.empty(0, np.int64)
+        if len(chosen):
+            timers, times = Target(names.TIMER_TOPIC, 1), due[records.offsets - first]
+            self._append(journal, timers, queue_id, first + count, waiting, records.offsets, chosen, times)
         done[queue_id] = first + count
         await asyncio.sleep(0)
         return True
@@ -257,25 +258,35 @@ class LevelQueues:
             log.warning("messages with a delay level dropped, their topic is gone topic=%s count=%d", name, len(chosen))
             return
         target = Target(name, max(topic.write_queues, 1))
+        self._append(journal, target, queue_id, end, waiting, offsets, chosen)
+
+    def _append(
+        self,
+        journal: Journal,
+        target: Target,
+        queue_id: int,
+        end: int,
+        waiting: Waiting,
+        offsets: Longs,
+        chosen: Longs,
+        due: Longs | None = None,
+    ) -> None:
+        """Append the messages ``chosen`` in one batch, or else one by one. ``due``: until when they go on waiting."""
         mark = ProducerMark(PRODUCER_ID, 0, queue_id, end, len(chosen))
+        times = None if due is None else due[chosen]
         try:
-            journal.append(target, waiting.batch(chosen, target, mark), mark, count=len(chosen), is_kept=True)
-            self.delivered += len(chosen)
+            batch = waiting.batch(chosen, target, mark, keep=due is not None, due=times)
+            journal.append(target, batch, mark, count=len(chosen), is_kept=True)
+            self.delivered += len(chosen) * (due is None)
+            self.moved += len(chosen) * (due is not None)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
             for index in chosen if len(chosen) > 1 else ():
-                self._deliver(journal, name, queue_id, int(offsets[index]) + 1, waiting, offsets, np.array([index]))
+                after = int(offsets[index]) + 1
+                self._append(journal, target, queue_id, after, waiting, offsets, np.array([index]), due)
             if len(chosen) == 1:
                 self.dropped += 1
                 log.error(
-                    "message with a delay level cannot be delivered topic=%s level=%d offset=%d error=%s",
-                    *(name, queue_id + 1, offsets[chosen[0]], error),
+                    "message with a delay level cannot be %s topic=%s level=%d offset=%d error=%s",
+                    "delivered" if due is None else "stored anew",
+                    *(target.topic, queue_id + 1, offsets[chosen[0]], error),
                 )
-
-    def _move(self, journal: Journal, queue_id: int, end: int, waiting: Waiting, chosen: Longs, due: Longs) -> None:
-        if not len(chosen):
-            return
-        target = Target(names.TIMER_TOPIC, 1)
-        mark = ProducerMark(PRODUCER_ID, 0, queue_id, end, len(chosen))
-        batch = waiting.batch(chosen, target, mark, keep=True, due=due)
-        journal.append(target, batch, mark, count=len(chosen), is_kept=True)
-        self.moved += len(chosen)

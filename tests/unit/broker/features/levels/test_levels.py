@@ -300,6 +300,28 @@ async def test_one_message_that_cannot_be_stored_costs_itself_alone(
 
 
 @in_loop
+async def test_a_damaged_message_in_the_way_of_retention_costs_itself_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    node.delay(14, [b"one", b"two", b"three"])
+    node.delay(15, [b"four"])
+    log_file = min((tmp_path / "commitlog").iterdir())
+    content = log_file.read_bytes()
+    with log_file.open("r+b") as file:
+        file.seek(content.index(b"two"))
+        file.write(b"owt")  # which its checksum tells, when the record is stored anew
+    (hold,) = node[DelayLevels].holds()
+    assert hold.make_way is not None
+    hold.make_way(node.store.end_offset)
+    await node.turn()
+    assert (node.queues.moved, node.queues.dropped) == (3, 1)
+    assert "cannot be stored anew topic=rmq_sys_wheel_timer level=14 offset=1" in caplog.text
+    await node.turn(1200)
+    assert node.delivered() == [b"one", b"three", b"four"]
+
+
+@in_loop
 async def test_upgrading_keeps_what_the_timers_have_delivered(tmp_path: Path) -> None:
     """A store that was RocketMQ's has its file still, which an older version of the broker never wrote."""
 
