@@ -5,7 +5,8 @@ sends the same number again and gets the first receipt instead of a second copy.
 batch carries its number as a mark in the log, so a replica, or a start, rebuilds it from there; the snapshot
 only makes the start short. Before log files go, what they alone tell of it is put into a state record, tag
 ``SEQUENCES``, body ``{"rows": [row, …]}`` with rows as in the snapshot, each of
-one receipt.
+one receipt. Up to when lanes were forgotten, which no log tells of that has begun
+behind their batches, is in one with ``"forgottenMs"``.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class ProducerTable(Table):
         self.evicted = 0  # lanes that were forgotten because there were too many
         self._limits = limits
         self._forgotten_ms = 0  # when the newest of these stored its last batch
+        self._forgotten_at = -1  # where the state record begins that says so, -1 without one
         self._newest_ms = 0  # when the newest batch was stored
         self._numbers = 0  # in all receipts
         self._lanes_of: Counter[int] = Counter()  # of each producer
@@ -202,7 +204,10 @@ class ProducerTable(Table):
         """
 
     def apply(self, position: int, kind: str, document: Mapping[str, Any]) -> None:
-        rows = document["rows"]
+        rows, forgotten_ms = document["rows"], int(document.get("forgottenMs", 0))
+        if forgotten_ms and forgotten_ms >= self._forgotten_ms:
+            self._forgotten_ms, self._forgotten_at = forgotten_ms, max(self._forgotten_at, position)
+            self.changes += 1
         self._take(rows, position)
         for producer_id, topic, lane, *_ in rows:
             held = self._lanes.get((int(producer_id, 16), topic, lane))
@@ -210,7 +215,7 @@ class ProducerTable(Table):
                 held.recorded = max(held.recorded, position)
 
     def repeated(self, position: int) -> Iterator[StateRecord]:
-        """The newest batch of every lane of which nothing stands in the log from ``position`` on."""
+        """The newest batch of every lane of which nothing stands in the log from ``position`` on, and what is gone."""
         older = [
             (key, held) for key, held in self._lanes.items() if max(held.receipts[-1].start, held.recorded) < position
         ]
@@ -225,6 +230,8 @@ class ProducerTable(Table):
                 rows, numbers = [], 0
         if rows:
             yield SEQUENCES, {"rows": rows}
+        if self._forgotten_ms and self._forgotten_at < position:
+            yield SEQUENCES, {"rows": [], "forgottenMs": self._forgotten_ms}
 
     def adopt(self, other: Self) -> None:
         duplicates, evicted = self.duplicates, self.evicted
@@ -279,7 +286,8 @@ class ProducerTable(Table):
             while (oldest := next(iter(self._lanes)))[0] in OWN_PRODUCERS:
                 self._lanes.move_to_end(oldest)
         key, lane = self._drop_oldest()
-        self._forgotten_ms = max(self._forgotten_ms, lane.receipts[-1].store_timestamp_ms)
+        if lane.receipts[-1].store_timestamp_ms > self._forgotten_ms:
+            self._forgotten_ms, self._forgotten_at = lane.receipts[-1].store_timestamp_ms, -1
         self.evicted += 1
         if self.evicted % WARN_EVERY == 1:
             log.warning(

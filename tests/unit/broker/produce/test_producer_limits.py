@@ -178,3 +178,19 @@ async def test_a_wall_clock_that_is_set_ahead_for_a_moment_empties_no_table(monk
     monkeypatch.setattr(time, "time", lambda: wall + 8 * 24 * 3600)
     await parts.snapshots.write_changed(lambda: parts.store.dispatched_offset)
     assert parts.tables.producers.last_sequence(P, "orders", 0) == 5
+
+
+def test_what_was_forgotten_is_known_to_a_slave_whose_log_begins_behind_it() -> None:
+    """It has never seen these lanes: as master it would take what is sent again for new."""
+    table, slave = ProducerTable(FEW), ProducerTable(FEW)
+    table.remember(P, 0, "orders", 0, receipt(5))
+    assert not [document for _, document in table.repeated(0)]
+    crowd(table)
+    for position in (1000, 2000):
+        for kind, document in list(table.repeated(position)):
+            for each in (table, slave):
+                each.apply(position, kind, document)
+    assert slave.find_duplicate(P, 0, "orders", 0, 5) is None
+    with pytest.raises(LaneForgotten):
+        slave.find_duplicate(P, 0, "orders", 0, 5, again=True)
+    assert list(table.repeated(2000)) == [], "it is told already"
