@@ -261,16 +261,16 @@ class Decisions:
             self._post_batch(journal, Target(names.PARKED_TOPIC, 1), Becomes.PARKED, records, chosen, sequence)
         elif letter in ("K", "N"):
             becomes = Becomes.ASKED if letter == "K" else Becomes.RENEWED
-            first = self._post_batch(journal, Target(names.HALF_TOPIC, 1), becomes, records, chosen, sequence)
-            if first is not None and self.halves is not None:
-                self._add_renewed(records, chosen, first, is_asked=letter == "K")
+            posted = self._post_batch(journal, Target(names.HALF_TOPIC, 1), becomes, records, chosen, sequence)
+            if posted is not None and self.halves is not None:
+                self._add_renewed(records, *posted, is_asked=letter == "K")
 
     def _post_batch(
         self, journal: Journal, target: Target, becomes: Becomes | None, records: Records, chosen: Longs, sequence: int
-    ) -> int | None:
+    ) -> tuple[Longs, int] | None:
         """Post the records at the places ``chosen``, as messages if they become nothing else: those that will do.
 
-        Answers the first one's offset in its queue, None if they are there.
+        Answers their places and the first one's offset in its queue; None if they are there, or none will do.
         """
         if self._reposter.is_done(target, ProducerMark(PRODUCER_ID, 0, LANE, sequence, 1), below=sequence + 1):
             return None
@@ -278,12 +278,15 @@ class Decisions:
             mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
             try:
                 batch = self._batch(target, becomes, records, chosen, mark)
-                return journal.append(target, batch, mark, count=len(chosen), is_kept=True).queue_offsets[0]
-            except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
-                bad = error.details.get("index") if becomes is None else None
-                count = len(chosen) if bad is None else 1
-                log.error("halves cannot be posted topic=%s count=%d error=%s", target.topic, count, error)
-                chosen = chosen[:0] if bad is None else np.delete(chosen, bad)
+                placed = journal.append(target, batch, mark, count=len(chosen), is_kept=True)
+                return chosen, placed.queue_offsets[0]
+            except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
+                bad = error.details["index"]
+                log.error(
+                    "half cannot be posted topic=%s half=%d error=%s",
+                    *(target.topic, records.offsets[chosen[bad]], error),
+                )
+                chosen = np.delete(chosen, bad)
         return None
 
     def _batch(
@@ -301,7 +304,7 @@ class Decisions:
         else:
             length = int(restated(*rows, int(becomes), name, prefix, out))
         if length < 0:
-            raise MessageTooLarge("their properties leave no room for what must be said")
+            raise MessageTooLarge("its properties leave no room for what must be said", index=-1 - length)
         return out[:length].data
 
     def _by_topic(self, records: Records, chosen: Longs) -> Iterable[tuple[str, Longs]]:

@@ -297,18 +297,18 @@ def committed(records, positions, sizes, own_queues, kept, topic, queues, mark, 
     """Write the halves at ``positions`` as committed messages of ``topic``, which has ``queues``, to ``out``.
 
     ``own_queues`` and ``kept``: as :func:`homes_of` tells them. ``mark``: a property, with its name and both
-    separators, for the first record. Answers the new length; -1: ``out`` is too small, some are no records, or the mark
-    has no room.
+    separators, for the first record. Answers the new length; -1 less the index of one that is no record, or has no
+    room for what must be said.
     """
     at = 0
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
         if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
-            return np.int64(-1)
+            return np.int64(-1 - i)
         record = address_of(records) + start
         kind, _, _, body, body_size, _, _, properties, size = measure_at(record, 0, sizes[i])
         if kind != RECORD or size + PROPERTIES_GROWTH_MAX > _BYTES_MAX:
-            return np.int64(-1)
+            return np.int64(-1 - i)
         first = behind = _put_head(
             out, at, record, body + body_size, body, own_queues[i] % queues, _COMMIT, load_i64(record, 28), topic
         )
@@ -330,18 +330,18 @@ def restated(records, positions, sizes, becomes, topic, mark, out):
     """Write the halves at ``positions`` as records of ``topic``, queue 0, to ``out``; its new length.
 
     ``becomes``: a :class:`Becomes`. A renewed half names its first record, which it may be itself, and says how often
-    somebody was asked. ``mark``, and -1: as of :func:`committed`.
+    somebody was asked. ``mark``, and the answer: as of :func:`committed`.
     """
     at = 0
     is_renewed = becomes in (_ASKED, _RENEWED)
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
         if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
-            return np.int64(-1)
+            return np.int64(-1 - i)
         record = address_of(records) + start
         kind, _, _, body, body_size, _, _, properties, size = measure_at(record, 0, sizes[i])
         if kind != RECORD or size + PROPERTIES_GROWTH_MAX > _BYTES_MAX:
-            return np.int64(-1)
+            return np.int64(-1 - i)
         properties_end = properties + size
         first = behind = _put_head(out, at, record, body + body_size, body, 0, 0, 0, topic)
         if i == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,36 @@ async def test_halves_in_the_way_of_a_deletion_are_stored_anew_and_stay_known() 
     node = Node.after(node)
     await node.end(COMMIT, (0, 1))
     assert node.bodies() == [b"a"]
+
+
+@pytest.mark.parametrize("becomes", ["asked about", "in the way", "parked", "committed"])
+@in_loop
+async def test_a_damaged_half_costs_itself_alone(
+    tmp_path: Path, becomes: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = opened(root=tmp_path, transactionCheckMax=1)
+    await node.halves([b"first", b"second", b"third"])
+    if becomes == "parked":
+        node.join()
+        await node.pass_s(31)
+    log_file = min((tmp_path / "commitlog").iterdir())
+    place = log_file.read_bytes().rindex(b"second")
+    with log_file.open("r+b") as file:
+        file.seek(place)
+        file.write(b"SECOND")  # which its checksum tells, when the record is stored anew
+    if becomes == "asked about":
+        node.join()
+    elif becomes == "in the way":
+        await node.pass_s(1)
+        node.transactions.checks.make_way(node.store.end_offset)
+    if becomes != "committed":
+        await node.pass_s(30)
+    assert ("half cannot be posted" in caplog.text) == (becomes != "committed")
+    if becomes == "parked":
+        assert [record.body for record in node.records(names.PARKED_TOPIC)] == [b"first", b"third"]
+    else:
+        await node.end(COMMIT, (0, 1), (2, 1) if becomes != "committed" else (1, 2))
+        assert node.bodies() == [b"first", b"third"]
 
 
 @pytest.mark.parametrize("after", [lambda node: node, Node.after], ids=["the same broker", "the next one"])
