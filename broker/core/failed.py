@@ -97,7 +97,7 @@ def failed_copies(
 
     ``times``: of all records; ``due``: of the chosen ones.
 
-    Raises MessageTooLarge: the properties of one have no room for the mark.
+    Raises MessageTooLarge: the properties of one, ``details['index']``, have no room for the mark.
     """
     sizes = records.sizes[chosen]
     out = np.empty(int(sizes.sum()) + len(chosen) * GROWTH_MAX + GROWTH_MAX, np.uint8)
@@ -105,5 +105,7 @@ def failed_copies(
     positions, tried = records.positions[chosen], times[chosen] + 1
     length = int(sent_back(records.data, positions, sizes, tried, due, name, place, prefix, are_again, out))
     if length < 0:
-        raise MessageTooLarge("send-back: the properties of a message leave no room for its producer mark")
+        raise MessageTooLarge(
+            "send-back: the properties of a message leave no room for its producer mark", index=-1 - length
+        )
     return out[:length].data

@@ -207,19 +207,27 @@ class Finisher:
 
     def _post(self, journal: Journal, op: Op, records: Records, chosen: Longs, point: int) -> None:
         """Append the copies of an op, unless they are there."""
-        mark = ProducerMark(PRODUCER_ID, 0, LANE, point + 1, len(chosen))
-        known = Target(_topic_of(op.kind, op.group), 1)
+        known, mark = Target(_topic_of(op.kind, op.group), 1), ProducerMark(PRODUCER_ID, 0, LANE, point + 1, 1)
         if not len(chosen) or self._reposter.is_done(known, mark, below=point + 2):
             return  # the topic may have been deleted since
         target = self._ensure(journal, op.kind, self._core.tables.group_or_default(op.group))
         times, _ = tried_times(records, op.topic)
         are_again = op.topic.startswith(names.RETRY_PREFIX)
-        due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
-        try:
-            batch = failed_copies(records, chosen, times, due, target.topic, b"", mark, are_again=are_again)
-            journal.append(target, batch, mark, count=len(chosen), is_kept=True)
-        except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote: it would never do
-            log.error("messages cannot come again topic=%s count=%d error=%s", target.topic, len(chosen), error)
+        while len(chosen):
+            due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
+            mark = mark._replace(count=len(chosen))
+            try:
+                batch = failed_copies(records, chosen, times, due, target.topic, b"", mark, are_again=are_again)
+                journal.append(target, batch, mark, count=len(chosen), is_kept=True)
+                break
+            except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
+                bad = error.details["index"]
+                log.error(
+                    "message cannot come again topic=%s from=%s queue=%d offset=%d error=%s",
+                    *(target.topic, op.topic, op.queue_id, records.offsets[chosen[bad]], error),
+                )
+                chosen = np.delete(chosen, bad)
+        else:
             return
         (self.dead if op.kind is Kind.DEAD else self.again)[op.group] += len(chosen)
         if op.kind is Kind.DEAD:

@@ -168,18 +168,18 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
     that say where; a negative one: at once. Without any time they are dead letters. ``mark``: a property, with its
     name and both separators, for the first. ``are_again``: they have failed before, and say where they come from;
     otherwise that is where they lie. Where a dead letter's properties have no room for its origin it goes without.
-    -1: ``out`` is too small, some are no records, or what must be said has no room.
+    -1 less the index of one that is no record, or has no room for what must be said.
     """
     at = 0
     is_dead = len(due) == 0
     for i in range(len(positions)):
         start, end = positions[i], positions[i] + sizes[i]
         if start < 0 or end > len(records) or at + sizes[i] + GROWTH_MAX > len(out):
-            return np.int64(-1)
+            return np.int64(-1 - i)
         record = address_of(records) + start
         kind, _, store, body, body_size, origin, origin_size, properties, size = measure_at(record, 0, sizes[i])
         if kind != RECORD:
-            return np.int64(-1)
+            return np.int64(-1 - i)
         fixed = body + body_size
         copy_bytes(out, at, record, 0, fixed)
         store_i32(out, at + 12, 0)
@@ -197,14 +197,14 @@ def sent_back(records, positions, sizes, reconsume_times, due, topic, where, mar
                 out, behind, record, store, body, origin, origin + origin_size, properties, end, are_again, is_dead
             )
         elif not is_dead:
-            return np.int64(-1)
+            return np.int64(-1 - i)
         if not is_dead:
             copy_bytes(out, behind, where, 0, len(where))
             behind += len(where)
             if due[i] >= 0:
                 behind = put_time(out, behind, _TIME, due[i])
         if behind - first > _BYTES_MAX:
-            return np.int64(-1)
+            return np.int64(-1 - i)
         store_i16(out, first - 2, behind - first)
         store_i32(out, at, behind - at)
         at = behind

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from penstock.broker.core.journal import Journal
@@ -28,6 +31,27 @@ async def test_of_those_that_are_due_together_some_come_again_and_others_are_dea
     await node.pass_s(60)
     assert [record.reconsume_times for record in node.records(DEAD)] == [3]
     assert [record.reconsume_times for record in node.records()] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("tries", [0, 16])
+@in_loop
+async def test_a_damaged_message_costs_itself_alone(
+    tmp_path: Path, tries: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    node.put_group(Group(GROUP, retry_max_times=tries))
+    node.fill(3)
+    await node.receive()
+    place = node.store.picker.locate("orders", 0, np.array([1]))
+    end = int(place.positions[0] + place.sizes[0])
+    log_file = min((tmp_path / "commitlog").iterdir())
+    body = log_file.read_bytes().rindex(b"1", 0, log_file.read_bytes().rindex(b"orders", 0, end))
+    with log_file.open("r+b") as file:
+        file.seek(body)
+        file.write(b"!")  # which its checksum tells, when the record is copied
+    await node.pass_s(60)
+    assert [record.body for record in node.records(RETRY if tries else DEAD)] == [b"0", b"2"]
+    assert "message cannot come again" in caplog.text
 
 
 @in_loop
