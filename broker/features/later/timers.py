@@ -374,21 +374,25 @@ class Timers:
         recalled = self._recalls.of(waiting)
         self.recalled += len(recalled)
         if run.is_rolled:  # without what is recalled: a message that is rolled would lie behind the record that says so
-            self._deliver_to(journal, names.TIMER_TOPIC, run, waiting, np.setdiff1d(np.arange(len(order)), recalled))
+            self._deliver_to(journal, names.TIMER_TOPIC, run, waiting, np.arange(len(order)), recalled)
             return
         self.dropped += waiting.lost
         passed_over = np.union1d(recalled, waiting.recalls)
         for name, chosen in waiting.by_topic():
-            self._deliver_to(journal, name, run, waiting, chosen[~np.isin(chosen, passed_over)])
+            self._deliver_to(journal, name, run, waiting, chosen, passed_over)
 
-    def _deliver_to(self, journal: Journal, name: str, run: Run, waiting: Waiting, chosen: Longs) -> None:
+    def _deliver_to(
+        self, journal: Journal, name: str, run: Run, waiting: Waiting, members: Longs, passed_over: Longs
+    ) -> None:
+        """``members``: all that the run has for that topic; each keeps its number, whatever is recalled meanwhile."""
+        chosen = members[~np.isin(members, passed_over)]
         topic, count = self._core.tables.topics.get(name), len(chosen)
         queues = 1 if topic is None else max(topic.write_queues, 1)
         sequence = run.number + 1 << SEQUENCE_BITS
         target, mark = Target(name, queues), ProducerMark(PRODUCER_ID, 0, QUEUE, sequence, count)
         is_done = partial(self.reposter.is_done, target, below=sequence + 1)
         # Where they cannot be stored together they are one by one, under numbers in front of the batch's own.
-        alone = mark._replace(sequence=sequence - count + 1, count=1)
+        alone = mark._replace(sequence=sequence - len(members) + 1, count=1)
         is_begun = count > 0 and is_done(alone)
         if not count or (is_begun and is_done(mark)):
             return
@@ -398,9 +402,10 @@ class Timers:
             return
         if not is_begun and self._try_post(journal, target, mark, run, waiting, chosen) is None:
             return
-        for number, index in enumerate(chosen[:, None]):
+        for number, index in enumerate(members[:, None]):
             each = alone._replace(sequence=alone.sequence + number)
-            error = None if is_done(each) else self._try_post(journal, target, each, run, waiting, index)
+            is_over = is_done(each) or index[0] in passed_over
+            error = None if is_over else self._try_post(journal, target, each, run, waiting, index)
             if error is not None:
                 self.dropped += 1
                 log.error("message for later cannot be delivered topic=%s error=%s", name, error)

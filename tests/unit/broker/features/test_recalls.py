@@ -17,6 +17,7 @@ from penstock.formats.record.properties import decode_properties, encode_propert
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
+    CorruptBatch,
     DiskFull,
     Forbidden,
     InvalidArgument,
@@ -166,6 +167,32 @@ def test_a_delivery_that_is_cut_short_brings_nothing_recalled(
         assert node.delivered() == [b"0", b"2", b"3", b"5"]
 
     run()
+
+
+@in_loop
+async def test_a_recall_while_messages_are_stored_anew_one_by_one_doubles_no_other(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.later(["a", "bad", "c"])
+    await node.turn()
+    append, full = node.store.append, True
+
+    def refusing(topic: str, records: Any, **settings: Any) -> Any:
+        if topic == names.TIMER_TOPIC and b"bad" in bytes(records):
+            raise CorruptBatch("damaged")
+        if topic == names.TIMER_TOPIC and full and b"UNIQ_KEY\x01c" in bytes(records):
+            raise DiskFull("no space")
+        return append(topic, records, **settings)
+
+    node.store.append = refusing  # type: ignore[method-assign]
+    node.timers.make_way(node.store.end_offset)
+    with pytest.raises(DiskFull):
+        await node.turn()
+    full = False
+    assert await node.recall("c")
+    await node.turn()
+    assert node.timers.rolled == 1
+    await node.turn(10)
+    assert node.delivered() == [b"a"]
 
 
 @in_loop
