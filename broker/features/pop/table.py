@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from ...core.tables.groups import GROUP_DELETED
@@ -72,9 +72,10 @@ class PopTable(Table):
             self._void(position, str(document.get("groupName", "")), str(document.get("topicName", "")))
 
     def repeated(self, position: int) -> Iterator[StateRecord]:
-        for group, held in list(self.groups.items()):
-            if held < position and group in self.groups:
-                yield from self._group_records(group)
+        older = [group for group, held in self.groups.items() if held < position]
+        offsets, cuts = _by_group(self._offsets, older), _by_group(self._cuts, {"", *older})
+        for group in older:
+            yield from self._group_records(group, offsets[group], [*cuts[""], *cuts[group]])
         if self.ops and self._done_at < position:
             yield POP_DONE, {"ops": self.ops, "position": self.position, "held": self.held}
 
@@ -94,13 +95,16 @@ class PopTable(Table):
         yield from json_entries((_text(key), cut) for key, cut in list(self._cuts.items()))
         yield "}"
 
-    def _group_records(self, group: str) -> Iterator[StateRecord]:
-        """All that is said of a group: what a log had before these records says nothing to who hears of it only now."""
-        cuts = [(_text(key), cut) for key, cut in self._cuts.items() if key[0] in ("", group)]
-        for part in _parts(cuts) or [[]]:
+    def _group_records(self, group: str, known: Sequence[Key], cut: Sequence[Key]) -> Iterator[StateRecord]:
+        """All that is said of a group: what a log had before these records says nothing to who hears of it only now.
+
+        ``known``, ``cut``: where it has offsets, and cuts, which may be gone when their record is made.
+        """
+        for part in _parts(cut) or [[]]:
             if group in self.groups:
-                yield POP_GROUP, {"group": group, AGAIN: True} | ({"cuts": dict(part)} if part else {})
-        for keys in _parts([key for key in self._offsets if key[0] == group]):
+                cuts = {_text(key): self._cuts[key] for key in part if key in self._cuts}
+                yield POP_GROUP, {"group": group, AGAIN: True} | ({"cuts": cuts} if cuts else {})
+        for keys in _parts(known):
             offsets: dict[str, dict[int, int]] = {}
             for _, topic, queue_id in keys:
                 if (offset := self.known(group, topic, queue_id)) is not None:
@@ -154,6 +158,15 @@ class PopTable(Table):
         self._cuts[key] = max(self._cuts.get(key, LOADED), position)
         self.changes += 1
         self.on_moved(*key)
+
+
+def _by_group(keys: Iterable[Key], groups: Iterable[str]) -> dict[str, list[Key]]:
+    """The keys of each of these groups."""
+    found: dict[str, list[Key]] = {group: [] for group in groups}
+    for key in keys:
+        if key[0] in found:
+            found[key[0]].append(key)
+    return found
 
 
 def _parts(rows: Sequence[R]) -> list[Sequence[R]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,29 @@ def test_what_is_said_again_fits_its_records_however_many_queues_were_reset() ->
         assert len(body) <= BODY_BYTES_MAX
         other.apply(position, kind, json.loads(body))
     assert "".join(other.pieces()) == "".join(table.pieces())
+
+
+def test_what_is_said_again_of_many_groups_is_looked_for_once() -> None:
+    """It holds up the event loop."""
+
+    class Counted(dict[Any, Any]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.passes += 1
+            return super().__iter__()
+
+        def items(self) -> Any:
+            self.passes += 1
+            return super().items()
+
+    table = PopTable()
+    for number in range(100):
+        table.apply(2 * number, POP_GROUP, {"group": f"g{number}"})
+        table.apply(2 * number + 1, OFFSETS, {"group": f"g{number}", "offsets": {"t": {"0": 0}}, "by": "POP"})
+    table._offsets, table._cuts = Counted(table._offsets), Counted(table._cuts)
+    assert len(list(table.repeated(1 << 40))) == 200
+    assert (table._offsets.passes, table._cuts.passes) == (1, 1)
 
 
 def test_ops_of_a_former_group_count_nowhere_also_where_nobody_heard_of_its_deletion() -> None:
