@@ -41,10 +41,6 @@ class ReplicaLog(Protocol):
         """
         ...
 
-    def start_at(self, offset: int) -> None:
-        """Let an empty log begin at ``offset``, the start of a file."""
-        ...
-
     def request_flush(self, end: int) -> None:
         """Have everything below ``end`` synced soon; the owner hears of it and calls ``on_flushed``."""
         ...
@@ -81,7 +77,7 @@ class SlaveLog(ReplicaLog, Protocol):
         ...
 
     async def start_over(self, offset: int) -> None:
-        """Forget everything and begin at ``offset``, the start of a file.
+        """Forget everything, which may be nothing, and begin at ``offset``, the start of a file.
 
         Raises:
             StorageError: the log is empty, or what it was.

@@ -3,6 +3,7 @@
 Topics, groups, committed offsets and producer sequences are derived from the log. When its end goes, they go back to
 what the rest of it says: files of theirs that know more are deleted before anything is cut, then they are read and
 the log behind them is applied, as at a start. So a crash at any moment leaves a log and files that a start can join.
+Where all of it goes, the files go behind it: they alone tell of what was recorded before the log's minimum.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class FollowerLog:
         """``log_has_all``: the log alone can replace the files of the tables. ``on_cut()``: before each cut."""
         self.segment_bytes = store.segment_bytes
         self.read_bytes, self.append_bytes = store.read_bytes, store.append_bytes
-        self.start_at, self.request_flush = store.start_at, store.request_flush
+        self.request_flush = store.request_flush
         self._store = store
         self._tables = tables
         self._snapshots = tables.files
@@ -64,21 +65,37 @@ class FollowerLog:
     async def truncate_to(self, offset: int) -> None:
         """Let log and all derived of it end at ``offset``. Durable on return. Raises as :meth:`Store.truncate_to`."""
         whole = self._store.whole_below(offset)
-        await to_its_end(self._cut(whole, lambda: self._store.truncate_to(offset, rebuild=self._deletes_topics(whole))))
+
+        def cut() -> None:
+            self._store.truncate_to(offset, rebuild=self._deletes_topics(whole))
+
+        await to_its_end(self._cut(lambda: self._snapshots.delete_behind(whole), cut))
 
     async def start_over(self, offset: int) -> None:
-        """Forget everything and begin at ``offset``. Raises as :meth:`Store.start_over`."""
-        await to_its_end(self._cut(0, lambda: self._store.start_over(offset)))
+        """Forget everything and begin at ``offset``. Durable on return; raises as :meth:`Store.truncate_to`.
+
+        After a crash in between the log has its old bytes, or is empty, and begins here again.
+        """
+
+        def begin() -> None:
+            self._store.truncate_to(self._store.min_offset, rebuild=True)
+            for topic in self._store.queues():  # none, unless a start has taken their ends from the files
+                self._store.drop_topic(topic)
+            self._snapshots.delete_behind(0)
+            self._store.start_at(offset)
+            self._store.checkpoint()
+
+        await to_its_end(self._cut(lambda: None, begin))
 
     async def recover(self) -> None:
         """Have the tables follow a cut that they could not follow at once. Raises StorageError: may be tried again."""
         if not self._snapshots.is_current:
             await to_its_end(self._reload())
 
-    async def _cut(self, whole: int, cut: Callable[[], None]) -> None:
-        """Cut, and have the tables follow."""
+    async def _cut(self, prepare: Callable[[], None], cut: Callable[[], None]) -> None:
+        """Cut, and have the tables follow. What ``prepare`` raises has left them as they are."""
         async with self._exclusively():  # not while a snapshot is on its way into a file
-            self._snapshots.delete_behind(whole)
+            prepare()
             self._snapshots.is_current = False  # until they are read: that may fail when the cut has not
             self._on_cut()
             try:

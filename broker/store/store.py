@@ -266,14 +266,6 @@ class Store:
         with named_errors(self._root, "cutting the log"):
             self._truncation.cut(offset, rebuild=rebuild)
 
-    def start_over(self, offset: int) -> None:
-        """Forget everything and begin at ``offset``, as the master's log does. Durable on return; raises what
-        :meth:`truncate_to` does. After a crash in between the log is empty, or has its old bytes.
-        """
-        self.truncate_to(self.min_offset, rebuild=True)
-        self.start_at(offset)
-        self.checkpoint()
-
     def read_bytes(self, start: int, max_bytes: int) -> memoryview:
         """A read-only view of at most ``max_bytes`` from ``start`` on, of one file, below the end."""
         return self._log.read_bytes(start, max_bytes)

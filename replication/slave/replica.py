@@ -264,7 +264,7 @@ class Replica:
         master = name_of(welcome.identity)
         if joining is Joining.BEGIN and start != own.end_offset:
             log.info("empty log begins at the master's minimum offset=%d", start)
-            own.start_at(start)
+            await own.start_over(start)
         elif joining is Joining.START_OVER:
             self.last_loss = f"[{own.min_offset}, {own.end_offset}): older than the minimum of {master}, {start}"
             log.warning(

@@ -15,6 +15,8 @@ from penstock.broker.core.tables.producers import SEQUENCES, Receipt
 from penstock.broker.core.tables.snapshots import Snapshots
 from penstock.broker.core.tables.topics import Topic
 from penstock.broker.group.making import RoleMaker
+from penstock.broker.store.log.flush import Flusher
+from penstock.broker.store.recovery.checkpoint_writer import CheckpointWriter
 from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
 from penstock.runtime.clock import SystemClock
@@ -183,6 +185,66 @@ def test_a_slave_that_starts_over_has_nothing_of_before(tmp_path: Path, stop: st
         node.open()
         assert (node.store.min_offset, node.store.end_offset) == (start, start)
         assert node.content_of_tables() == tables
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def begun_behind_its_state(tmp_path: Path) -> Node:
+    """A node whose snapshots alone tell of its topics: the log file with their records is gone."""
+
+    def script(node: Node) -> None:
+        before_the_cut(node)
+        while node.store.end_offset < node.store.segment_bytes:
+            node.append("orders", [b"." * 1000])
+        node.catch_up()
+        node.snapshots.write_all(node.store.dispatched_offset)
+        node.store.checkpoint()
+        node.store.removal.take_out(node.store.segment_bytes)
+        node.store.removal.delete_taken(0)
+
+    return played(tmp_path, script)
+
+
+@pytest.mark.parametrize("then", ["go on", "kill"])
+def test_a_slave_that_could_not_start_over_has_all_that_its_snapshots_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    async def scenario() -> None:
+        node = begun_behind_its_state(tmp_path)
+        tables = {name: node.content_of_tables()[name] for name in ("topics", "groups", "offsets")}
+        assert tables["topics"]
+        with monkeypatch.context() as broken:
+            broken.setattr(CheckpointWriter, "fence", lambda *_: StorageError("does not work"))
+            broken.setattr(Flusher, "flush", failing)
+            with pytest.raises(StorageError, match="does not work"):
+                await node.log.start_over(8 * node.store.segment_bytes)
+        if then == "kill":
+            node.kill()
+            node.open()
+        assert node.content_of_tables().items() >= tables.items()
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_start_over_that_ends_behind_the_cut_of_the_log_begins_again_with_nothing_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        node = begun_behind_its_state(tmp_path)
+        start = 8 * node.store.segment_bytes
+        with monkeypatch.context() as broken:
+            broken.setattr(Snapshots, "delete_behind", failing)
+            with pytest.raises(StorageError, match="does not work"):
+                await node.log.start_over(start)
+        node.kill()
+        node.open()
+        assert node.store.min_offset == node.store.end_offset < start
+        await node.log.start_over(start)
+        tables = node.content_of_tables()
+        assert not any(tables[name] for name in ("topics", "groups", "offsets", "producers", "queues"))
+        assert (node.store.min_offset, node.store.end_offset) == (start, start)
         node.close()
 
     asyncio.run(scenario())
