@@ -8,7 +8,8 @@
 | more than ``full_from`` (90 %) | the same, and messages are refused until use is at ``forced_from`` again |
 
 A file is expired when it was last written ``reserved_ms`` ago: age counts per file, not per message. The last file
-never goes. Files go from the oldest on, and the first one that must stay keeps all behind it.
+never goes. Files go from the oldest on, and the first one that must stay keeps all behind it. None is forced out
+where all but the last lie in directories without new files: that would make no space for the next one.
 
 Two kinds of limits keep a file. What the broker itself has not worked up (synced, dispatched, in snapshots) keeps
 it always. A wish (a slave that has not got it yet, messages that a group has not read) keeps it until the disk
@@ -40,11 +41,12 @@ class CleaningRules:
 
 
 class FileAge(NamedTuple):
-    """A log file: offsets ``[base, end)``, and when it was last written."""
+    """A log file: offsets ``[base, end)``, when it was last written, and whether new ones have its space afterwards."""
 
     base: int
     end: int
     modified_ms: int
+    makes_space: bool = True
 
 
 class Wish(NamedTuple):
@@ -98,7 +100,7 @@ def choose(
     wishes: Sequence[Wish] = (),
 ) -> Choice:
     """What one round deletes of ``files``, in the log's order; from ``must_keep`` on nothing goes, forced or not."""
-    forced = rules.is_forcing and percent > rules.forced_from
+    forced = _is_forced(files, rules, percent)
     if not (forced or percent > rules.used_max or hour_of(now_ms) in rules.delete_hours):
         return Choice()
     chosen = Choice(is_forced=forced)
@@ -115,6 +117,12 @@ def choose(
     return chosen
 
 
+def _is_forced(files: Sequence[FileAge], rules: CleaningRules, percent: int) -> bool:
+    """True if the disk forces files out."""
+    is_of_use = len(files) <= 1 or any(file.makes_space for file in files[:-1])
+    return rules.is_forcing and percent > rules.forced_from and is_of_use
+
+
 def next_to_go(files: Sequence[FileAge], rules: CleaningRules, *, now_ms: int, percent: int) -> int:
     """Where the log will begin when the next deletion is over, if nobody keeps anything; its minimum now if nothing
     goes.
@@ -123,7 +131,7 @@ def next_to_go(files: Sequence[FileAge], rules: CleaningRules, *, now_ms: int, p
     """
     if not files:
         return 0
-    forced = rules.is_forcing and percent > rules.forced_from
+    forced = _is_forced(files, rules, percent)
     until_ms = now_ms + HOUR_MS if percent > rules.used_max else _end_of_hour(now_ms, rules.delete_hours)
     end = files[0].base
     for number, file in enumerate(files[:-1]):

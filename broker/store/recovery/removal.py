@@ -63,7 +63,11 @@ class Removal:
 
     def files(self) -> list[FileAge]:
         """The log's files, the oldest first."""
-        return [FileAge(file.base, file.end, self._disk.modified_ms(file.path)) for file in self._log.files]
+        is_read_only = self._log.directories.is_read_only
+        return [
+            FileAge(file.base, file.end, self._disk.modified_ms(file.path), not is_read_only(file.path))
+            for file in self._log.files
+        ]
 
     def disk_use(self) -> DiskUse:
         """Use of the disk that matters: of the log's directories the emptiest, of that and the queues' the fuller."""

@@ -165,6 +165,8 @@ def test_read_only_directories_serve_what_they_hold_and_get_nothing_new(tmp_path
     store = Store.open(sealed, disk=disk)
     assert _numbers(store) == list(range(170))
     store.checkpoint()
+    at_old = {int(path.name) for path in (tmp_path / "old").iterdir()}
+    assert {file.base for file in store.removal.files() if not file.makes_space} == at_old
     assert store.removal.take_out(5 * 16384) == 5
     assert store.removal.delete_taken(0) == 5
     assert (tmp_path / "old" / f"{0:020d}").exists(), "it cannot be deleted, and is not missed"

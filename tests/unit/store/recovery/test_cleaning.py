@@ -68,6 +68,19 @@ def test_above_each_ratio_more_goes(percent: int, files: int, forced: bool) -> N
     assert chosen(100, 2, 1, 0, hour=12, percent=percent) == Choice(files, 100 * files, forced)
 
 
+def test_files_whose_deletion_makes_no_space_are_forced_out_only_before_one_that_does() -> None:
+    """The oldest lie in directories without new files."""
+    now_ms = at(12)
+    files = aged(100, 2, 1, 0, now_ms=now_ms)
+
+    def forced(spared: int) -> Choice:
+        old = [file._replace(makes_space=False) for file in files[:spared]]
+        return choose([*old, *files[spared:]], RULES, now_ms=now_ms, percent=99, must_keep=ENDLESS)
+
+    assert forced(2) == Choice(3, 300, True)
+    assert forced(3) == Choice(1, 100), "all would go for nothing: as without force, the expired ones"
+
+
 def test_forced_deletion_can_be_forbidden() -> None:
     gentle = CleaningRules(is_forcing=False)
     assert chosen(100, 2, 1, hour=12, percent=95, rules=gentle) == Choice(1, 100)
