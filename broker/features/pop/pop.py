@@ -36,8 +36,9 @@ from ...core.wire import Service, service
 from ...store.absent import bring
 from .finishing import Finisher
 from .giving import Given, Giver
+from .kernels import NEVER
 from .request import Receipts, Wanted, Wants, check_invisible, receipts_of
-from .state import PopState, flights
+from .state import QUEUE, PopState, flights
 from .table import POP_GROUP, PopTable
 from .waiting import Waiters
 
@@ -144,7 +145,7 @@ class Pop(Feature):
             OutcomeUnknown: done, and not known to be safe; repeat the call.
         """
         journal = await self._ready()
-        receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
+        receipts = receipts_of(request.group, request.receipts, self._op_end)
         statuses = self._finisher.acknowledge(journal, request.group, receipts, self.state.now_ms())
         self._wake(receipts, request.group)
         await self.core.acknowledgements.safe(self.state.end, f"acknowledgement of group {request.group}")
@@ -154,7 +155,7 @@ class Pop(Feature):
         """Have messages come again at another time. Raises as :meth:`acknowledge`."""
         check_invisible(f"change of group {request.group[:100]}", request.invisible_ms, 0)
         journal = await self._ready()
-        receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
+        receipts = receipts_of(request.group, request.receipts, self._op_end)
         now_ms = self.state.now_ms()
         visible_ms = now_ms + request.invisible_ms
         if request.is_given_back:
@@ -172,7 +173,7 @@ class Pop(Feature):
     async def forward(self, request: wire.ForwardRequest) -> wire.AcknowledgeReply:
         """Make dead letters of messages. Raises as :meth:`acknowledge`."""
         journal = await self._ready()
-        receipts = receipts_of(request.group, request.receipts, self.core.role.epoch)
+        receipts = receipts_of(request.group, request.receipts, self._op_end)
         statuses = await self._finisher.forward(journal, request.group, receipts, self.state.now_ms())
         self._wake(receipts, request.group)
         await self.core.acknowledgements.safe(self.state.end, f"dead letters of group {request.group}")
@@ -295,6 +296,14 @@ class Pop(Feature):
         if not has_room():
             raise FlowControl(f"receive of group {wanted.group}: answers over this connection are not taken: read them")
         return self._giver.give(journal, wanted, queues, self.state.now_ms(), is_orderly)
+
+    def _op_end(self, epoch: int) -> int:
+        """See :func:`receipts_of`. Of a later epoch than this master's nobody who asks here can have any."""
+        role = self.core.role
+        log_end = role.history.end_of_epoch(epoch) if epoch else None
+        if log_end is None:
+            return 0 if epoch > role.epoch else NEVER
+        return self.core.store.removal.first_from(names.POP_TOPIC, QUEUE, log_end)
 
     def _wake(self, receipts: Iterable[Receipts], group: str) -> None:
         """An acknowledgement may have opened queues of an orderly group."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -181,21 +181,25 @@ class Receipts(NamedTuple):
     offsets: Longs
 
 
-def receipts_of(group: str, parts: Collection[wire.Receipts], epoch: int) -> list[Receipts]:
-    """The receipts of a request. Raises InvalidName, InvalidArgument: it says what is wrong."""
+def receipts_of(group: str, parts: Collection[wire.Receipts], op_end: Callable[[int], int]) -> list[Receipts]:
+    """The receipts of a request. Raises InvalidName, InvalidArgument: it says what is wrong.
+
+    ``op_end(epoch)``: where the ops end, as far as a master of that epoch wrote them.
+    """
     where = f"receipts of group {names.check_group(group)}"
     if not 1 <= len(parts) <= RECEIPTS_MAX:
         raise InvalidArgument(f"{where}: {len(parts)} parts: 1..{RECEIPTS_MAX} are allowed")
     total = sum(len(part.offsets) for part in parts)
     if not 1 <= total <= ACKNOWLEDGED_MAX:
         raise InvalidArgument(f"{where}: {total} messages: 1..{ACKNOWLEDGED_MAX} are allowed")
+    ends = {epoch: op_end(epoch) for epoch in {part.epoch for part in parts}}
     found = []
     for part in parts:
         offsets = _ascending(part.offsets[:])
         if offsets is None or offsets[0] < 0 or part.queue_id < 0:
             raise InvalidArgument(f"{where}: offsets must ascend, and neither they nor the queue may be negative")
-        # A master of a later epoch than this one's gave it out: nobody who asks here can have it.
-        point = part.check_point if part.epoch <= epoch else _NO_POINT
+        # Another op may have come in the place of the one that it was given out by, and that a failover has cut off.
+        point = part.check_point if part.check_point < ends[part.epoch] else _NO_POINT
         found.append(Receipts(names.check_topic(part.topic), part.queue_id, point, part.visible_ms, offsets))
     return found
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from penstock.formats.epochs import Epoch
 from penstock.proto.wire import pop_pb2 as wire
 from penstock.proto.wire.pop_pb2 import RECEIPT_EXPIRED, RECEIPT_UNKNOWN
+from penstock.replication import EpochHistory
 from tests.support.broker.kit import in_loop
 from tests.support.broker.popping import START, Node, opened
+
+
+@in_loop
+async def test_a_receipt_that_a_failover_has_cut_off_does_not_finish_what_another_master_gave_out_since() -> None:
+    """The next op has the place of the one that was cut off, perhaps for another message at the same offset."""
+    node = opened()
+    (before,) = await node.receive(1)
+    node.role.epoch, node.role.history = 2, EpochHistory([Epoch(1, 0), Epoch(2, node.store.end_offset)])
+    (message,) = await node.receive(1)
+    assert await node.acknowledge(message._replace(epoch=1)) == [RECEIPT_UNKNOWN]
+    assert await node.acknowledge(before._replace(epoch=1)) == []
+    assert await node.acknowledge(message._replace(epoch=2)) == []
 
 
 @in_loop
