@@ -69,7 +69,7 @@ def why_not(kind: str, directory: Path) -> str:
     """Why no such file system can be mounted here; empty when one can."""
     if os.geteuid() != 0:
         return "mounting needs root"
-    missing = [tool for tool in (_MAKE[kind][0], "mount", "umount") if shutil.which(tool) is None]
+    missing = [tool for tool in (_MAKE[kind][0], "mount", "umount", "unshare") if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} is not installed"
     mount = LoopMount(kind, directory / "probe")
