@@ -77,6 +77,7 @@ class Coordination:
                 unclean_allowed=self._unclean_allowed,
             )
             if await self._store.replace(None, made):
+                self._elections[made.broker_name] = Elections(epoch=0)  # its master has the time to begin
                 log.info("register made broker_name=%s epoch=%d", made.broker_name, made.epoch)
             register = await self._read(identity)
         assert register is not None, "a register vanished"

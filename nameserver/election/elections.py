@@ -47,10 +47,10 @@ class Choice:
 
 
 class Elections:
-    """What this nameserver watched of one broker group."""
+    """What this nameserver watched of one broker group, whose register was in ``epoch`` before; -1: nobody looked."""
 
-    def __init__(self) -> None:
-        self._epoch = -1
+    def __init__(self, epoch: int = -1) -> None:
+        self._epoch = epoch
         self._epoch_since = -math.inf
         self._headless_since: float | None = None
         self._acted = -1  # the epoch in which this nameserver last heard the master act

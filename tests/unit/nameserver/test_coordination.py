@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.nameserver.election.coordination import Coordination
+from penstock.nameserver.election.elections import SETTLE_S
 from penstock.nameserver.key_values import KeyValues
 from penstock.nameserver.routes import RouteTable
 from penstock.nameserver.service import NameserverService
@@ -19,6 +20,7 @@ from penstock.proto.wire.coordination_pb2 import RegisterCreation, RegisterQuery
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.registrations import registration
+from tests.support.clock import ManualClock
 from tests.support.waiting import eventually
 
 
@@ -36,7 +38,7 @@ class Store:
     async def read(self, broker_name: str) -> Register | None:
         if broker_name in self._slow:
             await asyncio.Event().wait()
-        return self.registers[broker_name]
+        return self.registers.get(broker_name)
 
     async def replace(self, before: Register | None, after: Register) -> bool:
         self.registers[after.broker_name] = after
@@ -112,6 +114,30 @@ def test_a_register_that_cannot_be_changed_keeps_no_other_group_from_its_electio
         assert store.registers["strangers"] == last
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_whoever_has_just_made_its_groups_register_has_the_time_to_begin() -> None:
+    """One that was there before this nameserver looked may have been without its master for long."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        earlier = new_register("c", "earlier", 0, 1)
+        store = Store(earlier, slow=frozenset())
+        coordination = Coordination(store, clock, unclean_allowed=False)
+        identities = [BrokerIdentity(cluster="c", broker_name=name, broker_id=0) for name in ("new", "earlier")]
+        task = asyncio.create_task(coordination.run())
+        await coordination.CreateRegister(RegisterCreation(identity=identities[0], epoch=1), None)
+        made = store.registers["new"]
+        while store.registers["earlier"] == earlier:
+            for identity in identities:
+                coordination.on_report(identity, BrokerReport.Candidacy(epoch=1, log_epoch=1), 0)
+            await asyncio.sleep(0.01)
+            clock.advance(SETTLE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert store.registers["new"] == made
 
     asyncio.run(scenario())
 
