@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -67,38 +68,51 @@ def parse_subscription(topic: str, expression: Expression | Sequence[str] = ALL)
 
     Raises:
         InvalidName: not a topic name.
-        InvalidArgument: an expression without any tag, an SQL92 condition that is empty or wrong, or no text.
+        InvalidArgument: an expression without any tag, an SQL92 condition that is empty or wrong, one that is too
+            long, or no text.
     """
     check_topic(topic)
     try:
-        parsed = _parsed(topic, expression)
+        return _parsed(topic, expression)
     except (TypeError, AttributeError, UnicodeEncodeError):
         raise InvalidArgument(
             f"subscription of topic {topic!r}: {expression!r:.80} must be text that is valid Unicode, a list of such "
             "tags, or Sql of one"
         ) from None
-    if len(parsed.filter.expression) > EXPRESSION_LENGTH_MAX:
-        raise InvalidArgument(
-            f"subscription of topic {topic!r}: an expression of {len(parsed.filter.expression)} characters: at most "
-            f"{EXPRESSION_LENGTH_MAX} are allowed"
-        )
-    return parsed
 
 
 def _parsed(topic: str, expression: Expression | Sequence[str]) -> Subscription:
     if isinstance(expression, Sql):
-        if not expression.expression.strip():
+        condition = _short(topic, expression.expression)
+        if not condition.strip():
             raise InvalidArgument(f"subscription of topic {topic!r}: the SQL92 condition is empty")
         try:
-            parse_condition(expression.expression)
+            _check_condition(condition)
         except InvalidArgument as error:
             raise InvalidArgument(f"subscription of topic {topic!r}: {error.message}") from None
-        return Subscription(topic, Filter(kind=Filter.SQL92, expression=expression.expression))
-    text = expression if isinstance(expression, str) else " || ".join(expression)
+        return Subscription(topic, Filter(kind=Filter.SQL92, expression=condition))
+    text = _short(topic, expression if isinstance(expression, str) else " || ".join(expression))
     if text.strip() in ("", ALL):
         return Subscription.of_all(topic)
     tags = {tag.strip() for tag in text.split("||")} - {""}
     if not tags:
         raise InvalidArgument(f"subscription of topic {topic!r}: {text!r} names no tag; write 'a || b', or '*' for all")
     # Sorted, so that members which write the same tags in another order are seen to subscribe alike.
-    return Subscription(topic, Filter(kind=Filter.TAG, expression=" || ".join(sorted(tags))), frozenset(tags))
+    wanted = _short(topic, " || ".join(sorted(tags)))
+    return Subscription(topic, Filter(kind=Filter.TAG, expression=wanted), frozenset(tags))
+
+
+def _short(topic: str, text: str) -> str:
+    """``text``, before anything of it is parsed: a gateway's clients may send 64 MiB. Raises InvalidArgument."""
+    if len(text) > EXPRESSION_LENGTH_MAX:
+        raise InvalidArgument(
+            f"subscription of topic {topic!r}: an expression of {len(text)} characters: at most "
+            f"{EXPRESSION_LENGTH_MAX} are allowed"
+        )
+    return text
+
+
+@functools.lru_cache(maxsize=256)
+def _check_condition(text: str) -> None:
+    """Raises InvalidArgument. What was right is kept: gateways are told a condition with every receive."""
+    parse_condition(text)
