@@ -122,9 +122,8 @@ class ConsumerCore:
     def fail(self, error: PenstockError) -> None:
         """The consumer cannot go on; whoever uses it next is told."""
         if self.failure is None:
-            wanted = ", ".join(
-                f"{each.topic} {each.filter.expression or '*'!r}" for each in self.subscriptions.values()
-            )
+            subscribed = list(self.subscriptions.values())  # users' threads add to it
+            wanted = ", ".join(f"{each.topic} {each.filter.expression or '*'!r}" for each in subscribed)
             told = f"this consumer of group {self.group} ({wanted:.500}) gets nothing more: make a new one"
             self.failure = reworded(error, told)
             log.error("consumer cannot go on error=%s", self.failure.message)

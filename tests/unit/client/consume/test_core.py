@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +31,21 @@ def test_a_consumer_that_cannot_go_on_says_so_as_often_as_it_is_asked_and_keeps_
                 puller.poll(0)
             depths.append(len(failed.traceback))
         assert depths == depths[:1] * 3
+
+
+def test_a_consumer_fails_while_another_thread_subscribes() -> None:
+    class Text(str):
+        def __repr__(self) -> str:
+            core.subscriptions["another"] = core.subscriptions["orders"]
+            return super().__repr__()
+
+    with PullConsumer("127.0.0.1:1", group="g") as puller:
+        core = puller._core
+        given = SimpleNamespace(topic="orders", filter=SimpleNamespace(expression=Text("a")))
+        core.subscriptions["orders"] = given  # type: ignore[assignment]
+        core.fail(GroupNotFound("group g is gone"))
+        with pytest.raises(GroupNotFound, match=r"is gone; .*\(orders 'a'\)"):
+            puller.poll(0)
 
 
 def test_a_consumer_that_is_closed_while_it_subscribes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
