@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any, Final, SupportsIndex
 
 from penstock.proto.errors import ConfigError, InvalidArgument, PenstockError
@@ -44,16 +45,20 @@ def seconds(name: str, value: Any, most_s: float, *, has_zero: bool = False) -> 
 
 def number(name: str, value: Any, most: float, unit: str, *, has_zero: bool = False) -> float:
     """``value``, a number of that unit up to ``most``. Raises ConfigError for anything else; NaN is no number."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float, Real)) and not isinstance(value, bool)  # NumPy's are Real
     if is_number and (value > 0 or (has_zero and value == 0)) and value <= most:
         return float(value)
     raise wrong(name, value, f"a number, {'0 or more' if has_zero else 'above 0'} and at most {most:g} {unit}")
 
 
 def flag(name: str, value: object, kind: type[PenstockError] = ConfigError) -> bool:
-    """``value``, True or False. Raises ``kind`` for anything else: None is no answer."""
+    """``value``, True or False, also NumPy's. Raises ``kind`` for anything else: None is no answer."""
     if value is True or value is False:
         return value
+    import numpy as np  # not at the top: this is loaded with the package, which comes without it
+
+    if isinstance(value, np.bool_):
+        return bool(value)
     raise wrong(name, value, "True or False", kind)
 
 

@@ -150,4 +150,4 @@ def check_timeout(timeout_s: float | None) -> float | None:
         is_length = False
     if not is_length:
         raise errors.InvalidArgument(f"timeout_s={timeout_s!r:.60}: must be 0 or more seconds")
-    return None if timeout_s is None else min(timeout_s, _FOR_EVER_S)
+    return None if timeout_s is None else float(min(timeout_s, _FOR_EVER_S))  # NumPy's float32 no lock can wait

@@ -94,9 +94,11 @@ class ProducerConfig:
                 arguments.whole(each.name, value, *_RANGES[each.name])
             elif each.type == "bool":
                 arguments.flag(each.name, value)
-        arguments.seconds("send_timeout_s", self.send_timeout_s, math.inf)
-        arguments.seconds("delivery_timeout_s", self.delivery_timeout_s, math.inf)
-        arguments.number("linger_ms", self.linger_ms, 30_000, "ms", has_zero=True)
+        # As Python's own numbers: a clock and NumPy's float32 add up to one that is inexact.
+        for name in ("send_timeout_s", "delivery_timeout_s"):
+            object.__setattr__(self, name, arguments.seconds(name, getattr(self, name), math.inf))
+        linger_ms = arguments.number("linger_ms", self.linger_ms, 30_000, "ms", has_zero=True)
+        object.__setattr__(self, "linger_ms", linger_ms)
         require(self.compression in COMPRESSIONS, f"compression must be one of {COMPRESSIONS}", self.compression)
 
     def replaced(self, settings: dict[str, Any]) -> ProducerConfig:

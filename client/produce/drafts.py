@@ -140,7 +140,7 @@ class Draft:
     @property
     def no_wait(self) -> bool:
         """True if the answer is to come when the master has it: ``wait`` or RocketMQ's property says so."""
-        if self.wait is False:
+        if not self.wait:
             return True
         wish = self.properties.get(names.WAIT) if self.properties else None
         return isinstance(wish, str) and wish.lower() not in ("", "true")

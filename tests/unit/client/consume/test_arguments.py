@@ -79,6 +79,14 @@ def test_a_configuration_is_of_values_that_it_can_have(options: dict[str, Any]) 
     refused(name, lambda: ConsumerConfig(**options))
 
 
+def test_numbers_and_flags_of_numpy_are_such() -> None:
+    ConsumerConfig(check_crc=np.True_, queue_messages=np.int64(5))  # type: ignore[arg-type]
+    PullConsumer(NOWHERE, group="g", auto_commit=np.False_).close()  # type: ignore[arg-type]
+    for of_numpy in (np.int64(20), np.float32(20)):
+        SimpleConsumer(NOWHERE, group="g", invisible_s=of_numpy).close()  # type: ignore[arg-type]
+    refused("invisible_s", lambda: SimpleConsumer(NOWHERE, group="g", invisible_s=np.True_))  # type: ignore[arg-type]
+
+
 def test_a_pull_consumer_goes_on_after_what_it_has_refused() -> None:
     with RunningCluster(topics={"orders": 1}) as cluster:
         cluster.put("orders", [b"0", b"1", b"2"], 0)

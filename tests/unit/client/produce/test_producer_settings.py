@@ -6,6 +6,7 @@ import asyncio
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.client import Admin, Message, Producer, PullConsumer, TransactionProducer
@@ -55,6 +56,19 @@ def test_settings_of_a_wrong_type_are_refused_by_name(settings: dict[str, Any], 
     with pytest.raises(ConfigError) as refused:
         Producer("127.0.0.1:1", **settings)
     assert told.replace("'", "") in str(refused.value).replace("'", "").replace('"', "")
+
+
+def test_numbers_and_flags_of_numpy_are_such(one: RunningCluster, broker: RunningBroker) -> None:
+    settings: dict[str, Any] = {
+        "linger_ms": np.int64(1),
+        "send_timeout_s": np.float32(9),
+        "delivery_timeout_s": np.int8(9),
+    }
+    with Producer(one.namesrv, auto_create_topics=np.False_, **settings) as producer:
+        producer.send(TOPIC, b"x", wait=np.False_)  # type: ignore[arg-type]
+        producer.produce(TOPIC, b"y")
+    assert stored(one) == [b"x", b"y"]
+    assert broker.faults.requests["Append"][0].no_wait
 
 
 def test_bad_arguments_are_refused_before_anything_is_sent(one: RunningCluster, broker: RunningBroker) -> None:
