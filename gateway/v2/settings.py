@@ -6,6 +6,7 @@ takes its seconds for milliseconds.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -119,6 +120,7 @@ async def _answer_consumer(answer: Settings, caller: Caller, groups: Groups) -> 
         raise Refusal(Code.BAD_REQUEST, f"{len(subscription.subscriptions)} subscriptions: at most {ENTRIES_MAX}")
     for entry in subscription.subscriptions:
         subscription_of(topic_of(entry.topic, caller.namespace), entry.expression)
+        await asyncio.sleep(0)  # a long condition takes some ten milliseconds
     known = await groups.config(group)
     subscription.fifo = known.orderly
     subscription.receive_batch_size = BATCH
