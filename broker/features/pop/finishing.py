@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
-from penstock.formats.record.reposting.retries import PROPERTIES_GROWTH_MAX
+from penstock.formats.record.reposting.retries import GROWTH_MAX, PROPERTIES_GROWTH_MAX
 from penstock.proto import names
 from penstock.proto.errors import CorruptBatch, MessageTooLarge
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN, ReceiptStatus
@@ -149,9 +149,9 @@ class Finisher:
         await self.finish(journal)
         picked = await self._reposter.locate(queue.topic, queue.queue_id, offsets)
         gone = np.setdiff1d(offsets, picked.offsets)
-        fits = max(1, int(np.searchsorted(np.cumsum(picked.sizes, dtype=np.int64), RUN_BYTES, side="right")))
+        fits = self._reposter.fitting(picked.sizes, RUN_BYTES, growth=GROWTH_MAX)
         rest = picked.offsets[fits:]
-        first = picked.part(np.arange(min(fits, len(picked.offsets))))
+        first = picked.part(np.arange(fits))
         records = await self._reposter.read_as_master(journal, first)
         await self.finish(journal)
         # Others had their turn: what is not as it was is left alone.

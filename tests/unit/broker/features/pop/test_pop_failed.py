@@ -14,6 +14,7 @@ from penstock.broker.features.pop.queue import PopQueue
 from penstock.proto.errors import DiskFull
 from tests.support.broker.kit import in_loop
 from tests.support.broker.popping import DEAD, GROUP, RETRY, Node, opened
+from tests.support.broker.stores import batch
 
 
 @in_loop
@@ -52,6 +53,22 @@ async def test_a_damaged_message_costs_itself_alone(
     await node.pass_s(60)
     assert [record.body for record in node.records(RETRY if tries else DEAD)] == [b"0", b"2"]
     assert "message cannot come again" in caplog.text
+
+
+@in_loop
+async def test_copies_that_would_fill_more_than_a_log_file_come_again_in_parts() -> None:
+    node = Node(sizes={"segment_bytes": 1 << 17})
+    node.put_group(Group(GROUP, retry_max_times=16))
+    node.add_topic()
+    for _ in range(2):
+        node.store.append("orders", batch("orders", [b"." * 200] * 300), queues=4)
+        node.settle()
+    while await node.receive():
+        pass
+    await node.pass_s(60)
+    while (count := len(node.records())) < 600:
+        await node.pass_s(1)
+        assert len(node.records()) > count
 
 
 @in_loop
