@@ -262,9 +262,9 @@ class Replica:
             unclean_epoch=self._unclean_epoch,
         )
         master = name_of(welcome.identity)
-        if joining is Joining.BEGIN and start != own.end_offset:
+        if joining is Joining.BEGIN:
             log.info("empty log begins at the master's minimum offset=%d", start)
-            await own.start_over(start)
+            await own.start_over(start)  # also if it ends there: tables of before may have outlived its bytes
         elif joining is Joining.START_OVER:
             self.last_loss = f"[{own.min_offset}, {own.end_offset}): older than the minimum of {master}, {start}"
             log.warning(

@@ -21,7 +21,8 @@ from penstock.proto.errors import StorageError
 from penstock.replication import ReplicationConfig
 from penstock.runtime.clock import SystemClock
 from tests.support.broker.stores import bodies
-from tests.support.replication.replica_nodes import Node
+from tests.support.replication.replica_nodes import Node, joined
+from tests.support.waiting import eventually
 
 ALONE = ReplicationConfig(sync=False)
 
@@ -245,6 +246,36 @@ def test_a_start_over_that_ends_behind_the_cut_of_the_log_begins_again_with_noth
         tables = node.content_of_tables()
         assert not any(tables[name] for name in ("topics", "groups", "offsets", "producers", "queues"))
         assert (node.store.min_offset, node.store.end_offset) == (start, start)
+        node.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_log_that_begins_where_its_masters_does_has_nothing_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start over ended behind the cut of the log: what the snapshots tell no master has said."""
+
+    async def scenario() -> None:
+        node, master = begun_behind_its_state(tmp_path / "slave"), Node(tmp_path / "master", 2, ALONE)
+        start = node.store.min_offset
+        with monkeypatch.context() as broken:
+            broken.setattr(Snapshots, "delete_behind", failing)
+            with pytest.raises(StorageError, match="does not work"):
+                await node.log.start_over(start)
+        node.kill()
+        node.open()
+        assert node.content_of_tables()["topics"]
+        master.store.start_at(start)
+        master.lead(9)
+        assert master.primary is not None
+        following = asyncio.create_task(joined(node.follow(), master.primary, lambda _, data: [data]))
+        await eventually(
+            lambda: master.primary.replicas() and master.primary.replicas()[0].has_acked, what="it follows"
+        )
+        assert not any(node.content_of_tables()[name] for name in ("topics", "groups", "offsets", "producers"))
+        master.close()
+        await asyncio.gather(following, return_exceptions=True)
         node.close()
 
     asyncio.run(scenario())
