@@ -48,12 +48,15 @@ class Records(NamedTuple):
 
 
 async def records_of(
-    store: Store, topic: str, queue_id: int, start: int, end: int
+    store: Store, topic: str, queue_id: int, start: int, end: int, *, below: bool = False
 ) -> AsyncGenerator[tuple[int, int, Record], None]:
-    """Offset, position in the log, and record of each of the queue's offsets ``[start, end)`` that has one."""
+    """Offset, position in the log, and record of each of the queue's offsets ``[start, end)`` that has one.
+
+    ``below``: also of those below a raised minimum.
+    """
     while start < end:
         stop = min(start + LOCATED_AT_ONCE, end)
-        picked = store.picker.locate(topic, queue_id, np.arange(start, stop))
+        picked = store.picker.locate(topic, queue_id, np.arange(start, stop), below=below)
         parts, at = store.picker.absent(picked), 0
         if parts:
             await asyncio.to_thread(bring, parts)

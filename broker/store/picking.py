@@ -43,9 +43,10 @@ class Picker:
         self._log = log_
         self._queues = queues
 
-    def locate(self, topic: str, queue_id: int, offsets: Longs) -> Picked:
-        """Those of ``offsets``, which ascend, whose entries point into the log."""
-        slot, low, high = self._queues.look(topic, queue_id)
+    def locate(self, topic: str, queue_id: int, offsets: Longs, *, below: bool = False) -> Picked:
+        """Those of ``offsets``, which ascend, whose entries point into the log; ``below`` a raised minimum too."""
+        look = self._queues.look_below if below else self._queues.look
+        slot, low, high = look(topic, queue_id)
         offsets = offsets[(offsets >= low) & (offsets < high)]
         positions, sizes = np.empty(len(offsets), np.int64), np.empty(len(offsets), np.int32)
         at = 0

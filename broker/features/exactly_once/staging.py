@@ -338,14 +338,14 @@ class Staging:
         """True if the chunk of that mark, staged at ``position``, was published: the log behind it is looked through.
 
         ``queue_id``: of its first record, as it was staged. The topic may have had fewer queues in between, and then it
-        went to the remainder.
+        went to the remainder. What ``retention.ms`` has taken out of the queue counts as long as the log has it.
         """
         store, prefix = self._store, mark_property(*mark)
         await self._core.dispatcher.wait_dispatched(store.end_offset)
         for each in (queue_id, *range((queue_id + 1) // 2)):  # no other one is a remainder
-            start = store.removal.first_from(target.topic, each, position)
+            start = store.removal.first_from(target.topic, each, position, below=True)
             end = store.reader.queue_range(target.topic, each)[1]
-            async with contextlib.aclosing(records_of(store, target.topic, each, start, end)) as found:
+            async with contextlib.aclosing(records_of(store, target.topic, each, start, end, below=True)) as found:
                 async for _, _, record in found:
                     if record.properties.startswith(prefix):
                         return True

@@ -153,6 +153,16 @@ class ConsumeQueues:
             return QueueRange(-1, end, end)
         return QueueRange(slot, int(self.slots.min_offsets[slot]), int(self.slots.next_offsets[slot]))
 
+    def look_below(self, topic: str, queue_id: int) -> QueueRange:
+        """The same with what lies below a raised minimum and has its entries still; the log may have it no more."""
+        slot, low, high = self.look(topic, queue_id)
+        if slot < 0:
+            return QueueRange(slot, low, high)
+        with self.lock:
+            first = self.files.first(topic, queue_id)
+            written = high - int(self.slots.arena_counts[slot])
+        return QueueRange(slot, min(low, written, written if first is None else first), high)
+
     def entry(self, slot: int, offset: int) -> Entry:
         """One entry of a queue, see :meth:`entries`."""
         return Entry.decode(self.entries(slot, offset, 1).tobytes())

@@ -174,6 +174,11 @@ class QueueFiles:
         except OSError as error:
             raise storage_error(error, path, "reading queue entries") from error
 
+    def first(self, topic: str, queue_id: int) -> int | None:
+        """The first offset that a file has room for; None without files."""
+        bases = file_starts(self._disk.list(f"{self.directory}/{topic}/{queue_id}"))
+        return bases[0] // ENTRY_BYTES if bases else None
+
     def absent(self, topic: str, queue_id: int, offset: int, count: int) -> list[AbsentEntries]:
         """What another thread should bring before :meth:`read`, which would wait for the disk."""
         found: list[AbsentEntries] = []

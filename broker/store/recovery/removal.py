@@ -137,10 +137,15 @@ class Removal:
         """Queues of which there is neither a record nor an entry go on where ``ends_of(topic)`` says, by their ids."""
         self._queues.ends_of = ends_of
 
-    def first_from(self, topic: str, queue_id: int, physical_offset: int) -> int:
-        """The first offset of the queue whose record lies at or behind ``physical_offset``; its maximum without one."""
+    def first_from(self, topic: str, queue_id: int, physical_offset: int, *, below: bool = False) -> int:
+        """The first offset of the queue whose record lies at or behind ``physical_offset``; its maximum without one.
+
+        ``below``: also one below a raised minimum.
+        """
         slot = self._queues.slots.find(topic, queue_id)
-        return 0 if slot is None else self._first_from(slot, physical_offset)
+        if slot is None:
+            return 0
+        return self._first_from(slot, physical_offset, self._queues.look_below(topic, queue_id).low if below else None)
 
     def physical_at(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Where the record at that offset lies in the log; None outside the queue."""
@@ -195,9 +200,9 @@ class Removal:
             with self._queues.lock:
                 self._queues.files.remove_leading(topic, queue_id, first)
 
-    def _first_from(self, slot: int, physical_offset: int) -> int:
+    def _first_from(self, slot: int, physical_offset: int, low: int | None = None) -> int:
         slots = self._queues.slots
-        low, high = int(slots.min_offsets[slot]), int(slots.next_offsets[slot])
+        low, high = int(slots.min_offsets[slot]) if low is None else low, int(slots.next_offsets[slot])
         if low == high or self._physical(slot, low) >= physical_offset:
             return low
         if slots.ends[slot] <= physical_offset:

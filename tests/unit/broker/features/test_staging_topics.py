@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.core.tables.producers import IDLE_MS_MAX
 from penstock.broker.core.tables.snapshots import Snapshots
 from penstock.broker.features.exactly_once.exactly_once import ExactlyOnce
 from penstock.broker.features.exactly_once.staging_table import StagingTable
-from penstock.proto.errors import (
-    TopicNotFound,
-)
+from penstock.proto.errors import NotMaster, TopicNotFound
 from tests.support.broker.kit import Kit, in_loop
+from tests.support.clock import ManualClock
 from tests.unit.broker.features.test_staging import opened
 
 
@@ -108,3 +108,34 @@ async def test_decided_messages_of_queues_that_were_removed_come_in_those_that_a
     assert await parts[ExactlyOnce].staging.publish("w", 0, {"k": 2}) == (3, False)
     assert parts.bodies(queues=2) == [b"a", b"b", b"c"]
     assert parts.bodies() == [b"a", b"b", b"c", b"before"]
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@in_loop
+async def test_what_retention_has_taken_out_of_a_queue_meanwhile_is_not_published_again(
+    flushed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The duplicate table has forgotten it; the log has it as long as it has what was staged."""
+    manual = ManualClock(1_700_000_000_000)
+    parts = await opened(clock=manual)
+    staging = parts[ExactlyOnce].staging
+    await parts.append([b"before"] * 3)
+    await parts.stage([b"a", b"b"])
+    await parts[ExactlyOnce].writers.decide("w", "r1", 0, {"k": {"broker-a": 1}})
+
+    async def cut_short(*_: object, **__: object) -> None:
+        raise NotMaster("cut short")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(staging, "_record_gone", cut_short)
+        with pytest.raises(NotMaster, match="cut short"):
+            await staging.publish("w", 0, {"k": 1})
+    parts.dispatch()
+    if flushed:
+        parts.store.checkpoint()
+    manual.advance(IDLE_MS_MAX / 1000 + 10)
+    parts.tables.producers.expire(manual.wall_ms())
+    parts.store.removal.raise_min_offset("orders", 0, 5)
+    assert await staging.publish("w", 0, {"k": 1}) == (0, False)
+    parts.dispatch()
+    assert parts.store.reader.queue_range("orders", 0) == (5, 5)
