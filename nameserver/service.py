@@ -89,7 +89,7 @@ class NameserverService:
         self._watches = Watches()
         self._sessions: dict[int, _Session] = {}
         self._last_session = 0
-        self._catching_up: asyncio.Task[None] | None = None  # while the table is behind
+        self._catching_up: asyncio.Task[None] | None = None  # while the table, or the watches, are behind
         self._closing = asyncio.Event()
 
     async def BrokerSession(self, reports: AsyncIterator[BrokerReport], context: Context) -> None:
@@ -263,14 +263,17 @@ class NameserverService:
             for session in self._sessions.values():
                 if session.broker_name in change.shards:
                     session.wake.set()
-        if self._table.holders.is_behind and self._catching_up is None:
+        if (self._table.holders.is_behind or self._watches.is_behind) and self._catching_up is None:
             self._catching_up = asyncio.create_task(self._catch_up(), name="routes of many topics")
 
     async def _catch_up(self) -> None:
-        """Let the table go on with a change of very many topics; others are served between its parts."""
+        """Let table and watches go on with a change of very many topics; others are served between its parts."""
         try:
-            while self._table.holders.is_behind:
-                self._watches.publish(Change(topics=self._table.holders.step()), self._table)
+            while self._table.holders.is_behind or self._watches.is_behind:
+                if self._table.holders.is_behind:
+                    self._watches.publish(Change(topics=self._table.holders.step()), self._table)
+                if self._watches.is_behind:
+                    self._watches.step(self._table)
                 await asyncio.sleep(0)
         finally:
             self._catching_up = None

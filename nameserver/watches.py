@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from penstock.proto import names
 from penstock.proto.errors import FlowControl
 
+from .holders import NOBODY, TOPICS_AT_ONCE, Names
 from .routes import Change, RouteTable
 
 TOPICS_PER_WATCHER_MAX = 100_000
@@ -51,6 +53,9 @@ class Watches:
         self._watchers: set[Watcher] = set()
         self._by_topic: dict[str, set[Watcher]] = {}
         self._watched = 0  # topics of all watchers
+        self._shards: Names = NOBODY  # whose topics are being marked
+        self._rest: Iterator[str] = iter(())  # topics that were watched when they changed, without those looked at
+        self._next: Names = NOBODY  # shards that changed since
 
     def open(self) -> Watcher:
         """A new watcher without topics. Raises FlowControl: there are too many."""
@@ -100,16 +105,37 @@ class Watches:
     def publish(self, change: Change, table: RouteTable) -> None:
         """Mark the watched topics whose route ``change`` touches.
 
-        A topic that does not exist has all shards in its route, so it is touched by a change of any.
+        A topic that does not exist has all shards in its route, so it is touched by a change of any. Where more than
+        :data:`TOPICS_AT_ONCE` are watched, those of shards come by :meth:`step`.
         """
-        affected = {topic for topic in change.topics if topic in self._by_topic}
-        if change.shards:
-            for topic in self._by_topic:
-                if not (holders := table.holders[topic]) or holders & change.shards:
-                    affected.add(topic)
-        for topic in affected:
-            for watcher in self._by_topic[topic]:
-                watcher.mark(topic)
+        for topic in change.topics:
+            self._mark(topic)
+        was_behind = self.is_behind
+        self._next |= change.shards
+        if self._next and not was_behind:
+            self.step(table)
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._shards or self._next)
+
+    def step(self, table: RouteTable) -> None:
+        """Mark the next topics of shards that changed.
+
+        Each is judged by who has it now: who gets or loses it, or begins to watch it, meanwhile has it marked for that.
+        """
+        if not self._shards:
+            self._shards, self._next, self._rest = self._next, NOBODY, iter(list(self._by_topic))
+        topics = list(islice(self._rest, TOPICS_AT_ONCE))
+        for topic in topics:
+            if not (holders := table.holders[topic]) or holders & self._shards:
+                self._mark(topic)
+        if len(topics) < TOPICS_AT_ONCE:
+            self._shards, self._rest = NOBODY, iter(())
+
+    def _mark(self, topic: str) -> None:
+        for watcher in self._by_topic.get(topic, ()):
+            watcher.mark(topic)
 
     def wake_all(self) -> None:
         """Let every watcher look up, with or without a route to send."""

@@ -311,6 +311,20 @@ def test_ten_thousand_topics_are_registered_and_pushed(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_new_member_is_pushed_to_who_watches_ten_thousand_topics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        topics = tuple(f"topic-{number}" for number in range(10_000))
+        async with nameserver(tmp_path) as address, connected(address) as stub:
+            await register(stub, registration(topics=topics))
+            async with watching(stub, *topics) as watch:
+                await eventually(lambda: len(watch.routes) == 10_000)
+                await register(stub, registration(broker_id=1, role=SLAVE, topics=topics))
+                both = {"broker-a": {0: "MASTER", 1: "SLAVE"}}
+                await eventually(lambda: all(watch.members(topic) == both for topic in topics))
+
+    asyncio.run(scenario())
+
+
 def test_key_values_survive_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nameserver(tmp_path) as address, connected(address) as stub:

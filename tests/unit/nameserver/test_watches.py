@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.nameserver.holders import TOPICS_AT_ONCE
 from penstock.nameserver.routes import RouteTable
 from penstock.nameserver.watches import Watches
 from penstock.proto.errors import FlowControl, InvalidName
+from penstock.proto.wire.common_pb2 import SLAVE
 from penstock.proto.wire.nameserver_pb2 import BrokerReport
 from tests.support.broker.registrations import registration, topic_config
 
@@ -44,6 +46,32 @@ def test_a_change_of_a_shard_marks_its_topics_and_those_that_do_not_exist() -> N
     watcher.take(10)
     watches.publish(table.register(3, registration("broker-a", 1, epoch=9), 0.0), table)
     assert set(watcher.pending) == {"T", "absent"}
+
+
+def test_a_change_of_shards_marks_very_many_topics_in_parts_and_loses_none_that_comes_meanwhile() -> None:
+    table, watches = RouteTable(), Watches()
+    ours, absent = [f"T{number}" for number in range(1500)], [f"A{number}" for number in range(3 * TOPICS_AT_ONCE)]
+    for session, group in enumerate(("broker-a", "broker-b", "broker-c"), 1):
+        watches.publish(table.register(session, registration(group, topics=(group, *ours)), 0.0), table)
+    watcher, late = watches.open(), watches.open()
+    watches.add(watcher, [*ours, *absent, "broker-b", "broker-c"])
+    watcher.take(len(watcher.topics))
+    watches.publish(table.register(4, registration("broker-a", 1, role=SLAVE), 0.0), table)
+    assert 0 < len(watcher.pending) <= TOPICS_AT_ONCE
+    assert watches.is_behind
+    sent = set(watcher.take(TOPICS_AT_ONCE))
+    watches.remove(watcher, absent[-1:])
+    watches.add(late, absent)
+    late.take(len(late.topics))
+    watches.publish(table.register(5, registration("broker-b", 1, role=SLAVE), 0.0), table)
+    assert not watcher.pending, "in their turn"
+    while watches.is_behind:
+        before = len(watcher.pending)
+        watches.step(table)
+        assert len(watcher.pending) <= before + TOPICS_AT_ONCE
+    assert sent <= {*ours, *absent}
+    assert set(watcher.pending) == {*ours, *absent[:-1], "broker-b"}
+    assert set(late.pending) == set(absent)
 
 
 def test_a_removed_topic_and_a_closed_watcher_are_marked_no_more() -> None:
