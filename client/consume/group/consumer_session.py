@@ -201,20 +201,18 @@ class ConsumerSession:
                 self._thread.join(timeout=1)
 
     def _run(self) -> None:
-        failures = 0
+        failures, pause_s = 0, 0.0
         while not self._closed.is_set():
-            self._route_changed.clear()
             joined, error = self._follow()
             if error is None:
-                self._route_changed.wait(NOBODY_S)
-                continue
-            failures = 0 if joined else failures + 1
-            if self._closed.is_set():
-                return
-            if failures % LOG_EVERY == 1:
-                log.warning("consumer session failed broker=%s error=%s", self.broker_name, error.message)
-            if failures or not error.retryable:
-                self._route_changed.wait(back_off_s(max(failures, 1)))
+                pause_s = NOBODY_S
+            else:
+                failures = 0 if joined else failures + 1
+                if failures % LOG_EVERY == 1 and not self._closed.is_set():
+                    log.warning("consumer session failed broker=%s error=%s", self.broker_name, error.message)
+                pause_s = back_off_s(max(failures, 1)) if failures or not error.retryable else 0.0
+            self._route_changed.wait(pause_s)
+            self._route_changed.clear()  # before looking: what happens from here on ends the next pause
 
     def _follow(self) -> tuple[bool, PenstockError | None]:
         """Follow one stream to its end. Returns True if it was joined, and its error (None: nobody lives)."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from penstock.broker.store.log.flush import Checkpointer
 from penstock.client.cluster import Calls
 from penstock.client.cluster.data_streams import DataStreams
+from penstock.client.consume.group.consumer_session import ConsumerSession, SessionListener
 from penstock.client.produce import sender as sender_module
 from penstock.client.produce.sender import Sender
 from penstock.client.transact.sessions import ProducerSessions
@@ -78,6 +80,18 @@ def test_the_sessions_of_a_producer_end_when_they_are_closed(monkeypatch: pytest
     sessions._thread.join(30)
     assert not sessions._thread.is_alive()
     calls.close()
+
+
+def test_a_session_with_a_broker_group_of_which_nobody_lives_ends_when_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.client.consume.group.consumer_session.NOBODY_S", 3600.0)
+    core = cast(Any, SimpleNamespace(directory=SimpleNamespace(read_address=lambda _: None)))
+    session = ConsumerSession(core, "broker-a", {}, SessionListener(), lambda call: call())
+    session.start()
+    overtake(session, "_route_changed", session.begin_close)
+    session._thread.join(30)
+    assert not session._thread.is_alive()
 
 
 def test_a_checkpointer_that_is_stopped_looks_for_nothing_more() -> None:
