@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -59,6 +60,7 @@ class ConsumerCore:
         self.is_concurrent = False  # its listeners work on messages of one queue side by side
         self.is_broadcasting = False
         self.owner: QueueOwner | None = None  # from the first subscription or assignment on, and then the same
+        self._beginning = threading.Lock()  # what is subscribed is there when the owner starts, or the owner is told
         self.calls = Calls.to(nameservers, tls=tls, credentials=credentials)
         self.connections, self.directory = self.calls.connections, self.calls.directory
         self.buffers = Buffers(config)
@@ -77,8 +79,9 @@ class ConsumerCore:
         """
         self.require_open()
         assert self.owner is None, "a consumer begins once"
-        owner.start()
-        self.owner = owner
+        with self._beginning:
+            owner.start()
+            self.owner = owner
         self.fetcher.start()
         if self._is_closing:  # whoever closes it may have come before there was an owner to end
             self._end(time.monotonic())
@@ -87,7 +90,8 @@ class ConsumerCore:
     def subscribe(self, subscription: Subscription) -> None:
         """Want a topic, or other messages of it; the owner is told, if there is one already."""
         self.require_open()
-        self.subscriptions[subscription.topic] = subscription
+        with self._beginning:
+            self.subscriptions[subscription.topic] = subscription
         if self.owner is not None:
             self.owner.subscribe(subscription)
 
@@ -99,7 +103,8 @@ class ConsumerCore:
         return self.owner
 
     def unsubscribe(self, topic: str) -> None:
-        self.subscriptions.pop(topic, None)
+        with self._beginning:
+            self.subscriptions.pop(topic, None)
         if self.owner is not None:
             self.owner.unsubscribe(topic)
 

@@ -48,7 +48,7 @@ class QueueOwner(ABC):
         self._core = core
         self._directory = core.directory
         self._buffers = core.buffers
-        self._subscriptions = dict(core.subscriptions)  # as far as it has heard; written by the control thread
+        self._subscriptions: dict[str, Subscription] = {}  # as far as it has heard; written by the control thread
         self._older: dict[str, frozenset[MessageQueue]] = {}  # by topic: queues that were there when it was subscribed
         self._existing: set[str] = set()  # topics that were there; by the watch thread, and by whoever looks one up
         self._commit_at_s = self._watch_at_s = 0.0
@@ -58,6 +58,7 @@ class QueueOwner(ABC):
 
     def start(self) -> None:
         """Look up the topics and begin; queues arrive later. Raises NameserverUnavailable: no nameserver answers."""
+        self._subscriptions.update(self._core.subscriptions)
         self._look_up(self._subscriptions)
         self._directory.add_listener(self._on_route)
         self._control.start()

@@ -84,6 +84,32 @@ def test_a_push_consumer_that_is_closed_while_it_starts_leaves_no_worker_behind(
     wait_until(lambda: not threads_of("late"), what="no thread")
 
 
+def test_what_is_subscribed_and_unsubscribed_while_a_consumer_starts_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes: list[threading.Thread] = []
+
+    def look_up(owner: QueueOwner, topics: Iterable[str]) -> None:
+        if not changes:
+            changes.extend(
+                threading.Thread(target=change, args=(topic,))
+                for change, topic in [(pusher.subscribe, "late"), (pusher.unsubscribe, "gone")]
+            )
+            for each in changes:
+                each.start()
+            for each in changes:
+                each.join(0.1)  # they may wait for the start
+
+    monkeypatch.setattr(QueueOwner, "_look_up", look_up)
+    pusher = PushConsumer("127.0.0.1:1", group="g", listener=print)
+    pusher.subscribe("orders")
+    pusher.subscribe("gone")
+    with pusher:
+        owner = pusher._core.begun()
+        topics = ("orders", "late", "gone")
+        wait_until(lambda: [owner._wants(each) for each in topics] == [True, True, False], what="topics")
+
+
 def test_a_close_of_a_pull_consumer_that_ctrl_c_interrupts_ends_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(deadline_s: float) -> None:
         raise KeyboardInterrupt
