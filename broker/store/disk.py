@@ -197,6 +197,10 @@ class Disk:
         found = os.statvfs(path)
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
+    def device(self, path: str) -> int:
+        """The number of the file system that the path is on."""
+        return os.stat(path).st_dev
+
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 

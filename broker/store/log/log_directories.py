@@ -75,6 +75,11 @@ class LogDirectories:
         """True if that file lies in a directory without new files."""
         return os.path.dirname(path) in self.read_only
 
+    def makes_space(self, path: str) -> bool:
+        """True if new files have the space of that one when it is gone: they lie beside it, or on the same disk."""
+        device = self._disk.device
+        return not self.is_read_only(path) or device(os.path.dirname(path)) in map(device, self.writable)
+
     def unlink(self, path: str) -> None:
         """Delete a log file; one of a read-only directory that cannot be deleted stays, and is not missed."""
         try:

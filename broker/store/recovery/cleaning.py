@@ -9,7 +9,7 @@
 
 A file is expired when it was last written ``reserved_ms`` ago: age counts per file, not per message. The last file
 never goes. Files go from the oldest on, and the first one that must stay keeps all behind it. None is forced out
-where all but the last lie in directories without new files: that would make no space for the next one.
+where all but the last lie on disks that get no new files: that would make no space for the next one.
 
 Two kinds of limits keep a file. What the broker itself has not worked up (synced, dispatched, in snapshots) keeps
 it always. A wish (a slave that has not got it yet, messages that a group has not read) keeps it until the disk

@@ -63,9 +63,9 @@ class Removal:
 
     def files(self) -> list[FileAge]:
         """The log's files, the oldest first."""
-        is_read_only = self._log.directories.is_read_only
+        makes_space = self._log.directories.makes_space
         return [
-            FileAge(file.base, file.end, self._disk.modified_ms(file.path), not is_read_only(file.path))
+            FileAge(file.base, file.end, self._disk.modified_ms(file.path), makes_space(file.path))
             for file in self._log.files
         ]
 
