@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import subprocess
@@ -248,7 +249,8 @@ def test_no_space_for_the_next_file_refuses_and_reading_goes_on(tmp_path: Path, 
     store.close()
 
 
-def test_the_first_failed_sync_fences_the_store(tmp_path: Path) -> None:
+def test_the_first_failed_sync_fences_the_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     disk = FailingDisk()
     store = Store.open(store_config(tmp_path, flush_mode=FlushMode.SYNC_FLUSH), disk=disk)
     flushed, told = [], []
@@ -257,6 +259,7 @@ def test_the_first_failed_sync_fences_the_store(tmp_path: Path) -> None:
     kept = store.end_offset
     store.request_flush(kept)
     wait_until(lambda: flushed, what="the notice of what is kept")
+    wait_until(lambda: f"{16384:020} bytes" in caplog.text, what="the file made ahead, which is synced too")
     disk.kind, disk.nth, disk.count = "sync", 1, 0
     store.append("t", batch("t", [b"lost?"]), queues=1)
     store.request_flush(store.end_offset)
