@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from penstock.formats.record.layout import Record, decode_record
 from penstock.formats.record.producer_mark import ProducerMark
+from penstock.proto.errors import CorruptBatch, MessageTooLarge, PenstockError
 
 from ..store.absent import bring
 from ..store.disk import Bytes
@@ -24,6 +25,7 @@ from ..store.queues.kernels import Ints, Longs
 from ..store.store import Store
 from .core import Core
 from .journal import Journal, Target
+from .tables.producers import Receipt
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +138,31 @@ class Reposter:
         grown = ends + growth * np.arange(2, len(sizes) + 2)
         fits = np.searchsorted(ends, bytes_max, side="right")
         return max(1, min(int(fits), int(np.searchsorted(grown, self._store.segment_bytes, side="right"))))
+
+    def append_sound(
+        self,
+        journal: Journal,
+        target: Target,
+        mark: ProducerMark,
+        chosen: Longs,
+        batch_of: Callable[[Longs, ProducerMark], memoryview],
+        on_bad: Callable[[int, PenstockError], None],
+    ) -> tuple[Longs, Receipt] | None:
+        """Append what the records at the places ``chosen`` become, as one batch, without those that will not do.
+
+        ``batch_of``: makes it, with its mark. ``on_bad``: hears of each place that is left out, and why: it is of a
+        store that others wrote, or damaged. Answers the places of the others, and their receipt; None without any.
+        """
+        while len(chosen):
+            mark = mark._replace(count=len(chosen))
+            try:
+                batch = batch_of(chosen, mark)
+                return chosen, journal.append(target, batch, mark, count=len(chosen), is_kept=True)
+            except (CorruptBatch, MessageTooLarge) as error:
+                bad = error.details["index"]
+                on_bad(int(chosen[bad]), error)
+                chosen = np.delete(chosen, bad)
+        return None
 
     def is_done(self, target: Target, mark: ProducerMark, *, below: int = 1 << 63) -> bool:
         """True if the batch of that mark, or a later one of its lane, is in the log already.

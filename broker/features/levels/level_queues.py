@@ -277,8 +277,10 @@ class LevelQueues:
         try:
             batch = waiting.batch(chosen, target, mark, keep=due is not None, due=times)
             journal.append(target, batch, mark, count=len(chosen), is_kept=True)
-            self.delivered += len(chosen) * (due is None)
-            self.moved += len(chosen) * (due is not None)
+            if due is None:
+                self.delivered += len(chosen)
+            else:
+                self.moved += len(chosen)
         except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
             for index in chosen if len(chosen) > 1 else ():
                 after = int(offsets[index]) + 1

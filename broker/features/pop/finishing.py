@@ -18,7 +18,7 @@ from penstock.formats.record.producer_mark import ProducerMark
 from penstock.formats.record.properties import PROPERTIES_BYTES_MAX
 from penstock.formats.record.reposting.retries import GROWTH_MAX, PROPERTIES_GROWTH_MAX
 from penstock.proto import names
-from penstock.proto.errors import CorruptBatch, MessageTooLarge
+from penstock.proto.errors import PenstockError
 from penstock.proto.wire.pop_pb2 import RECEIPT_OK, RECEIPT_UNKNOWN, ReceiptStatus
 
 from ...core.core import Core
@@ -213,22 +213,21 @@ class Finisher:
         target = self._ensure(journal, op.kind, self._core.tables.group_or_default(op.group))
         times, _ = tried_times(records, op.topic)
         are_again = op.topic.startswith(names.RETRY_PREFIX)
-        while len(chosen):
-            due = NOTHING if op.kind is Kind.DEAD else np.full(len(chosen), -1)
-            mark = mark._replace(count=len(chosen))
-            try:
-                batch = failed_copies(records, chosen, times, due, target.topic, b"", mark, are_again=are_again)
-                journal.append(target, batch, mark, count=len(chosen), is_kept=True)
-                break
-            except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
-                bad = error.details["index"]
-                log.error(
-                    "message cannot come again topic=%s from=%s queue=%d offset=%d error=%s",
-                    *(target.topic, op.topic, op.queue_id, records.offsets[chosen[bad]], error),
-                )
-                chosen = np.delete(chosen, bad)
-        else:
+
+        def batch_of(places: Longs, mark: ProducerMark) -> memoryview:
+            due = NOTHING if op.kind is Kind.DEAD else np.full(len(places), -1)
+            return failed_copies(records, places, times, due, target.topic, b"", mark, are_again=are_again)
+
+        def on_bad(place: int, error: PenstockError) -> None:
+            log.error(
+                "message cannot come again topic=%s from=%s queue=%d offset=%d error=%s",
+                *(target.topic, op.topic, op.queue_id, records.offsets[place], error),
+            )
+
+        posted = self._reposter.append_sound(journal, target, mark, chosen, batch_of, on_bad)
+        if posted is None:
             return
+        chosen = posted[0]
         (self.dead if op.kind is Kind.DEAD else self.again)[op.group] += len(chosen)
         if op.kind is Kind.DEAD:
             log.warning(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ from penstock.formats.record.reposting.halves import GROWTH_MAX, Becomes, commit
 from penstock.proto import names
 from penstock.proto.errors import (
     BrokerUnavailable,
-    CorruptBatch,
     MessageNotFound,
     MessageTooLarge,
+    PenstockError,
     TopicNotFound,
     TransactionEnded,
 )
@@ -272,22 +273,16 @@ class Decisions:
 
         Answers their places and the first one's offset in its queue; None if they are there, or none will do.
         """
-        if self._reposter.is_done(target, ProducerMark(PRODUCER_ID, 0, LANE, sequence, 1), below=sequence + 1):
+        mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, 1)
+        if self._reposter.is_done(target, mark, below=sequence + 1):
             return None
-        while len(chosen):
-            mark = ProducerMark(PRODUCER_ID, 0, LANE, sequence, len(chosen))
-            try:
-                batch = self._batch(target, becomes, records, chosen, mark)
-                placed = journal.append(target, batch, mark, count=len(chosen), is_kept=True)
-                return chosen, placed.queue_offsets[0]
-            except (CorruptBatch, MessageTooLarge) as error:  # of a store that others wrote, or that is damaged
-                bad = error.details["index"]
-                log.error(
-                    "half cannot be posted topic=%s half=%d error=%s",
-                    *(target.topic, records.offsets[chosen[bad]], error),
-                )
-                chosen = np.delete(chosen, bad)
-        return None
+
+        def on_bad(place: int, error: PenstockError) -> None:
+            log.error("half cannot be posted topic=%s half=%d error=%s", target.topic, records.offsets[place], error)
+
+        batch_of = partial(self._batch, target, becomes, records)
+        posted = self._reposter.append_sound(journal, target, mark, chosen, batch_of, on_bad)
+        return None if posted is None else (posted[0], posted[1].queue_offsets[0])
 
     def _batch(
         self, target: Target, becomes: Becomes | None, records: Records, chosen: Longs, mark: ProducerMark
