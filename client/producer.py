@@ -243,7 +243,10 @@ class Producer(Client):
             ClientClosed: another thread has closed the producer; not accepted.
         """
         # About 0.3 µs. No lock, object or future per message: accumulator.py says why that is safe.
-        accumulator = self._open.get(topic) if isinstance(topic, str) else None
+        try:
+            accumulator = self._open.get(topic)
+        except TypeError:  # a list, perhaps, which is refused by name
+            accumulator = None
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
         if timeout_s is not None:
