@@ -275,3 +275,8 @@ class RunningCluster:
     def committed(self, group: str, topic: str, queue_id: int, broker_name: str = "broker-a") -> int:
         """The group's offset in the queue, -1 if it has none."""
         return self.brokers[broker_name].committed(group, topic).get(queue_id, -1)
+
+
+def stored(cluster: RunningCluster, topic: str = "orders") -> list[bytes]:
+    """The bodies that its brokers have of the topic."""
+    return [body for broker in cluster.brokers.values() for body in broker.bodies(topic)]

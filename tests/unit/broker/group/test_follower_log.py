@@ -207,6 +207,16 @@ def begun_behind_its_state(tmp_path: Path) -> Node:
     return played(tmp_path, script)
 
 
+async def start_over_that_ends_behind_the_cut(node: Node, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log is empty, its snapshots are there, and it has begun anew."""
+    with monkeypatch.context() as broken:
+        broken.setattr(Snapshots, "delete_behind", failing)
+        with pytest.raises(StorageError, match="does not work"):
+            await node.log.start_over(start)
+    node.kill()
+    node.open()
+
+
 @pytest.mark.parametrize("then", ["go on", "kill"])
 def test_a_slave_that_could_not_start_over_has_all_that_its_snapshots_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
@@ -235,12 +245,7 @@ def test_a_start_over_that_ends_behind_the_cut_of_the_log_begins_again_with_noth
     async def scenario() -> None:
         node = begun_behind_its_state(tmp_path)
         start = 8 * node.store.segment_bytes
-        with monkeypatch.context() as broken:
-            broken.setattr(Snapshots, "delete_behind", failing)
-            with pytest.raises(StorageError, match="does not work"):
-                await node.log.start_over(start)
-        node.kill()
-        node.open()
+        await start_over_that_ends_behind_the_cut(node, start, monkeypatch)
         assert node.store.min_offset == node.store.end_offset < start
         await node.log.start_over(start)
         tables = node.content_of_tables()
@@ -259,12 +264,7 @@ def test_an_empty_log_that_begins_where_its_masters_does_has_nothing_of_before(
     async def scenario() -> None:
         node, master = begun_behind_its_state(tmp_path / "slave"), Node(tmp_path / "master", 2, ALONE)
         start = node.store.min_offset
-        with monkeypatch.context() as broken:
-            broken.setattr(Snapshots, "delete_behind", failing)
-            with pytest.raises(StorageError, match="does not work"):
-                await node.log.start_over(start)
-        node.kill()
-        node.open()
+        await start_over_that_ends_behind_the_cut(node, start, monkeypatch)
         assert node.content_of_tables()["topics"]
         master.store.start_at(start)
         master.lead(9)

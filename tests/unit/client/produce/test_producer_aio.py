@@ -14,15 +14,11 @@ from penstock.client.aio import AsyncProducer
 from penstock.client.aio.turns import WAITING_MAX, Turns, to_the_end
 from penstock.formats.columns import Column
 from penstock.proto.errors import BufferFull, ClientClosed, DeliveryFailed, InvalidArgument
-from tests.support.client.running_cluster import RunningBroker, RunningCluster
+from tests.support.client.running_cluster import RunningBroker, RunningCluster, stored
 from tests.support.waiting import eventually
 
 TOPIC = "orders"
 NONE = Column.repeated(b"", 3)
-
-
-def stored(cluster: RunningCluster) -> list[bytes]:
-    return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
 
 
 def test_the_asyncio_twin_refuses_what_is_no_body_or_no_message(one: RunningCluster) -> None:

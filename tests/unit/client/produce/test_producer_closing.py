@@ -12,13 +12,9 @@ from penstock.client import Message, Producer
 from penstock.client.produce.parts import Batch, Part
 from penstock.formats.destination import Ordinary
 from penstock.proto.errors import ClientClosed, DeliveryFailed
-from tests.support.client.running_cluster import RunningCluster
+from tests.support.client.running_cluster import RunningCluster, stored
 
 TOPIC = "orders"
-
-
-def stored(cluster: RunningCluster) -> list[bytes]:
-    return [body for broker in cluster.brokers.values() for body in broker.bodies(TOPIC)]
 
 
 def close_elsewhere(producer: Producer) -> None:
