@@ -10,6 +10,7 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..rig import Bench, Rig
 from ..runner import RATIO, Case, Figures, Turns, alone
@@ -55,17 +56,13 @@ def send_latency(rig: Rig) -> Figures:
         return {name: float(found[name] or 0.0) for name in ("p50", "p99")}
 
 
-def _safer(mode: str, replicas: int) -> Callable[[Rig], Turns]:
+def safer(rig: Rig, mode: str, replicas: int) -> Figures:
     """What a safer mode costs: its rate, and that as a share of the one without replica and sync."""
-
-    def turn(rig: Rig) -> Figures:
-        rates = []
-        for settings in ({"replicas": 1, "mode": "async"}, {"replicas": replicas, "mode": mode}):
-            with rig.cluster(**settings) as bench:  # type: ignore[arg-type]  # by name
-                rates.append(bench.rate(bench.plan("produce", style="produce", size=KIB)))
-        return {f"rate{RATIO}async": rates[1] / rates[0], "rate": rates[1]}
-
-    return alone(turn)
+    rates = []
+    for settings in ({"replicas": 1, "mode": "async"}, {"replicas": replicas, "mode": mode}):
+        with rig.cluster(**settings) as bench:  # type: ignore[arg-type]  # by name
+            rates.append(bench.rate(bench.plan("produce", style="produce", size=KIB)))
+    return {f"rate{RATIO}async": rates[1] / rates[0], "rate": rates[1]}
 
 
 def waiting_senders(rig: Rig, mode: str = "flush") -> Figures:
@@ -150,13 +147,13 @@ CASES: dict[str, Case] = {
         Case(
             "sync-replica",
             "produce 1 KiB with one synchronous replica, against none",
-            _safer("sync", 2),
+            alone(partial(safer, mode="sync", replicas=2)),
             floors={f"rate{RATIO}async": 0.5},
         ),
         Case(
             "sync-flush",
             "produce 1 KiB with SYNC_FLUSH, against ASYNC_FLUSH",
-            _safer("flush", 1),
+            alone(partial(safer, mode="flush", replicas=1)),
             floors={f"rate{RATIO}async": 0.6},
         ),
         Case(

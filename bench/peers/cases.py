@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.client import TransactionProducer, TransactionState
 
-from ..cases.cases import KIB, SENDERS, SMALL, send_latency, waiting_senders
+from ..cases.cases import KIB, SENDERS, SMALL, safer, send_latency, waiting_senders
 from ..load.load import ensure_topic
 from ..rig import Rig
 from ..runner import RATIO, Case, Figures
@@ -70,19 +70,33 @@ def _preloaded(size: int, rig: Rig) -> int:
     return int(PRELOADED[size] * rig.seconds)
 
 
-def _kafka(kind: str, size: int, names: dict[str, str]) -> Side:
+def _kafka(kind: str, size: int, names: dict[str, str], replicas: int = 1) -> Side:
     """What a load by librdkafka tells, under other names."""
 
     def side(rig: Rig) -> Figures:
         program = [rooms.kafka().python, str(Path(__file__).with_name("kafka_load.py"))]
         messages = _preloaded(size, rig) if kind == "consume" else 0
-        with servers.kafka(rig) as address:
+        with servers.kafka(rig, replicas) as address:
             rig.progress(f"Kafka: {kind}")
             job = [address, kind, str(size), str(rig.seconds), str(messages)]
             found = servers.told_by([*program, *job], 2 * rig.seconds)
         return {name: found[told] for told, name in names.items()}
 
     return side
+
+
+def _ours_replicated(rig: Rig) -> Figures:
+    found = safer(rig, "sync", 2)
+    return {"replicated": found["rate"], "share kept": found[f"rate{RATIO}async"]}
+
+
+def _kafka_replicated(rig: Rig) -> Figures:
+    """``acks=all`` to two replicas, and which share of the rate without replica that is."""
+    rates = [
+        _kafka(kind, KIB, {"rate": KAFKA}, replicas)(rig)[KAFKA]
+        for kind, replicas in (("produce", 1), ("replicated", 2))
+    ]
+    return {KAFKA: rates[1], f"{KAFKA}'s share kept": rates[1] / rates[0]}
 
 
 def _rocketmq(kind: str, threads: int, size: int, *, flush: bool = False) -> Side:
@@ -145,6 +159,19 @@ def _cases() -> Iterator[Case]:
         ),
         unit="ms",
         floors={f"librdkafka p50{RATIO}send p50": 0.77},
+        is_heavy=True,
+    )
+    yield Case(
+        "kafka-replicated",
+        "produce of 1024 B that a second broker has before it is acknowledged, beside librdkafka with acks=all",
+        pairs(
+            _ours_replicated,
+            _kafka_replicated,
+            [("replicated", KAFKA), ("share kept", f"{KAFKA}'s share kept")],
+            rooms.kafka,
+        ),
+        units={"share kept": "", f"{KAFKA}'s share kept": ""},
+        floors={f"replicated{RATIO}{KAFKA}": 1.0},
         is_heavy=True,
     )
     for mode, named, goals in (("async", "", {"tasks": 2.0}), ("flush", "-flush", {"tasks": 1.5})):

@@ -2,7 +2,8 @@
 
 It runs in the environment of that client, so it imports nothing of ours. It prints one JSON document: for ``produce``
 messages per second that the broker has, for ``consume`` those that were received as objects and whose values were read,
-with default and with tuned settings, for ``send`` p50 and p99 in ms of sends that wait.
+with default and with tuned settings, for ``send`` p50 and p99 in ms of sends that wait. ``replicated`` is ``produce``
+to two replicas that both have what is acknowledged.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 TOPIC, QUEUES = "bench", 8
@@ -38,11 +40,14 @@ def main() -> None:
     size, seconds, count = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
     admin = client("confluent_kafka.admin")
     maker = admin.AdminClient({"bootstrap.servers": address})  # kept: its futures end with it
-    made = maker.create_topics([admin.NewTopic(TOPIC, QUEUES, 1)], operation_timeout=WAIT_S, request_timeout=WAIT_S)
+    topic = admin.NewTopic(TOPIC, QUEUES, 1)
+    if kind == "replicated":
+        topic = admin.NewTopic(TOPIC, QUEUES, 2, config={"min.insync.replicas": "2"})
+        while len(maker.list_topics(timeout=WAIT_S).brokers) < 2:
+            time.sleep(0.05)
+    made = maker.create_topics([topic], operation_timeout=WAIT_S, request_timeout=WAIT_S)
     made[TOPIC].result(WAIT_S)
-    print(
-        json.dumps({"produce": produce, "consume": consume, "send": send}[kind](address, bytes(size), seconds, count))
-    )
+    print(json.dumps(KINDS[kind](address, bytes(size), seconds, count)))
 
 
 def producer_of(address: str, **settings: object) -> Any:
@@ -50,9 +55,9 @@ def producer_of(address: str, **settings: object) -> Any:
     return client().Producer({"bootstrap.servers": address, "acks": "1", **settings})
 
 
-def produce(address: str, body: bytes, seconds: float, _: int) -> dict[str, float]:
+def produce(address: str, body: bytes, seconds: float, _: int, acks: str = "1") -> dict[str, float]:
     """Warm up for as long as is measured."""
-    producer = producer_of(address, **{"queue.buffering.max.messages": 1_000_000})
+    producer = producer_of(address, acks=acks, **{"queue.buffering.max.messages": 1_000_000})
     for _ in range(2):
         before, began = stored(address), time.monotonic()
         fill(producer, body, seconds=seconds)
@@ -155,6 +160,13 @@ def send(address: str, body: bytes, seconds: float, _: int) -> dict[str, float]:
     took_ms.sort()
     return {f"p{share}": took_ms[len(took_ms) * share // 100] for share in (50, 99)}
 
+
+KINDS: dict[str, Callable[[str, bytes, float, int], dict[str, float]]] = {
+    "produce": produce,
+    "replicated": functools.partial(produce, acks="all"),
+    "consume": consume,
+    "send": send,
+}
 
 if __name__ == "__main__":
     main()

@@ -38,26 +38,29 @@ _ANY_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 
 
 @contextlib.contextmanager
-def kafka(rig: Rig) -> Iterator[str]:
-    """A Kafka of one node, broker and controller, for the ``with`` block; its address."""
+def kafka(rig: Rig, replicas: int = 1) -> Iterator[str]:
+    """A Kafka of so many brokers, the first also controller, for the ``with`` block; the address of that one."""
     room = rooms.kafka()
-    _, (port, controller) = planned(0, 1, 2)
-    with rig.folder() as folder:
-        settings = folder / "server.properties"
-        settings.write_text(
-            "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
-            f"controller.quorum.voters=1@{HOST}:{controller}\n"
-            f"listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}\n"
-            f"advertised.listeners=PLAINTEXT://{HOST}:{port}\nlog.dirs={folder / 'data'}\n"
-            f"num.partitions={QUEUES}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
-        )
-        java = [room.java, *KAFKA_MEMORY, "-cp", room.jars]
-        format_data = [*java, "kafka.tools.StorageTool", "format", "-t", _ANY_CLUSTER, "-c", str(settings)]
-        done = subprocess.run(format_data, capture_output=True, text=True, timeout=START_S, check=False)
-        if done.returncode:
-            raise PenstockError(f"Kafka's data directory cannot be formatted: {done.stderr[-400:]}")
-        with running("kafka", [*java, "kafka.Kafka", str(settings)], folder, port):
-            yield f"{HOST}:{port}"
+    _, (controller, *ports) = planned(0, 1, 1 + replicas)
+    java = [room.java, *KAFKA_MEMORY, "-cp", room.jars]
+    with rig.folder() as folder, contextlib.ExitStack() as brokers:
+        for node, port in enumerate(ports, 1):
+            settings = folder / f"server-{node}.properties"
+            first = node == 1
+            settings.write_text(
+                f"process.roles=broker{',controller' if first else ''}\nnode.id={node}\n"
+                "controller.listener.names=CONTROLLER\n"
+                f"controller.quorum.voters=1@{HOST}:{controller}\n"
+                f"listeners=PLAINTEXT://{HOST}:{port}{f',CONTROLLER://{HOST}:{controller}' if first else ''}\n"
+                f"advertised.listeners=PLAINTEXT://{HOST}:{port}\nlog.dirs={folder / f'data-{node}'}\n"
+                f"num.partitions={QUEUES}\noffsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+            )
+            format_data = [*java, "kafka.tools.StorageTool", "format", "-t", _ANY_CLUSTER, "-c", str(settings)]
+            done = subprocess.run(format_data, capture_output=True, text=True, timeout=START_S, check=False)
+            if done.returncode:
+                raise PenstockError(f"Kafka's data directory cannot be formatted: {done.stderr[-400:]}")
+            brokers.enter_context(running(f"kafka-{node}", [*java, "kafka.Kafka", str(settings)], folder, port))
+        yield f"{HOST}:{ports[0]}"
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ BESIDE: Panels = (
             ("produce, 100 B", "kafka-produce-100b", f"produce{RATIO}librdkafka"),
             ("produce, 1 KiB", "kafka-produce-1k", f"produce{RATIO}librdkafka"),
             ("produce_many, 1 KiB", "kafka-produce-1k", f"produce_many{RATIO}librdkafka"),
+            ("produce, 1 KiB, on two brokers", "kafka-replicated", f"replicated{RATIO}librdkafka"),
             ("poll into objects, 100 B", "kafka-consume-100b", f"poll{RATIO}tuned librdkafka"),
             ("poll into objects, 1 KiB", "kafka-consume-1k", f"poll{RATIO}librdkafka"),
             ("poll_batch, 1 KiB", "kafka-consume-1k", f"poll_batch{RATIO}librdkafka"),
