@@ -12,6 +12,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -63,6 +64,10 @@ class PollingLoop(asyncio.SelectorEventLoop):
         self._polling = _PollingSelector()
         super().__init__(self._polling)
 
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call it once, as soon as there is nothing else to do, before the loop waits."""
+        self._polling.idle.append(partial(self.call_soon, callback))
+
     def expect(self, window_s: float) -> None:
         """Something may come at once: look for it, for so long, before the loop sleeps again."""
         self._polling.waits.window_s = window_s
@@ -74,9 +79,15 @@ class _PollingSelector(selectors.DefaultSelector):
         super().__init__()
         self.waits = BusyPoll()
         self.is_expecting = False  # until the loop sleeps
+        self.idle: list[Callable[[], object]] = []  # what is called when nothing is left to do and a look finds nothing
 
     def select(self, timeout: float | None = None) -> Events:
         select = super().select
+        if self.idle and timeout != 0:
+            found = select(0)
+            while self.idle and not found:
+                self.idle.pop(0)()
+            return found
         if not self.is_expecting or (timeout is not None and timeout < self.waits.window_s):
             self.is_expecting = self.is_expecting and timeout == 0
             return select(timeout)

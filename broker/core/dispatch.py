@@ -11,6 +11,7 @@ from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto import names
 from penstock.proto.errors import DiskFull
 
+from ...runtime.busy_poll import PollingLoop
 from ..store.store import Store
 from .tables.tables import Tables
 
@@ -24,8 +25,10 @@ TOPICS_MAX = 1024
 
 LINGER_S = 0.01
 HURRY_BYTES = 1 << 20
-"""Bytes that nobody waits for are dispatched together: after this time, or when there are so many. Whoever looks
-calls :meth:`Dispatcher.catch_up` first, so only the cost is late, never a message."""
+IDLE_RECORDS = 8
+"""Bytes that nobody waits for are dispatched together: after this time, when there are so many, or when nothing else is
+to be done and so many records came alone. These are few enough to be in the processor's caches, and hold up no sender.
+Whoever looks calls :meth:`Dispatcher.catch_up` first, so only the cost is late, never a message."""
 
 DISK_FULL_RETRY_S = 2.0
 
@@ -79,6 +82,8 @@ class Dispatcher:
         self._progress = asyncio.Event()  # more than a slice is to be done, or the task has to try again
         self._soon: asyncio.Handle | None = None  # a slice that is dispatched in the loop's next round
         self._timer: asyncio.TimerHandle | None = None
+        self._alone = 0  # records that came alone since the last slice
+        self._is_idle_awaited = False  # the loop is told to dispatch when it has nothing else to do
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._fresh: Fresh | None = None  # a record that came alone, which is about to be offered
         # What is in a stretch of the log's end, by topic: the offset behind the newest record of each queue; None where
@@ -97,14 +102,20 @@ class Dispatcher:
             return
         if behind >= HURRY_BYTES or self._waiting or self._is_awaited():
             self._soon = asyncio.get_running_loop().call_soon(self._on_soon)
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._linger_ends)
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is None:
+            self._timer = loop.call_later(LINGER_S, self._linger_ends)
+        if self._alone >= IDLE_RECORDS and not self._is_idle_awaited and isinstance(loop, PollingLoop):
+            self._is_idle_awaited = True
+            loop.when_idle(self._on_idle)
 
     def on_appended(self, topic: str, start: int, end: int, fresh: Fresh | None = None) -> None:
         """Records of ``topic`` are in the log there; those that nobody waits for are seen a little later.
 
         ``fresh``: if it is one record. Whoever waits for it need not wait for its dispatch.
         """
+        self._alone += fresh is not None
         begin, stop = self._known
         if stop != start or self._store.dispatched_offset >= start or len(self._ends) >= TOPICS_MAX:
             begin = start
@@ -204,6 +215,11 @@ class Dispatcher:
                 self._is_wanted |= not watcher.offer(fresh)
         self.poke()
 
+    def _on_idle(self) -> None:
+        self._is_idle_awaited = False
+        if self._soon is None:
+            self.catch_up()
+
     def _linger_ends(self) -> None:
         self._timer = None
         if self._soon is None:
@@ -247,6 +263,7 @@ class Dispatcher:
         """Dispatch one slice. True if there was one."""
         before, is_awaited = self._store.dispatched_offset, any(self.watchers)
         result = self._store.dispatch(SLICE_BYTES)
+        self._alone = 0
         arrivals: Arrivals = {}
         if result.arrived and is_awaited:
             for topic, queue_id, _ in result.arrived:

@@ -148,6 +148,45 @@ def test_a_loop_that_expects_something_has_timers_callbacks_and_what_comes(monke
     assert sum(looks.values()) > 100
 
 
+def test_what_is_for_an_idle_loop_is_called_once_behind_all_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    poll_always(monkeypatch)
+    order: list[str] = []
+    reported: list[object] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PollingLoop)
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        here, there = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=here)
+        with there:
+            for is_expecting in (False, True):
+                if is_expecting:
+                    loop.expect(0.01)
+                there.send(b"x")
+                loop.when_idle(lambda: order.append("idle"))
+                loop.call_soon(loop.call_soon, order.append, "soon")
+                assert await reader.readexactly(1) == b"x"
+                order.append("read")
+                await asyncio.wait_for(_idle(loop), 60)
+                assert order in (["soon", "read", "idle"], ["read", "soon", "idle"])
+                order.clear()
+            loop.when_idle(lambda: 1 // 0)
+            await asyncio.wait_for(_idle(loop), 60)
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+            writer.close()
+
+    with asyncio.Runner(loop_factory=PollingLoop) as runner:
+        runner.run(scenario())
+
+
+async def _idle(loop: PollingLoop) -> None:
+    """Return when the loop had nothing to do, and has called what was for then."""
+    is_idle = loop.create_future()
+    loop.when_idle(lambda: is_idle.set_result(None))
+    await is_idle
+
+
 def test_a_timer_waits_no_longer_because_of_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     poll_always(monkeypatch)
     selector = _PollingSelector()

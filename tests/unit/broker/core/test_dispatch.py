@@ -6,7 +6,8 @@ import pytest
 
 from penstock.broker.core import dispatch
 from penstock.proto.errors import Corrupt, DiskFull
-from tests.support.broker.kit import Kit, in_loop
+from penstock.runtime.busy_poll import PollingLoop
+from tests.support.broker.kit import Kit, close_all, in_loop
 from tests.support.waiting import eventually
 
 
@@ -164,6 +165,28 @@ async def test_lingering_ends_by_itself_and_a_store_that_cannot_is_left_to_the_t
     lingering.catch_up()
     with pytest.raises(Corrupt):
         await asyncio.wait_for(task, 60)
+
+
+def test_a_loop_with_nothing_else_to_do_dispatches_records_that_came_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "LINGER_S", 3600)
+
+    async def scenario() -> None:
+        parts = Kit()
+        parts.add_topic()
+        parts.dispatch()
+        for _ in range(dispatch.IDLE_RECORDS - 1):
+            await parts.append()
+        await asyncio.to_thread(int)  # the loop has nothing else to do meanwhile
+        assert parts.store.reader.queue_range("orders", 0) == (0, 0)
+        for _ in range(2):
+            await parts.append()
+            await eventually(lambda: parts.store.dispatched_offset == parts.store.end_offset)
+            for _ in range(dispatch.IDLE_RECORDS - 1):
+                await parts.append()
+
+    with asyncio.Runner(loop_factory=PollingLoop) as runner:
+        runner.run(scenario())
+    close_all()
 
 
 @in_loop
