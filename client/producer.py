@@ -19,6 +19,7 @@ from .cluster.choices import Choices, Selector
 from .consume.consumer_config import new_client_id
 from .inherited import Client
 from .message import DeliverAt, Delivery, Message, MessageQueue, MessageView, SendReceipt
+from .produce.accumulator import MORE
 from .produce.buffer import Buffer
 from .produce.config import ProducerConfig, config_of
 from .produce.delivery import Shipping, TopicDelivery
@@ -242,26 +243,29 @@ class Producer(Client):
             Refused: a bad argument, or, at the first message to a topic, a topic that does not exist.
             ClientClosed: another thread has closed the producer; not accepted.
         """
-        # About 0.3 µs. No lock, object or future per message: accumulator.py says why that is safe.
+        # About 0.2 µs. No lock, object or future per message: accumulator.py says why that is safe.
         try:
-            accumulator = self._open.get(topic)
-        except TypeError:  # a list, perhaps, which is refused by name
+            accumulator = self._open[topic]
+        except (KeyError, TypeError):  # a new topic; or a list, perhaps, which is refused by name
             accumulator = None
         if accumulator is None:
             accumulator = self._delivery(Ordinary(topic), self._deadline(timeout_s)).open
         if timeout_s is not None:
             check_timeout(timeout_s)
-        if queue is not None or selector is not None:
-            message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
+        if (
+            type(body) is not bytes
+            or not 0 < (size := len(body)) < self._plain_below
+            or queue is not None
+            or selector is not None
+        ):
             encoded = property_bytes(tag, keys, properties, sharding_key)
-            place = self._choices.place(topic, queue, selector, message)
-            self._produce_unusual(topic, body, encoded, None, timeout_s, place)
+            place = None
+            if queue is not None or selector is not None:
+                message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
+                place = self._choices.place(topic, queue, selector, message)
+            self._produce_unusual(topic, place, timeout_s, body=body, encoded=encoded, sharding_key=sharding_key)
             return
-        if type(body) is not bytes or not 0 < len(body) < self._plain_below:
-            encoded = property_bytes(tag, keys, properties, sharding_key)
-            self._produce_unusual(topic, body, encoded, sharding_key, timeout_s)
-            return
-        cost = accumulator.cost + len(body) + RECORD_COST
+        cost = accumulator.cost + size + RECORD_COST
         encoded = None
         if keys is not None or properties is not None or sharding_key is not None:
             encoded = property_bytes(tag, keys, properties, sharding_key)
@@ -272,7 +276,10 @@ class Producer(Client):
         if cost > accumulator.limit:
             cost -= accumulator.cost
             self._make_room(topic, cost, timeout_s)
-        accumulator.extend((body, encoded, sharding_key))
+        if encoded is None:
+            accumulator.append(body)
+        else:
+            accumulator.extend((MORE, body, encoded, sharding_key))
         accumulator.cost = cost
         if self._deliveries.is_closed:  # read behind the append: whoever closes after it takes the message out
             self._deliveries.known[Ordinary(topic)].check_taken(body, encoded, sharding_key)
@@ -430,18 +437,12 @@ class Producer(Client):
         delivery.open.limit = self._buffer.room(self.config.batch_bytes_max)
 
     def _produce_unusual(
-        self,
-        topic: str,
-        body: object,
-        encoded: bytes | None,
-        sharding_key: str | None,
-        timeout_s: float | None,
-        place: tuple[str, int] | None = None,
+        self, topic: str, place: tuple[str, int] | None, timeout_s: float | None, **content: Any
     ) -> None:
-        """A message that needs a part of its own: another kind of bytes, compressed, or refused."""
+        """A message that needs a part of its own: for a chosen queue, of other bytes, compressed, or refused."""
         now = time.monotonic()
         until = now + self._patience_s(timeout_s)
-        part = self._maker.produced(topic, body, encoded, sharding_key, now + self.config.delivery_timeout_s)
+        part = self._maker.produced(topic, deadline=now + self.config.delivery_timeout_s, **content)
         part.bind(place)
         delivery = self._delivery(Ordinary(topic), until)
         delivery.admit(part, until)

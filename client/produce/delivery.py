@@ -65,8 +65,8 @@ class Shipping:
 class TopicDelivery:
     """The messages for one destination, from the accumulator to their receipts. Thread-safe.
 
-    The lock guards everything but ``open.extend``; counts are read without it. A batch under way belongs to the thread
-    that sends it; nobody else touches it until its outcome is known.
+    The lock guards everything but what ``produce`` does to ``open``; counts are read without it. A batch under way
+    belongs to the thread that sends it; nobody else touches it until its outcome is known.
     """
 
     def __init__(self, destination: Destination, shipping: Shipping, queues: WriteQueues, turn: int) -> None:
@@ -244,7 +244,7 @@ class TopicDelivery:
     def _is_idle(self) -> bool:
         """True if nothing came since it was pumped, and nothing is under way."""
         lanes = self._lanes
-        if len(self.open) or self._new_queues is not None or self._tell or lanes.has_waiting:
+        if self.open or self._new_queues is not None or self._tell or lanes.has_waiting:
             return False
         return all(lane.batch is None and not lane.pending for lane in lanes.lanes.values())
 
@@ -264,19 +264,20 @@ class TopicDelivery:
             raise error
 
     def _seal(self, now: float) -> None:
-        if self._is_given_up or not len(self.open):
+        if self._is_given_up or not self.open:
             return
-        bodies, properties, keys = self.open.drain()
-        part = new_part(Kind.PRODUCE, bodies, properties, now + self._config.delivery_timeout_s)
-        if keys is not None:
-            part.set_hashes(keys)
+        taken = self.open.drain()
+        deadline = now + self._config.delivery_timeout_s
+        part = new_part(Kind.PRODUCE, taken.bodies, taken.properties, deadline, taken.lengths)
+        if taken.keys is not None:
+            part.set_hashes(taken.keys)
         self.hold(part)
         self.open.limit = self._shipping.buffer.room(self._config.batch_bytes_max)
         # Threads that append at the same time may overshoot the limits a little, which is harmless.
         self._lanes.add(limited(part, self._config.batch_bytes_max * 2, self._config.batch_count_max * 2))
 
     def _seal_if_due(self, now: float) -> float:
-        if not len(self.open):
+        if not self.open:
             return NEVER
         if self.open.opened_at is None:
             self.open.opened_at = now

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.formats.columns import Column, hashes_of, lengths_of
+from penstock.formats.columns import Column, Ends, hashes_of, lengths_of
 from penstock.formats.record.compression import decompress
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import CorruptBatch, MessageTooLarge, MessageTypeConflict, OutcomeUnknown, PenstockError
@@ -210,9 +210,9 @@ def _picked(values: Any, chosen: slice | npt.NDArray[np.int64]) -> Any:
     return None if values is None else values[chosen]
 
 
-def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None) -> int:
+def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, lengths: Ends | None = None) -> int:
     """What these messages count in batches, and in buffers if nobody waits for them."""
-    cost = sum(map(len, bodies)) + RECORD_COST * len(bodies)
+    cost = RECORD_COST * len(bodies) + (sum(map(len, bodies)) if lengths is None else int(lengths.sum()))
     if properties is not None:
         cost += sum(len(encoded) for encoded in properties if encoded)
     return cost
@@ -243,18 +243,18 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
     return pieces
 
 
-def new_part(kind: Kind, bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, deadline: float) -> Part:
+def new_part(
+    kind: Kind,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes | None] | None,
+    deadline: float,
+    lengths: Ends | None = None,
+) -> Part:
+    """``lengths``: of the bodies, where they are known already."""
     shared = _shared(properties) if kind is Kind.PRODUCE and properties else None
-    if shared is not None:
-        column = Column.repeated(shared, len(bodies))
-        return Part(
-            kind=kind,
-            bodies=bodies,
-            properties=column,
-            cost=cost_of(bodies, None) + len(shared) * len(bodies),
-            deadline=deadline,
-        )
-    return Part(kind=kind, bodies=bodies, properties=properties, cost=cost_of(bodies, properties), deadline=deadline)
+    column = properties if shared is None else Column.repeated(shared, len(bodies))
+    cost = cost_of(bodies, None if shared is not None else properties, lengths) + len(shared or b"") * len(bodies)
+    return Part(kind=kind, bodies=bodies, properties=column, cost=cost, deadline=deadline, lengths=lengths)
 
 
 def _shared(properties: Sequence[bytes | None]) -> bytes | None:

@@ -93,7 +93,7 @@ class Sender:
         quiet = 0
         while not self._is_stopped and self._loop is None:
             due = self._pump_all()
-            has_open = any(len(topic.open) for topic in self._topics)
+            has_open = any(topic.open for topic in self._topics)
             quiet = 0 if has_open else quiet + 1
             if has_open:
                 pause = min(due - time.monotonic(), self._linger_s)
@@ -101,7 +101,7 @@ class Sender:
                 pause = min(due - time.monotonic(), PAUSE_S)
             else:
                 self.is_sleeping = True
-                if any(len(topic.open) for topic in self._topics):
+                if any(topic.open for topic in self._topics):
                     self.is_sleeping = False
                     continue
                 pause = min(due - time.monotonic(), PAUSE_S_MAX) if due < NEVER else NEVER

@@ -19,7 +19,7 @@ from penstock.proto.errors import InvalidArgument, OutcomeUnknown, PenstockError
 from .. import arguments
 from ..cluster import check_timeout, reworded
 from ..message import SendReceipt
-from ..produce.accumulator import Accumulator
+from ..produce.accumulator import MORE, Accumulator
 from ..produce.drafts import Draft, PartMaker
 from ..produce.keys import property_bytes
 from ..produce.parts import RECORD_COST, Kind, Part, new_part
@@ -150,7 +150,7 @@ class Transaction:
             self._enqueue(topic, [self._maker.produced(topic, body, encoded, sharding_key, 0.0)])
             return
         cost = accumulator.cost + len(body) + len(encoded) + RECORD_COST
-        accumulator.extend((body, encoded, sharding_key))
+        accumulator.extend((MORE, body, encoded, sharding_key))
         accumulator.cost = cost
         if cost > accumulator.limit:
             self._seal(topic)
@@ -290,12 +290,12 @@ class Transaction:
         """Send what was produced to ``topic`` and waits here."""
         with self._sealing:
             accumulator = self._open.get(topic)
-            if accumulator is None or not len(accumulator):
+            if not accumulator:
                 return
-            bodies, properties, keys = accumulator.drain()
-            part = new_part(Kind.PRODUCE, bodies, properties, 0.0)
-            if keys is not None:
-                part.set_hashes(keys)
+            taken = accumulator.drain()
+            part = new_part(Kind.PRODUCE, taken.bodies, taken.properties, 0.0, taken.lengths)
+            if taken.keys is not None:
+                part.set_hashes(taken.keys)
             self._enqueue(topic, self._maker.limited(part))
 
     def _end(self, state: TransactionState, timeout_s: float | None, *, waits: bool = True) -> None:
@@ -349,7 +349,7 @@ class Transaction:
                     "it again, or roll it back"
                 )
             left, self._open = self._open, {}
-            if is_commit and any(map(len, left.values())):
+            if is_commit and any(left.values()):
                 self._open = left
                 return False
             self.state = TransactionState.ROLLBACK if is_commit and self._error is not None else state

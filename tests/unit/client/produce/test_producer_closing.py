@@ -28,13 +28,13 @@ def test_a_message_appended_before_the_close_is_sent_by_it(one: RunningCluster) 
     producer = Producer(one.namesrv, linger_ms=10_000)
     producer.prepare(TOPIC)
     accumulator = producer._open[TOPIC]
-    append = accumulator.extend
+    append = accumulator.append
 
-    def append_and_be_overtaken(fields: tuple[object, ...]) -> None:
-        append(fields)
+    def append_and_be_overtaken(body: bytes) -> None:
+        append(body)
         close_elsewhere(producer)
 
-    accumulator.extend = append_and_be_overtaken  # type: ignore[assignment,method-assign]
+    accumulator.append = append_and_be_overtaken  # type: ignore[assignment,method-assign]
     producer.produce(TOPIC, b"in time")
     assert stored(one) == [b"in time"]
 

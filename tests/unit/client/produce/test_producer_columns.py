@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.message import SYSTEM_PROPERTIES, FailedDelivery
-from penstock.client.produce.accumulator import Accumulator
 from penstock.client.produce.buffer import Buffer
 from penstock.client.produce.config import ProducerConfig
 from penstock.client.produce.drafts import PartMaker
@@ -231,34 +230,6 @@ def test_bodies_are_checked() -> None:
             checked_body(wrong, 10)
     with pytest.raises(MessageTooLarge):
         checked_body(b"x" * 11, 10)
-
-
-def test_threads_that_append_while_another_drains_lose_and_double_nothing() -> None:
-    accumulator = Accumulator(1 << 20)
-    threads = [
-        threading.Thread(
-            target=lambda n=n: [accumulator.extend((b"%d-%d" % (n, i), None, None)) for i in range(20_000)]
-        )
-        for n in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    drained: list[bytes] = []
-    while any(thread.is_alive() for thread in threads):
-        drained += accumulator.drain()[0]
-    drained += accumulator.drain()[0]
-    for number in range(4):
-        mine = [body for body in drained if body.startswith(b"%d-" % number)]
-        assert mine == [b"%d-%d" % (number, i) for i in range(20_000)]
-
-
-def test_drained_columns_without_a_value_are_none() -> None:
-    accumulator = Accumulator(1 << 20)
-    accumulator.extend((b"a", None, None))
-    assert accumulator.drain() == ([b"a"], None, None)
-    accumulator.extend((b"a", b"p", None))
-    accumulator.extend((b"b", None, "k"))
-    assert accumulator.drain() == ([b"a", b"b"], [b"p", None], [None, "k"])
 
 
 def test_properties_that_all_messages_share_are_a_column_at_the_same_cost() -> None:
