@@ -1,5 +1,5 @@
 # make demo and make test do all their own set-up; nothing else is needed first.
-.PHONY: demo demo-spark test test-long test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-spark-full fuzz check bench bench-spark bench-peers bench-growth docs reference proto setup setup-spark constraints clean help
+.PHONY: demo demo-spark test test-long test-crash test-drills test-etcd test-hostile test-connect test-clients test-seeded test-races test-spark-full fuzz check bench bench-spark bench-peers bench-growth docs reference proto setup setup-spark constraints clean help
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 # Processes are started by the hundred: they keep their bytecode, also where the surroundings switch that off.
@@ -57,6 +57,10 @@ test-clients: setup ## RocketMQ 5's own clients, from their registries, also ove
 
 test-seeded: setup ## the tests find the defects kept in tests/seeded (some: PATCHES="07 08"); 12 minutes
 	@$(PY) -m tests.seeded.run $(PATCHES)
+
+test-races: export RACES := $(or $(SEED),2)
+test-races: setup ## unit tests with threads that sleep where a seed has chosen (SEED=2); 15 minutes
+	@$(PYTEST) -p tests.support.races $(addprefix tests/unit/,store client broker nameserver replication)
 
 fuzz: setup ## bytes that a fuzzer finds against all decoders (MINUTES=10); what it finds new is kept
 	@scripts/fuzz $(or $(MINUTES),10)
