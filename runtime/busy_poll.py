@@ -85,7 +85,7 @@ class _PollingSelector(selectors.DefaultSelector):
         select = super().select
         if self.idle and timeout != 0:
             found = select(0)
-            while self.idle and not found:
+            if not found:  # one at a time: what comes meanwhile goes first
                 self.idle.pop(0)()
             return found
         if not self.is_expecting or (timeout is not None and timeout < self.waits.window_s):

@@ -180,6 +180,53 @@ def test_what_is_for_an_idle_loop_is_called_once_behind_all_that_is_there(monkey
         runner.run(scenario())
 
 
+def test_what_comes_while_an_idle_loop_works_is_taken_before_the_next_such_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    poll_always(monkeypatch)
+    order: list[str] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PollingLoop)
+        here, there = socket.socketpair()
+
+        def work() -> None:
+            order.append("work")
+            there.send(b"2")
+
+        with here, there:
+            here.setblocking(False)
+            loop.add_reader(here, lambda: order.append(here.recv(1).decode()))
+            there.send(b"1")  # is there when nothing else is to be done
+            loop.when_idle(work)
+            loop.when_idle(lambda: order.append("more work"))
+            await asyncio.wait_for(_idle(loop), 60)
+            loop.remove_reader(here)
+        assert order == ["1", "work", "2", "more work"]
+
+    with asyncio.Runner(loop_factory=PollingLoop) as runner:
+        runner.run(scenario())
+
+
+def test_callbacks_that_follow_each_other_leave_a_loop_no_idle_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    poll_always(monkeypatch)
+    order: list[int | str] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PollingLoop)
+        loop.when_idle(lambda: order.append("idle"))
+        for number in range(5):
+            await asyncio.sleep(0)
+            order.append(number)
+        await asyncio.wait_for(_idle(loop), 60)
+        assert order == [*range(5), "idle"]
+
+    with asyncio.Runner(loop_factory=PollingLoop) as runner:
+        runner.run(scenario())
+
+
 async def _idle(loop: PollingLoop) -> None:
     """Return when the loop had nothing to do, and has called what was for then."""
     is_idle = loop.create_future()
