@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from penstock.formats.record.layout import FIXED_BYTES
 from penstock.proto import names
 from penstock.proto.errors import DiskFull
+from penstock.runtime.busy_poll import PollingLoop
 
-from ...runtime.busy_poll import PollingLoop
 from ..store.store import Store
 from .tables.tables import Tables
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -174,15 +175,19 @@ def test_a_loop_with_nothing_else_to_do_dispatches_records_that_came_alone(monke
         parts = Kit()
         parts.add_topic()
         parts.dispatch()
-        for _ in range(dispatch.IDLE_RECORDS - 1):
-            await parts.append()
-        await asyncio.to_thread(int)  # the loop has nothing else to do meanwhile
-        assert parts.store.reader.queue_range("orders", 0) == (0, 0)
-        for _ in range(2):
-            await parts.append()
-            await eventually(lambda: parts.store.dispatched_offset == parts.store.end_offset)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PollingLoop)
+        await parts.append([b"two", b"together"])
+        for _ in range(3):
+            seen = parts.store.dispatched_offset
             for _ in range(dispatch.IDLE_RECORDS - 1):
                 await parts.append()
+            is_idle = loop.create_future()
+            loop.when_idle(partial(is_idle.set_result, None))
+            await is_idle
+            assert parts.store.dispatched_offset == seen < parts.store.end_offset
+            await parts.append()
+            await eventually(lambda: parts.store.dispatched_offset == parts.store.end_offset)
 
     with asyncio.Runner(loop_factory=PollingLoop) as runner:
         runner.run(scenario())
