@@ -263,7 +263,10 @@ class Producer(Client):
             if queue is not None or selector is not None:
                 message = Message(topic, body, tag, keys or (), properties or {}, sharding_key)
                 place = self._choices.place(topic, queue, selector, message)
-            self._produce_unusual(topic, place, timeout_s, body=body, encoded=encoded, sharding_key=sharding_key)
+            deadline = time.monotonic() + self.config.delivery_timeout_s
+            part = self._maker.produced(topic, body, encoded, sharding_key, deadline)
+            part.bind(place)
+            self._produce_unusual(topic, part, timeout_s)
             return
         cost = accumulator.cost + size + RECORD_COST
         encoded = None
@@ -436,14 +439,9 @@ class Producer(Client):
         self._shipping.wait_for_room(cost, wait_s)
         delivery.open.limit = self._buffer.room(self.config.batch_bytes_max)
 
-    def _produce_unusual(
-        self, topic: str, place: tuple[str, int] | None, timeout_s: float | None, **content: Any
-    ) -> None:
-        """A message that needs a part of its own: for a chosen queue, of other bytes, compressed, or refused."""
-        now = time.monotonic()
-        until = now + self._patience_s(timeout_s)
-        part = self._maker.produced(topic, deadline=now + self.config.delivery_timeout_s, **content)
-        part.bind(place)
+    def _produce_unusual(self, topic: str, part: Part, timeout_s: float | None) -> None:
+        """A message that needs a part of its own: for a chosen queue, of other bytes, or compressed."""
+        until = time.monotonic() + self._patience_s(timeout_s)
         delivery = self._delivery(Ordinary(topic), until)
         delivery.admit(part, until)
         delivery.enqueue([part])
