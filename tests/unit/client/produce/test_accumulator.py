@@ -64,6 +64,17 @@ def test_a_message_that_is_taken_back_is_this_very_one(messages: list[Message], 
     assert messages_of(accumulator.drain()) == kept
 
 
+def test_a_body_is_not_taken_back_out_of_another_message_that_has_the_same_one() -> None:
+    accumulator, body = Accumulator(1 << 20), b"body"
+    others: list[Message] = [(body, b"p", None), (b"alone", None, None), (body, b"p", "k")]
+    for message in others:
+        add(accumulator, message)
+    assert not accumulator.withdraw(body, None, None)
+    add(accumulator, (body, None, None))
+    assert accumulator.withdraw(body, None, None)
+    assert messages_of(accumulator.drain()) == others
+
+
 def _is(one: object, other: object) -> bool:
     return one is other
 
