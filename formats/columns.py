@@ -1,4 +1,4 @@
-"""Byte strings as columns: one buffer and where each one ends. What kernels read, without an object per message.
+"""Byte strings as columns: what kernels read, without work in Python for each.
 
 Kernels are loaded when first needed: importing them costs half a second.
 """
@@ -32,6 +32,20 @@ class Column:
         """The column of ``values`` (copied); ``lengths`` if they are known."""
         lengths = lengths_of(values) if lengths is None else lengths
         return cls(np.frombuffer(b"".join(values), dtype=np.uint8), np.cumsum(lengths))
+
+    @staticmethod
+    def listed(values: list[bytes]) -> Listed | None:
+        """The column of a list that nobody else changes. None: there is something else than ``bytes`` in it.
+
+        The values are read where CPython has them, so nothing is copied here.
+        """
+        from .record.kernels.columns import locate_bytes
+
+        count = len(values)
+        pointers = np.fromiter(values, object, count)
+        addresses, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+        found = locate_bytes(pointers.ctypes.data, id(bytes), addresses, ends)
+        return Listed(values, addresses, ends) if found == count else None
 
     @staticmethod
     def repeated(value: bytes, count: int) -> Column:
@@ -78,6 +92,43 @@ class Column:
         data = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
         gather_rows(self.data, self.ends, indexes, data)
         return Column(data, ends)
+
+
+class Listed(Column):
+    """Values that are ``bytes`` objects, each where it is; ``addresses`` tell where. Joined when that is asked for."""
+
+    __slots__ = ("_joined", "addresses", "values")
+
+    values: list[bytes]
+    addresses: Ends
+    _joined: Bytes | None
+
+    def __init__(self, values: list[bytes], addresses: Ends, ends: Ends) -> None:
+        content = (("values", values), ("addresses", addresses), ("ends", ends), ("_joined", None))
+        for name, each in content:
+            object.__setattr__(self, name, each)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.values[index]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.values)
+
+    @property
+    def data(self) -> Bytes:
+        joined = self._joined
+        if joined is None:
+            joined = np.frombuffer(b"".join(self.values), np.uint8)
+            object.__setattr__(self, "_joined", joined)
+        return joined
+
+    def part(self, start: int, stop: int) -> Column:
+        base = int(self.ends[start - 1]) if start else 0
+        return Listed(self.values[start:stop], self.addresses[start:stop], self.ends[start:stop] - base)
+
+    def take(self, indexes: npt.NDArray[np.int64]) -> Column:
+        values = [self.values[index] for index in indexes.tolist()]
+        return Listed(values, self.addresses[indexes], np.cumsum(self.lengths[indexes]))
 
 
 class Repeated(Column):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Final, NamedTuple
 
-from penstock.formats.columns import Ends, lengths_of
+from penstock.formats.columns import Column
 
 MORE: Final = object()
 """Says that body, encoded properties or None, and sharding key or None of one message follow."""
@@ -23,8 +23,7 @@ _ITEMS = 4  # of such a message
 class Drained(NamedTuple):
     """Messages, column by column; ``None``: no message has a value."""
 
-    bodies: list[bytes]
-    lengths: Ends
+    bodies: Column
     properties: list[bytes | None] | None
     keys: list[str | None] | None
 
@@ -64,16 +63,15 @@ class Accumulator:
         del items[: len(taken)]
         self.cost = 0
         self.opened_at = None
-        try:
-            return Drained(taken, lengths_of(taken), None, None)
-        except TypeError:  # of MORE
-            if taken[::_ITEMS].count(MORE) * _ITEMS != len(taken):
-                taken = _alike(taken)
+        column = Column.listed(taken)
+        if column is not None:
+            return Drained(column, None, None)
+        if taken[::_ITEMS].count(MORE) * _ITEMS != len(taken):
+            taken = _alike(taken)
         bodies, properties, keys = (taken[field::_ITEMS] for field in range(1, _ITEMS))
         count = len(bodies)
         return Drained(
-            bodies,
-            lengths_of(bodies),
+            Column.listed(bodies) or Column.of(bodies),
             None if properties.count(None) == count else properties,
             None if keys.count(None) == count else keys,
         )

@@ -268,7 +268,7 @@ class TopicDelivery:
             return
         taken = self.open.drain()
         deadline = now + self._config.delivery_timeout_s
-        part = new_part(Kind.PRODUCE, taken.bodies, taken.properties, deadline, taken.lengths)
+        part = new_part(Kind.PRODUCE, taken.bodies, taken.properties, deadline)
         if taken.keys is not None:
             part.set_hashes(taken.keys)
         self.hold(part)

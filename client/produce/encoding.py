@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from penstock.formats.columns import Column
+from penstock.formats.columns import Column, Listed
 from penstock.formats.destination import Destination, Ordinary
 from penstock.formats.record.form import RecordForm
 from penstock.formats.record.framing import frame_batch, marked, record_sizes
@@ -90,10 +90,10 @@ def _bodies(parts: list[Part]) -> Column:
     values: list[bytes] = []
     if len(parts) > 1:  # often of one message each: one column for all of them costs what one column costs
         for part in parts:
-            if isinstance(part.bodies, Column):
+            if isinstance(part.bodies, Column) and not isinstance(part.bodies, Listed):
                 return Column.joined([part.body_column() for part in parts])
             values.extend(part.bodies)
-        return Column.of(values)
+        return Column.listed(values) or Column.of(values)
     return parts[0].body_column()
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.formats.columns import Column, Ends, hashes_of, lengths_of
+from penstock.formats.columns import Column, hashes_of, lengths_of
 from penstock.formats.record.compression import decompress
 from penstock.formats.record.layout import SysFlag
 from penstock.proto.errors import CorruptBatch, MessageTooLarge, MessageTypeConflict, OutcomeUnknown, PenstockError
@@ -210,9 +210,10 @@ def _picked(values: Any, chosen: slice | npt.NDArray[np.int64]) -> Any:
     return None if values is None else values[chosen]
 
 
-def cost_of(bodies: Sequence[bytes], properties: Sequence[bytes | None] | None, lengths: Ends | None = None) -> int:
+def cost_of(bodies: Sequence[bytes] | Column, properties: Sequence[bytes | None] | None) -> int:
     """What these messages count in batches, and in buffers if nobody waits for them."""
-    cost = RECORD_COST * len(bodies) + (sum(map(len, bodies)) if lengths is None else int(lengths.sum()))
+    size = int(bodies.ends[-1]) if isinstance(bodies, Column) else sum(map(len, bodies))
+    cost = size + RECORD_COST * len(bodies)
     if properties is not None:
         cost += sum(len(encoded) for encoded in properties if encoded)
     return cost
@@ -244,17 +245,12 @@ def limited(part: Part, bytes_max: int, count_max: int) -> list[Part]:
 
 
 def new_part(
-    kind: Kind,
-    bodies: Sequence[bytes],
-    properties: Sequence[bytes | None] | None,
-    deadline: float,
-    lengths: Ends | None = None,
+    kind: Kind, bodies: Sequence[bytes] | Column, properties: Sequence[bytes | None] | None, deadline: float
 ) -> Part:
-    """``lengths``: of the bodies, where they are known already."""
     shared = _shared(properties) if kind is Kind.PRODUCE and properties else None
     column = properties if shared is None else Column.repeated(shared, len(bodies))
-    cost = cost_of(bodies, None if shared is not None else properties, lengths) + len(shared or b"") * len(bodies)
-    return Part(kind=kind, bodies=bodies, properties=column, cost=cost, deadline=deadline, lengths=lengths)
+    cost = cost_of(bodies, properties if shared is None else None) + len(shared or b"") * len(bodies)
+    return Part(kind=kind, bodies=bodies, properties=column, cost=cost, deadline=deadline)
 
 
 def _shared(properties: Sequence[bytes | None]) -> bytes | None:

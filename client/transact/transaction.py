@@ -293,7 +293,7 @@ class Transaction:
             if not accumulator:
                 return
             taken = accumulator.drain()
-            part = new_part(Kind.PRODUCE, taken.bodies, taken.properties, 0.0, taken.lengths)
+            part = new_part(Kind.PRODUCE, taken.bodies, taken.properties, 0.0)
             if taken.keys is not None:
                 part.set_hashes(taken.keys)
             self._enqueue(topic, self._maker.limited(part))

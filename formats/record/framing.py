@@ -13,12 +13,15 @@ from google.protobuf.message import Message
 from penstock.proto import frames
 from penstock.proto.errors import MessageTooLarge
 
-from ..columns import Column, Repeated
+from ..columns import Column, Listed, Repeated
 from .kernels import encode_batch, encoded_bytes
 from .layout import Host
 from .properties import PROPERTIES_BYTES_MAX
 
 _WRITABLE = 0x200  # PyBUF_WRITE
+NOWHERE = np.empty(0, np.int64)
+"""The addresses of bodies that lie end to end."""
+_NOTHING = np.empty(0, np.uint8)
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.restype = ctypes.py_object
 _memory_at.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
@@ -50,13 +53,15 @@ def frame_batch(
     ``sys_flag`` says by its STORE_HOST_V6 bit how much room that host needs.
     """
     encoded_topic, host = topic_bytes(topic), host_bytes(born_host)
+    addresses = bodies.addresses if isinstance(bodies, Listed) else NOWHERE
     size = encoded_bytes(
-        len(queue_ids), len(bodies.data), len(properties.data), len(encoded_topic), sys_flag, len(host)
+        len(queue_ids), int(bodies.ends[-1]), len(properties.data), len(encoded_topic), sys_flag, len(host)
     )
     message, address = frames.allocate(header, size)
     written = encode_batch(
         np.frombuffer(_memory_at(address, size, _WRITABLE), dtype=np.uint8),
-        bodies.data,
+        _NOTHING if len(addresses) else bodies.data,
+        addresses,
         bodies.ends,
         properties.data,
         properties.ends,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import int64, void
 
 from ...intrinsics.kernel import BYTES, LONGS, OUT_BYTES, OUT_INTS, OUT_LONGS, kernel
-from ...intrinsics.memory import copy_bytes
+from ...intrinsics.memory import copy_bytes, load_u64_native
 from ...intrinsics.text import string_hash_utf8
 
 
@@ -55,3 +56,21 @@ def append_property(base, base_ends, name, values, value_ends, out, out_ends):
         value_start = value_ends[row]
         out_ends[row] = position
     return position
+
+
+@kernel(int64, int64, int64, OUT_LONGS, OUT_LONGS)
+def locate_bytes(pointers, kind, addresses, ends):
+    """Where the contents of ``bytes`` objects lie, and where each would end if they lay end to end; how many they are.
+
+    ``pointers``: the address of as many as there are ``ends``, to objects of CPython: the address of their type, which
+    is ``kind``, lies behind 8 bytes, the size behind 16, the contents behind 32 (``Include/cpython/bytesobject.h``). At
+    the first object of another type the call ends.
+    """
+    end = np.int64(0)
+    for i in range(len(ends)):
+        place = np.int64(load_u64_native(pointers, 8 * i))
+        if np.int64(load_u64_native(place, 8)) != kind:
+            return i
+        end += np.int64(load_u64_native(place, 16))
+        addresses[i], ends[i] = place + 32, end
+    return len(ends)

@@ -34,13 +34,25 @@ def encoded_bytes(
     return count * fixed + body_bytes + properties_bytes
 
 
-@kernel(int64, OUT_BYTES, BYTES, LONGS, BYTES, LONGS, BYTES, INTS, int32, int32, int64, BYTES)
+@kernel(int64, OUT_BYTES, BYTES, LONGS, LONGS, BYTES, LONGS, BYTES, INTS, int32, int32, int64, BYTES)
 def encode_batch(
-    out, bodies, body_ends, properties, property_ends, topic, queue_ids, sys_flags, flag, born_timestamp, born_host
+    out,
+    bodies,
+    addresses,
+    body_ends,
+    properties,
+    property_ends,
+    topic,
+    queue_ids,
+    sys_flags,
+    flag,
+    born_timestamp,
+    born_host,
 ):
     """Lay out one record per body end, into ``out`` (sized with :func:`encoded_bytes`); answers the bytes written.
 
-    Bodies, and property strings, lie end to end; record i has ``bodies[body_ends[i - 1]:body_ends[i]]``. V2 is
+    Bodies, and property strings, lie end to end; record i has ``bodies[body_ends[i - 1]:body_ends[i]]``. With
+    ``addresses`` each body lies at its own instead, in memory that the caller holds; the ends tell its size. V2 is
     written for topics of more than 127 bytes. Queue offset, physical offset, store time and store host stay zero:
     the broker fills them in. The IPv6 bit of the born host follows ``born_host`` (8 or 20 bytes); that of the
     store host is the caller's, since it sets the record's size. A record that cannot be laid out (ends that go back
@@ -49,6 +61,8 @@ def encode_batch(
     count = len(body_ends)
     if len(property_ends) < count or len(queue_ids) < count:
         raise ValueError("one property end and one queue id are needed per body")
+    if len(addresses) != 0 and len(addresses) != count:
+        raise ValueError("one address is needed per body, or none at all")
     if (len(born_host) != 8 and len(born_host) != 20) or len(topic) > TOPIC_BYTES_MAX:
         raise ValueError("a host takes 8 or 20 bytes, a topic at most 32767")
     sys_flags = sys_flags & ~_BORN_V6 | (_BORN_V6 if len(born_host) == 20 else 0)
@@ -59,8 +73,9 @@ def encode_batch(
     body_start, properties_start, start = np.int64(0), np.int64(0), np.int64(0)
     for i in range(count):
         body_end, properties_end = body_ends[i], property_ends[i]
-        if body_end < body_start or body_end > len(bodies):
+        if body_end < body_start or (len(addresses) == 0 and body_end > len(bodies)):
             return -1 - i
+        body = bodies_address + body_start if len(addresses) == 0 else addresses[i]
         if properties_end < properties_start or properties_end > len(properties):
             return -1 - i
         body_size, properties_size = body_end - body_start, properties_end - properties_start
@@ -69,7 +84,7 @@ def encode_batch(
             return -1 - i
         store_i32(out, start, size)
         store_i32(out, start + 4, magic)
-        store_i32(out, start + 8, crc32_at(bodies_address, body_start, body_end) & CRC_MASK)
+        store_i32(out, start + 8, crc32_at(body, 0, body_end - body_start) & CRC_MASK)
         store_i32(out, start + 12, queue_ids[i])
         store_i32(out, start + 16, flag)
         store_i64(out, start + 20, 0)
@@ -82,7 +97,7 @@ def encode_batch(
         zero_bytes(out, at, 8 + store_host_bytes + 12)
         at += 8 + store_host_bytes + 12
         store_i32(out, at, body_size)
-        copy_bytes(out, at + 4, bodies, body_start, body_size)
+        copy_bytes(out, at + 4, body, 0, body_size)
         at += 4 + body_size
         if topic_prefix == 1:
             store_i8(out, at, len(topic))

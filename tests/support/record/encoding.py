@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Column
-from penstock.formats.record.framing import host_bytes, topic_bytes
+from penstock.formats.record.framing import NOWHERE, host_bytes, topic_bytes
 from penstock.formats.record.kernels import encode_batch, encoded_bytes
 from penstock.formats.record.layout import TOPIC_BYTES_MAX, Host, SysFlag
 from penstock.formats.record.producer_mark import MARK_PREFIX
@@ -53,7 +53,9 @@ def encode_messages(
     out = np.frombuffer(room, np.uint8)
     queues = np.full(count, queue_ids, np.int32) if isinstance(queue_ids, int) else queue_ids
     born = time.time_ns() // 1_000_000 if born_timestamp_ms is None else born_timestamp_ms
-    written = encode_batch(out, body.data, body.ends, text.data, text.ends, name, queues, flags, flag, born, host)
+    written = encode_batch(
+        out, body.data, NOWHERE, body.ends, text.data, text.ends, name, queues, flags, flag, born, host
+    )
     if written < 0:
         index = -1 - written
         raise MessageTooLarge(

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from penstock.formats.columns import Column
+from penstock.formats.record.framing import NOWHERE
 from penstock.formats.record.kernels import PlaceStatus, encode_batch, encoded_bytes, place_batch
 from penstock.formats.record.layout import Host, Record, SysFlag, decode_record, encode_record
 from tests.support.record import reference
@@ -38,7 +40,10 @@ def encode(
     sys_flags: int = 0,
     flag: int = 0,
     born: int = 5,
+    is_listed: bool = False,
 ) -> bytes:
+    listed = Column.listed([m[0] for m in messages])
+    assert listed is not None
     bodies, properties = b"".join(m[0] for m in messages), b"".join(m[1] for m in messages)
     size = encoded_bytes(
         len(messages), len(bodies), len(properties), len(topic.encode()), sys_flags, len(born_host.encode())
@@ -46,8 +51,9 @@ def encode(
     out = log_memory.before_the_wall(bytes([0xEE]) * size)
     written = encode_batch(
         out,
-        as_array(bodies),
-        np.cumsum([len(m[0]) for m in messages], dtype=np.int64),
+        as_array(b"" if is_listed else bodies),
+        listed.addresses if is_listed else NOWHERE,
+        listed.ends,
         as_array(properties),
         np.cumsum([len(m[1]) for m in messages], dtype=np.int64),
         as_array(topic.encode()),
@@ -83,13 +89,18 @@ def test_encoding_a_batch_writes_what_the_reference_writes(
         )
         for body, properties, queue_id in messages
     )
-    assert encode(topic, messages, born_host=born_host, sys_flags=sys_flags, flag=flag, born=born) == expected
+    for is_listed in (False, True):
+        settings = {"born_host": born_host, "sys_flags": sys_flags, "flag": flag, "born": born}
+        assert encode(topic, messages, is_listed=is_listed, **settings) == expected
 
 
-def encode_raw(body_ends: list[int], property_ends: list[int], *, room: int = 10_000, properties: int = 40_000) -> int:
+def encode_raw(
+    body_ends: list[int], property_ends: list[int], *, room: int = 10_000, properties: int = 40_000, addresses: int = 0
+) -> int:
     return encode_batch(
         np.zeros(room, np.uint8),
         np.zeros(20, np.uint8),
+        np.zeros(addresses, np.int64),
         np.array(body_ends, np.int64),
         np.zeros(properties, np.uint8),
         np.array(property_ends, np.int64),
@@ -117,6 +128,9 @@ def test_encoding_names_the_record_that_cannot_be_laid_out() -> None:
 def test_encoding_refuses_arrays_of_different_lengths() -> None:
     with pytest.raises(ValueError, match="per body"):
         encode_raw([1, 2], [0])
+    for addresses in (1, 3):
+        with pytest.raises(ValueError, match="address"):
+            encode_raw([1, 2], [0, 0], addresses=addresses)
 
 
 class Log:

@@ -30,7 +30,7 @@ def add(accumulator: Accumulator, message: Message) -> None:
 def messages_of(drained: Drained) -> list[Message]:
     count = len(drained.bodies)
     nothing = [None] * count
-    assert drained.lengths.tolist() == [len(body) for body in drained.bodies]
+    assert drained.bodies.lengths.tolist() == [len(body) for body in drained.bodies]
     return list(zip(drained.bodies, drained.properties or nothing, drained.keys or nothing, strict=True))
 
 
