@@ -3,7 +3,8 @@
 A page of a mapped log file that the system has dropped is read from the disk when it is touched, 0.1 to 10 ms each time
 in which the toucher does nothing else. So another thread has the bytes brought first (:meth:`Disk.bring`), and touches
 them when they are there. Whether a page of the log is there is not asked: to ask (``mincore``) takes longer than to
-touch. Of queue files, which are read by calls anyway, the same call can be asked not to wait.
+touch. A new system tells of a whole stretch whether it is there: then nobody need bring it. Of queue files, which are
+read by calls anyway, the same call can be asked not to wait.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .queues.kernels import Ints, Longs, touch_records
 
 _GAP_BYTES = 64 << 10
 """What lies between two records and is shorter is read with them, as the system would."""
+_ASKED_BYTES = 64 << 20
+"""A stretch of the log of which is asked whether it is in memory: a tenth of a millisecond at most."""
 
 
 class Absent(NamedTuple):
@@ -30,6 +33,13 @@ class Absent(NamedTuple):
     data: Bytes
     positions: Longs  # in the file
     sizes: Ints
+    descriptor: int = -1  # of the file, while the log has it
+
+    @property
+    def is_cached(self) -> bool:
+        """True if everything between the first and the last is in memory; for the log's owner."""
+        start, end = int(self.positions[0]), min(int(self.positions[-1] + self.sizes[-1]), len(self.data))
+        return start < end <= start + _ASKED_BYTES and self.disk.all_cached(self.descriptor, end - start, start)
 
     def touch(self) -> None:
         """Have the pages mapped; releases the interpreter lock."""
@@ -39,7 +49,7 @@ class Absent(NamedTuple):
 def absent_parts(disk: Disk, log: CommitLog, positions: Longs, sizes: Ints) -> list[Absent]:
     """The records at these positions of the log, which ascend; by file."""
     return [
-        Absent(disk, file.path, file.bytes, positions[part] - file.base, sizes[part].copy())
+        Absent(disk, file.path, file.bytes, positions[part] - file.base, sizes[part].copy(), file.descriptor)
         for file, part in log.by_file(positions)
     ]
 

@@ -251,7 +251,8 @@ class Reader:
             scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
-            found += absent_parts(self._disk, self._log, self._positions[:chosen].copy(), self._sizes[:chosen])
+            parts = absent_parts(self._disk, self._log, self._positions[:chosen].copy(), self._sizes[:chosen])
+            found += (part for part in parts if not part.is_cached)
             offset += scanned
             if scanned < count or count == 0:
                 break

@@ -116,20 +116,17 @@ class Giver:
 
     def absent(self, wanted: Wanted, queues: Iterable[Looked]) -> list[Absent | AbsentEntries]:
         """What a receive would look at and is not in memory, about."""
-        found: list[Absent | AbsentEntries] = []
         now_s = self._core.clock.monotonic_s()
         for each, queue in queues:
-            if queue.next < queue.brought and now_s < queue.brought_s + BROUGHT_S:
-                if not queue.is_orderly and each.takes_all and self._has_room(wanted, queue):
-                    break  # it has enough by itself
-                continue
-            size, place = max(wanted.max_bytes, BROUGHT_BYTES), (queue.topic, queue.queue_id, queue.next)
-            parts, queue.brought = self._reader.absent_until(*place, size)
-            queue.brought_s = now_s
-            if parts:
-                found += [*self._reader.absent_entries(*place, queue.brought - queue.next), *parts]
-                break
-        return found
+            if queue.next >= queue.brought or now_s >= queue.brought_s + BROUGHT_S:
+                size, place = max(wanted.max_bytes, BROUGHT_BYTES), (queue.topic, queue.queue_id, queue.next)
+                parts, queue.brought = self._reader.absent_until(*place, size)
+                queue.brought_s = now_s
+                if parts:
+                    return [*self._reader.absent_entries(*place, queue.brought - queue.next), *parts]
+            if not queue.is_orderly and each.takes_all and self._has_room(wanted, queue):
+                break  # it has enough by itself
+        return []
 
     def _has_room(self, wanted: Wanted, queue: PopQueue) -> bool:
         """True if all that is wanted lies in memory, and may be given out."""

@@ -47,6 +47,7 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
     _fill(store, 100, size=3000)  # in several files
     assert store.reader.absent("t", 0, 0, 1 << 20) == [], "written a moment ago"
     monkeypatch.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
+    monkeypatch.setattr(Disk, "all_cached", lambda *_: False)
     absent = store.reader.absent("t", 0, 10, 200_000)
     read = store.reader.read("t", 0, 10, 200_000)
     assert sum(len(part.positions) for part in absent) == read.count
@@ -57,6 +58,28 @@ def test_old_records_that_are_not_in_memory_are_found_and_brought(
         assert part.sizes.tolist() == sizes.tolist()
     bring(absent)
     assert store.reader.absent("t", 0, 100, 1 << 20) == store.reader.absent("t", 1, 0, 1 << 20) == []
+
+
+def test_old_records_that_are_all_in_memory_need_not_be_brought(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fill(store, 100, size=3000)  # in several files
+    monkeypatch.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
+    asked: list[tuple[str, int, int]] = []
+    cold = ""
+
+    def all_cached(_: Disk, descriptor: int, size: int, position: int) -> bool:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        asked.append((path, position, position + size))
+        return path != cold
+
+    monkeypatch.setattr(Disk, "all_cached", all_cached)
+    assert store.reader.absent("t", 0, 10, 200_000) == []
+    read = store.reader.read("t", 0, 10, 200_000)
+    ranges = [(int(positions[0]), int(positions[-1] + sizes[-1])) for _, positions, sizes in read.parts]
+    assert [part[1:] for part in asked] == ranges
+    cold = asked[1][0]
+    assert [part.path for part in store.reader.absent("t", 0, 10, 200_000)] == [cold], "of that file alone"
+    monkeypatch.setattr("penstock.broker.store.absent._ASKED_BYTES", 3100)  # of a stretch so long nobody asks
+    assert len(store.reader.absent("t", 0, 10, 200_000)) == len(ranges)
 
 
 class ColdDisk(Disk):
@@ -93,12 +116,13 @@ def test_entries_that_are_not_in_memory_are_found_and_brought(tmp_path: Path, cl
             assert store.reader.absent_entries("t", queue_id, offset, 9) == [], "the read tells of it"
 
 
-def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
+def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, disk = tmp_path / "file", Disk()
     path.write_bytes(bytes(1 << 20))
     descriptor = os.open(path, os.O_RDWR)
     try:
         assert disk.is_cached(descriptor, 1 << 20, 0)
+        knows = disk.all_cached(descriptor, 1 << 20, 0)
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
@@ -106,10 +130,21 @@ def test_what_the_system_has_dropped_is_not_cached(tmp_path: Path) -> None:
             pytest.skip("this system keeps the file in memory")
         except BlockingIOError:
             assert not disk.is_cached(descriptor, 1 << 20, 0)
+            assert not disk.all_cached(descriptor, 1 << 20, 0)
         except OSError as error:
             pytest.skip(f"this file system cannot tell: {error}")
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+        for at in (0, (1 << 20) - 1):
+            os.pread(descriptor, 1, at)
+        assert disk.is_cached(descriptor, 1 << 20, 0), "by its ends"
+        assert not disk.all_cached(descriptor, 1 << 20, 0)
+        assert disk.all_cached(descriptor, 1, 4095) is disk.all_cached(descriptor, 9, (1 << 20) - 9) is knows
+        assert not disk.all_cached(descriptor, 2, (1 << 19) - 1), "two pages in the middle"
         os.pread(descriptor, 1 << 20, 0)
         assert disk.is_cached(descriptor, 1 << 20, 0)
+        assert disk.all_cached(descriptor, 1 << 20, 0) is disk.all_cached(descriptor, 2, (1 << 19) - 1) is knows
+        monkeypatch.setattr(disk_module, "_SYS_CACHESTAT", -1)  # an older system
+        assert not disk.all_cached(descriptor, 1 << 20, 0)
     finally:
         os.close(descriptor)
 
