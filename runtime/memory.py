@@ -20,6 +20,13 @@ WORTH_BYTES: Final = 4 << 20
 """So much more than was left the last time is worth a collection at once."""
 SELDOM_S: Final = 160.0
 """Where there is no more: what was in use the last time may not be any longer."""
+KEPT_BYTES: Final = 256 << 20
+KEEPING_VARIABLES: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
+    "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
+    "MALLOC_ARENA_MAX": "1",
+}
+"""Of the environment: a program that is started with them, and those that it starts, keep large buffers likewise."""
 _PAGE_BYTES: Final = 4096
 _STATM = Path("/proc/self/statm")
 
@@ -34,9 +41,9 @@ def keep_large_buffers() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        m_mmap_threshold, m_trim_threshold, m_arena_max, threshold = -3, -1, -8, 268_435_456
-        libc.mallopt(m_mmap_threshold, threshold)
-        libc.mallopt(m_trim_threshold, threshold)
+        m_mmap_threshold, m_trim_threshold, m_arena_max = -3, -1, -8
+        libc.mallopt(m_mmap_threshold, KEPT_BYTES)
+        libc.mallopt(m_trim_threshold, KEPT_BYTES)
         libc.mallopt(m_arena_max, 1)
 
 

@@ -12,8 +12,16 @@ from unittest.mock import MagicMock
 import pytest
 
 from penstock.pipeline.spark.registration import PLANNER_VARIABLES, SOURCES, register
-from penstock.pipeline.spark.sessions import CONNECT_PORT, _is_local, _master_elsewhere, require_place, session
+from penstock.pipeline.spark.sessions import (
+    CONNECT_PORT,
+    _is_local,
+    _master_elsewhere,
+    _start_of_java,
+    require_place,
+    session,
+)
 from penstock.proto.errors import ConfigError
+from penstock.runtime.memory import KEEPING_VARIABLES
 from tests.support.cluster.cluster import free_ports
 
 
@@ -30,6 +38,17 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+
+def test_java_keeps_large_buffers_as_far_as_nobody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEEPING_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    before = dict(os.environ)
+    with _start_of_java(is_short=False):
+        found = {name: os.environ[name] for name in KEEPING_VARIABLES}
+    assert found == {**KEEPING_VARIABLES, "MALLOC_ARENA_MAX": "4"}
+    assert dict(os.environ) == before
 
 
 def test_where_nothing_names_a_master_it_is_this_machine() -> None:
