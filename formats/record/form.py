@@ -33,8 +33,13 @@ class RecordForm:
         host = Host.parse(address)
         return cls(topic, host, is_store_v6=host.is_ipv6)
 
-    def encode(self, body: bytes | memoryview, properties: bytes, queue_id: int = 0) -> bytes:
-        """A record that is born now. Raises MessageTooLarge: the properties are longer than their length can say."""
+    def encode(
+        self, body: bytes | memoryview, properties: bytes, queue_id: int = 0, *, body_crc: int | None = None
+    ) -> bytes:
+        """A record that is born now. ``body_crc``: the body's CRC-32, if a kernel has told it.
+
+        Raises MessageTooLarge: the properties are longer than their length can say.
+        """
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise MessageTooLarge(
                 f"the message cannot be laid out: its properties take {len(properties)} bytes, at most "
@@ -42,7 +47,7 @@ class RecordForm:
                 index=0,
             )
         born_ms = time.time_ns() // 1_000_000
-        crc = zlib.crc32(body) & CRC_MASK
+        crc = (zlib.crc32(body) if body_crc is None else body_crc) & CRC_MASK
         size = self._size + len(body) + len(properties)
         return b"".join(
             (

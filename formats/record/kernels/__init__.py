@@ -10,13 +10,14 @@ from ...intrinsics.crc import crc32, crc32_at, has_carryless_multiply
 from ...intrinsics.text import string_hash_at, string_hash_utf8, tags_code_at
 from ..rows import ROW, PlaceStatus, ScanStatus
 from .encoding import encode_batch, encoded_bytes
-from .placing import place_batch
+from .placing import check_batch, place_batch
 from .scanning import count_records, gather, measure_at, scan
 
 __all__ = [
     "ROW",
     "PlaceStatus",
     "ScanStatus",
+    "check_batch",
     "count_records",
     "crc32",
     "crc32_at",

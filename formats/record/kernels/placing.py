@@ -87,6 +87,29 @@ def _check(records, start, records_end, topic, expected_topic_size, queues, stor
     return _OK, end, store, find_byte_at(records, properties, properties + properties_size, records_end, 0)
 
 
+@kernel((int64,) * 3, BYTES, BYTES, int64, int64, int64)
+def check_batch(records, topic, queues, host_bytes, body_bytes_max):
+    """What :func:`place_batch` says of ``records``, wherever there is room: (PlaceStatus, bad index, count).
+
+    ``queues``: ids below it are legal. ``host_bytes``: what the store host takes. Nothing is written.
+    """
+    if len(records) == 0:
+        return _EMPTY_BATCH, 0, 0
+    store_v6 = _STORE_V6 if host_bytes == 20 else 0
+    start, count = 0, 0
+    while start < len(records):
+        status, end, _, nul = _check(
+            address_of(records), start, len(records), address_of(topic), len(topic), queues, store_v6, body_bytes_max
+        )
+        if status == _OK and nul < end:
+            status = _NUL_IN_PROPERTIES
+        if status != _OK:
+            return status, count, 0
+        start = end
+        count += 1
+    return _OK, -1, count
+
+
 @kernel(
     (int64,) * 4,
     BYTES,

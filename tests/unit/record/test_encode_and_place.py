@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.formats.columns import Column
 from penstock.formats.record.framing import NOWHERE
-from penstock.formats.record.kernels import PlaceStatus, encode_batch, encoded_bytes, place_batch
+from penstock.formats.record.kernels import PlaceStatus, check_batch, encode_batch, encoded_bytes, place_batch
 from penstock.formats.record.layout import Host, Record, SysFlag, decode_record, encode_record
 from tests.support.record import reference
 from tests.support.record.guarded import GuardedMemory
@@ -156,7 +156,7 @@ class Log:
         are_kept: bool = False,
     ) -> tuple[int, int, int, int]:
         self.stamp += 1
-        return place_batch(
+        placed = place_batch(
             record_memory.before_the_wall(records),
             self.bytes,
             position,
@@ -173,6 +173,16 @@ class Log:
             expected_count,
             are_kept,
         )
+        if not are_kept and placed[0] not in (PlaceStatus.NO_SPACE, PlaceStatus.TOO_MANY_QUEUES):
+            checked = check_batch(
+                record_memory.before_the_wall(records),
+                as_array(topic.encode()),
+                len(self.next_offsets),
+                len(host.encode()),
+                body_max,
+            )
+            assert checked == placed[:3] or placed[0] == PlaceStatus.OTHER_COUNT
+        return placed
 
 
 def check_against_reference(log: Log, records: bytes, topic: str, host: Host, body_max: int, position: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -154,3 +155,5 @@ def test_a_form_makes_what_the_kernels_make(host: str) -> None:
             topic, [body], [text], born_host=born, store_v6=born.is_ipv6, born_timestamp_ms=made.born_timestamp_ms
         )
         assert encode_record(made) == by_kernels
+        told = form.encode(body, text, body_crc=zlib.crc32(body))
+        assert decode_record(told, check_crc=True).body == body
