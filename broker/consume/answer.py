@@ -14,7 +14,7 @@ from penstock.runtime.data.sending import Data
 
 from ..core.core import Core
 from ..core.dispatch import Fresh
-from ..store.absent import Absent, AbsentEntries
+from ..store.absent import Absent, AbsentEntries, uncached
 from ..store.results import ReadResult
 from .fetch_waiters import Wanted
 
@@ -121,8 +121,8 @@ class Answer:
             parts = self._reader.absent(each.topic, each.queue_id, each.offset, looked)
             if not each.is_filtered:
                 parts = _first(parts, each.count)
-            yield parts
-            size = sum(int(part.sizes.sum()) for part in parts)
+            yield uncached(parts)
+            size = sum(int(part.sizes.sum()) for part in parts)  # the reply holds them wherever they are
             if each.condition is not None:
                 search_left -= size
             else:

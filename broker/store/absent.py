@@ -22,7 +22,7 @@ from .queues.kernels import Ints, Longs, touch_records
 _GAP_BYTES = 64 << 10
 """What lies between two records and is shorter is read with them, as the system would."""
 _ASKED_BYTES = 64 << 20
-"""A stretch of the log of which is asked whether it is in memory: a tenth of a millisecond at most."""
+"""A stretch of the log of which is asked whether it is in memory: half a millisecond at most."""
 
 
 class Absent(NamedTuple):
@@ -44,6 +44,11 @@ class Absent(NamedTuple):
     def touch(self) -> None:
         """Have the pages mapped; releases the interpreter lock."""
         touch_records(self.data, self.positions, self.sizes)
+
+
+def uncached(parts: Iterable[Absent]) -> list[Absent]:
+    """Those of which something is not in memory, or nobody can tell; for the log's owner."""
+    return [part for part in parts if not part.is_cached]
 
 
 def absent_parts(disk: Disk, log: CommitLog, positions: Longs, sizes: Ints) -> list[Absent]:

@@ -232,7 +232,7 @@ class Reader:
         return self._queues.absent(slot, offset, count) if low <= offset < high else []
 
     def absent(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
-        """Records from ``offset`` on that may not be in memory; to be brought in the same way."""
+        """Old records from ``offset`` on; to be brought in the same way, as far as they are :func:`uncached`."""
         return self.absent_until(topic, queue_id, offset, max_bytes)[0]
 
     def absent_until(self, topic: str, queue_id: int, offset: int, max_bytes: int) -> tuple[list[Absent], int]:
@@ -251,8 +251,7 @@ class Reader:
             scanned, chosen, size = self._select(entries, count, False, _ANY, max_bytes, _ENTRIES_AT_ONCE)
             if chosen < 0:
                 break
-            parts = absent_parts(self._disk, self._log, self._positions[:chosen].copy(), self._sizes[:chosen])
-            found += (part for part in parts if not part.is_cached)
+            found += absent_parts(self._disk, self._log, self._positions[:chosen].copy(), self._sizes[:chosen])
             offset += scanned
             if scanned < count or count == 0:
                 break

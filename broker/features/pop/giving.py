@@ -20,7 +20,7 @@ from penstock.runtime.data.sending import Data
 from ...core.core import Core
 from ...core.dispatch import Asked
 from ...core.journal import Journal
-from ...store.absent import Absent, AbsentEntries
+from ...store.absent import Absent, AbsentEntries, uncached
 from ...store.results import ReadResult, ReadStatus
 from .ops import NOTHING, Kind, Longs, Op
 from .queue import PopQueue
@@ -122,8 +122,8 @@ class Giver:
                 size, place = max(wanted.max_bytes, BROUGHT_BYTES), (queue.topic, queue.queue_id, queue.next)
                 parts, queue.brought = self._reader.absent_until(*place, size)
                 queue.brought_s = now_s
-                if parts:
-                    return [*self._reader.absent_entries(*place, queue.brought - queue.next), *parts]
+                if parts:  # one queue a receive, also where they are in memory: there may be thousands of queues
+                    return [*self._reader.absent_entries(*place, queue.brought - queue.next), *uncached(parts)]
             if not queue.is_orderly and each.takes_all and self._has_room(wanted, queue):
                 break  # it has enough by itself
         return []

@@ -24,7 +24,7 @@ from ...core.core import Core
 from ...core.dispatch import Arrivals, Watcher
 from ...core.journal import Journal
 from ...core.tables.producers import Receipt
-from ...store.absent import bring
+from ...store.absent import bring, uncached
 from ...store.disk import Bytes
 from ...store.queues.kernels import Ints, Longs
 from ...store.results import ReadResult
@@ -219,7 +219,7 @@ class Pusher(Watcher):
         entries = self._store.reader.absent_entries(self.topic, 0, start, min(end - start, SLICE_COUNT))
         if entries:
             await asyncio.to_thread(bring, entries)
-        records = self._store.reader.absent(self.topic, 0, start, SLICE_BYTES)
+        records = uncached(self._store.reader.absent(self.topic, 0, start, SLICE_BYTES))
         if records:
             await asyncio.to_thread(bring, records)
         return not journal.is_over

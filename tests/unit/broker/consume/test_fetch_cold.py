@@ -7,17 +7,19 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
 from penstock.broker.consume.consume import Consume
 from penstock.broker.store.absent import Absent, AbsentEntries
 from penstock.broker.store.disk import Disk
+from penstock.proto.wire.broker_pb2 import FetchHeader, Filter
 from tests.support.broker.kit import Kit, in_loop
 from tests.support.broker.requests import wanting
 from tests.support.broker.stores import bodies_of
 from tests.support.waiting import eventually
 from tests.unit.broker.consume.test_fetch import by_queue, in_order
 
-NOTHING = Disk(), "", np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+NOTHING = Disk(), "", np.zeros(0, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int32)
 
 
 def on_disk(parts: Kit, records: dict[int, Absent], entries: dict[int, AbsentEntries] | None = None) -> None:
@@ -147,3 +149,44 @@ async def test_in_order_all_is_brought_from_the_disk_that_the_reply_will_hold() 
     parts.dispatch()
     await parts.fetched(in_order((0, 0, 2), (1, 0, 1), (2, 0, 3), max_bytes=1 << 20))
     assert brought == [[1 << 18] * 2, [1 << 18], [1 << 18] * 3]
+
+
+def looked_at_in(parts: Kit) -> list[int]:
+    """The queues whose old records are looked for, as they are."""
+    found: list[int] = []
+    absent = parts.store.reader.absent
+
+    def noted(topic: str, queue_id: int, offset: int, max_bytes: int) -> list[Absent]:
+        found.append(queue_id)
+        return absent(topic, queue_id, offset, max_bytes)
+
+    parts.store.reader.absent = noted  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        in_order(*((queue_id, 0, 20) for queue_id in range(4)), max_bytes=5000),
+        wanting(*((queue_id, 0) for queue_id in range(4)), kind=Filter.SQL92, expression="a IS NULL"),
+    ],
+    ids=["in order", "with a condition"],
+)
+def test_old_records_in_memory_count_as_what_the_reply_will_hold(
+    header: FetchHeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
+    monkeypatch.setattr("penstock.broker.consume.answer.SEARCHED_BYTES", 5000)
+
+    @in_loop
+    async def run() -> None:
+        parts = Kit()
+        parts.add_topic()
+        for queue_id in range(4):
+            await parts.append([b"x" * 1000] * 20, queue_id=queue_id)
+        parts.dispatch()
+        looked = looked_at_in(parts)
+        await parts.fetched(header)
+        assert set(looked) < {0, 1, 2}
+
+    run()

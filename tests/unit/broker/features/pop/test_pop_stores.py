@@ -104,3 +104,22 @@ async def test_a_mastership_that_ends_between_two_dead_letters_is_not_told_as_no
         await node.pop.forward(wire.ForwardRequest(group=GROUP, receipts=receipts))
     assert len(node.records(DEAD)) == 1
     assert "nothing was stored" not in told.value.message
+
+
+@in_loop
+async def test_a_receive_looks_for_old_messages_of_one_queue_also_where_they_are_in_memory() -> None:
+    node = opened()
+    for queue_id in range(1, 4):
+        node.fill(2, queue_id=queue_id)
+    looked: list[int] = []
+    absent_until = node.store.reader.absent_until
+
+    def noted(topic: str, queue_id: int, offset: int, max_bytes: int) -> Any:
+        looked.append(queue_id)
+        return absent_until(topic, queue_id, offset, max_bytes)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
+        patched.setattr(node.store.reader, "absent_until", noted)
+        await node.receive(1, tags="nobody's")
+    assert len(looked) == 1
