@@ -81,6 +81,23 @@ def test_old_records_that_are_all_in_memory_need_not_be_brought(store: Store, mo
     assert len(uncached(store.reader.absent("t", 0, 10, 200_000))) == len(ranges)
 
 
+def test_of_records_that_lie_far_apart_nobody_asks_whether_they_are_in_memory(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.store.reading._RECENT_BYTES", 0)
+    monkeypatch.setattr("penstock.broker.store.absent._ASKED_BYTES_LEAST", 0)
+    monkeypatch.setattr(Disk, "all_cached", lambda *_: True)
+    for _ in range(2):
+        for queue_id in range(40):
+            store.append("t", batch("t", [bytes(10)], queue_id), queues=40)
+    dispatch_all(store)
+    assert uncached(store.reader.absent("t", 0, 1, 1 << 20)) == []
+    far_apart = store.reader.absent("t", 0, 0, 1 << 20)
+    assert [len(part.positions) for part in uncached(far_apart)] == [2]
+    monkeypatch.setattr("penstock.broker.store.absent._ASKED_BYTES_LEAST", 1 << 20)
+    assert uncached(far_apart) == [], "a short stretch costs nothing"
+
+
 class ColdDisk(Disk):
     """Nothing is in memory; keeps what was read."""
 
