@@ -108,7 +108,8 @@ class Disk:
     def all_cached(self, descriptor: int, size: int, position: int) -> bool:
         """True if all of these bytes are in memory, after some ten microseconds for 8 MiB; False if nobody can tell.
 
-        ``cachestat`` counts what is on its way from the disk too. That arrives in order, so the last byte tells.
+        ``cachestat`` counts what is on its way from the disk too. The last byte tells of that, mostly: where the end
+        was there, and another thread brings what lies before it, whoever touches that waits until it has come.
         Source: ``cachestat(2)``.
         """
         counts = (ctypes.c_uint64 * 5)()  # cached, dirty, written back, evicted, recently evicted
