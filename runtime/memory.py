@@ -21,8 +21,10 @@ WORTH_BYTES: Final = 4 << 20
 SELDOM_S: Final = 160.0
 """Where there is no more: what was in use the last time may not be any longer."""
 KEPT_BYTES: Final = 256 << 20
+OLD_KEPT_BYTES: Final = 32 << 20
+"""The largest block that glibc before 2.35 lets anybody keep."""
 KEEPING_VARIABLES: Final = {
-    "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
+    "MALLOC_MMAP_THRESHOLD_": str(OLD_KEPT_BYTES),
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_ARENA_MAX": "1",
 }
@@ -42,7 +44,8 @@ def keep_large_buffers() -> None:
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         m_mmap_threshold, m_trim_threshold, m_arena_max = -3, -1, -8
-        libc.mallopt(m_mmap_threshold, KEPT_BYTES)
+        if not libc.mallopt(m_mmap_threshold, KEPT_BYTES):
+            libc.mallopt(m_mmap_threshold, OLD_KEPT_BYTES)
         libc.mallopt(m_trim_threshold, KEPT_BYTES)
         libc.mallopt(m_arena_max, 1)
 

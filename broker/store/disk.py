@@ -32,7 +32,7 @@ _CANNOT_TELL = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _LOCKS_NO_DIRECTORY = (errno.EBADF, errno.ENOLCK, *_CANNOT_TELL)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _MADV_SEQUENTIAL, _MADV_POPULATE_READ = 2, 22  # the latter since Linux 5.14
-_SYS_CACHESTAT = 451  # on all machines; since Linux 6.5
+_SYS_CACHESTAT = 451  # on x86-64, ARM and most others; since Linux 6.5
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 

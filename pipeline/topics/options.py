@@ -55,7 +55,7 @@ it runs."""
 SECURITY: Final = tuple(Option(name, meaning, TEXT) for name, (_, meaning) in _SECURITY.items())
 _SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "__penstock", *TABLE_PROPERTIES)
 """Options that Spark adds for itself."""
-FETCH_BYTES: Final = 16 << 20
+FETCH_BYTES: Final = 8 << 20
 """Asked of a broker at once; an answer is a record batch. A read is a tenth faster with it than with half of it."""
 _TIME_MS_MAX = 1 << 42  # of the year 2109
 _PRODUCER_ID_MAX = 160  # of the 200 of a writer's name, in which a query's id may follow

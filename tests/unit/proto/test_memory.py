@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest.mock import MagicMock
+
+import pytest
+
+from penstock.runtime import memory
 
 FLOOD = """
 import psutil, time
@@ -42,3 +47,18 @@ with ThreadPoolExecutor(1) as threads:
 
 def test_a_server_gives_back_what_a_flood_left() -> None:
     subprocess.run([sys.executable, "-c", FLOOD], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("most", [1 << 62, memory.OLD_KEPT_BYTES])
+def test_an_older_allocator_keeps_blocks_as_large_as_it_can(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    kept: dict[int, int] = {}
+
+    def mallopt(parameter: int, value: int) -> int:
+        if parameter == -3 and value > most:
+            return 0
+        kept[parameter] = value
+        return 1
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: MagicMock(mallopt=mallopt))
+    memory.keep_large_buffers()
+    assert kept == {-3: min(memory.KEPT_BYTES, most), -1: memory.KEPT_BYTES, -8: 1}
