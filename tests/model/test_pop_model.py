@@ -241,7 +241,7 @@ class Popping(RuleBasedStateMachine):
         confirmed = self.node.store.confirm_offset
         ends = [confirmed, *(end for end in self.ends if end > confirmed)]
         end = ends[at % len(ends)]
-        self.node.change_role(master=False)
+        self._do(self._step_down())
         if end < self.node.store.end_offset:
             self.node.store.truncate_to(end, rebuild=True)
         self.ends = [each for each in self.ends if each <= end]
@@ -259,6 +259,10 @@ class Popping(RuleBasedStateMachine):
         self.node = self._do(after())
 
     # Inside.
+
+    async def _step_down(self) -> None:
+        """In the loop, which the dispatcher calls where something is not dispatched yet."""
+        self.node.change_role(master=False)
 
     def _one(self, at: int) -> bytes | None:
         return list(self.held)[at % len(self.held)] if self.held else None
