@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from .queues.kernels import Ints, Longs, touch_records
 
 _GAP_BYTES = 64 << 10
 """What lies between two records and is shorter is read with them, as the system would."""
-_ASKED_BYTES, _ASKED_BYTES_LEAST = 64 << 20, 1 << 20
-"""A longer stretch of the log is not asked about, half a millisecond; any shorter one is, 20 microseconds."""
-_ASKED_TIMES = 16
-"""Nor is one between, where it is so many times what its records take: to bring those costs less."""
+_ASKED_BYTES: Final = 64 << 20
+"""A longer stretch of the log is not asked about: the answer takes half a millisecond."""
+_ASKED_BYTES_LEAST: Final = 1 << 20
+"""A shorter one always is: the answer takes 20 microseconds at most."""
+_ASKED_TIMES: Final = 16
+"""Between the two, one is not asked about if it is so many times as long as its records: to bring these costs less."""
 
 
 class Absent(NamedTuple):
